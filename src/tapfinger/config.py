@@ -1,0 +1,293 @@
+"""Scenarios: strict, frozen configuration read from TOML, with overrides by dotted key.
+
+One scenario says which clusters there are, which tasks come when, and how fast they run.
+Unknown keys and bad values are errors that name the file, the key and the value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from importlib import resources as package_files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from tapfinger.errors import ConfigError, UnknownNameError
+
+Amounts = dict[str, float]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ClusterConfig(_Strict):
+    """One cluster, or ``count`` equal ones."""
+
+    #: Name; with a count above 1, a number is added.
+    name: str
+    #: How many clusters of this kind.
+    count: PositiveInt = 1
+    #: Amount of each resource, in natural quantities.
+    capacity: Amounts
+
+
+class ConstantSpeed(_Strict):
+    """The same duration under every allocation. Give slots or seconds."""
+
+    kind: Literal["constant"]
+    slots: PositiveFloat | None = None
+    seconds: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> ConstantSpeed:
+        if (self.slots is None) == (self.seconds is None):
+            raise ValueError("give either slots or seconds")
+        return self
+
+
+class TanhSpeed(_Strict):
+    """The paper's sensitive tasks: tanh(amount / scale) * sqrt(shape_offset - progress) per slot."""
+
+    kind: Literal["tanh"]
+    #: The resource that speeds the task up.
+    resource: str = "gpu"
+    scale: PositiveFloat = 16.0
+    #: Above 1; leave out for a speed that does not change with progress.
+    shape_offset: Annotated[float, Field(gt=1.0)] | None = None
+
+
+class AmdahlSpeed(_Strict):
+    """Amdahl's law: the time at minimum, of which a share per resource shrinks as 1/amount."""
+
+    kind: Literal["amdahl"]
+    #: Seconds at the minimum allocation.
+    seconds: PositiveFloat
+    #: Share of the time that each named resource divides; their sum is at most 1.
+    parallel: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+
+
+class TableSpeed(_Strict):
+    """Measured seconds from a profile CSV (docs/profiles.md)."""
+
+    kind: Literal["table"]
+    #: Path, relative to the scenario file.
+    file: str
+    #: Rows of this task type are used; the task type's own name if left out.
+    type: str | None = None
+
+
+class TestbedSpeed(_Strict):
+    """A built-in parametric profile of one of the paper's test-bed tasks."""
+
+    __test__ = False  # not a test class, whatever its name
+
+    kind: Literal["testbed"]
+    #: image-classification, language-modeling or speech-recognition; the task type's own name if left out.
+    type: str | None = None
+
+
+SpeedConfig = Annotated[
+    ConstantSpeed | TanhSpeed | AmdahlSpeed | TableSpeed | TestbedSpeed, Field(discriminator="kind")
+]
+
+
+class TaskTypeConfig(_Strict):
+    """A kind of task."""
+
+    name: str
+    #: Relative frequency among generated tasks.
+    weight: Annotated[float, Field(ge=0.0)] = 1.0
+    #: Smallest legal allocation.
+    minimum: Amounts
+    #: Largest legal allocation; resources left out stay at the minimum.
+    maximum: Amounts = {}
+    speed: SpeedConfig
+
+
+class ArrivalsConfig(BaseModel):
+    """When tasks come. Keys beyond these belong to the kind and are checked by it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    #: poisson, bursty, day-night, trace, an entry point's name, or ``package.module:Class``.
+    kind: str = "poisson"
+
+    def options(self) -> dict[str, Any]:
+        """Everything but the kind, for the process's constructor."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class EligibilityConfig(_Strict):
+    """Which clusters a generated task may run on; at least one whose capacity holds its minimum."""
+
+    #: ``subset``: K uniform on 1..N, then a uniform K-subset. ``bandwidth``: links drawn uniformly,
+    #: eligible at the minimum or above. ``all``: every cluster.
+    kind: Literal["subset", "bandwidth", "all"] = "subset"
+    #: Upper end of the link bandwidth, in Mbps.
+    maximum_mbps: PositiveFloat = 10.0
+    #: Bandwidth from which on a cluster is eligible, in Mbps.
+    minimum_mbps: PositiveFloat = 5.0
+
+
+class NoiseConfig(_Strict):
+    """Randomness of progress per slot."""
+
+    #: additive: gain + u, never below 0. relative: gain * (1 + u). u uniform on +-amplitude.
+    kind: Literal["none", "additive", "relative"] = "none"
+    amplitude: Annotated[float, Field(ge=0.0)] = 0.0
+
+    @model_validator(mode="after")
+    def _ends(self) -> NoiseConfig:
+        if self.kind == "relative" and self.amplitude >= 1.0:
+            raise ValueError(f"relative amplitude {self.amplitude} must be below 1, or progress could go backwards")
+        return self
+
+
+class OutageConfig(_Strict):
+    """A cluster that is away for a while; its tasks start anew elsewhere."""
+
+    #: Index of the cluster.
+    cluster: Annotated[int, Field(ge=0)]
+    #: First slot without it.
+    start: Annotated[int, Field(ge=1)]
+    #: First slot with it again.
+    end: PositiveInt
+
+    @model_validator(mode="after")
+    def _in_order(self) -> OutageConfig:
+        if self.end <= self.start:
+            raise ValueError(f"end {self.end} must come after start {self.start}")
+        return self
+
+
+class Scenario(_Strict):
+    """Everything that defines a simulated world, but for the seed."""
+
+    name: str
+    description: str = ""
+    #: single: one start per cluster and slot. multi: turns until all clusters are void.
+    mode: Literal["single", "multi"]
+    #: Number of tasks to generate; a trace brings its own number, cut to this if it is given.
+    tasks: PositiveInt | None = None
+    #: Real seconds in one slot.
+    slot_seconds: PositiveFloat = 10.0
+    #: Resource names and their smallest units, in the order used everywhere.
+    resources: dict[str, PositiveFloat] = {"cpu": 1.0, "gpu": 1.0}
+    clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
+    task_types: Annotated[tuple[TaskTypeConfig, ...], Field(min_length=1)]
+    arrivals: ArrivalsConfig = ArrivalsConfig()
+    eligibility: EligibilityConfig = EligibilityConfig()
+    noise: NoiseConfig = NoiseConfig()
+    #: Share of a slot's gain lost when a running task's allocation changes.
+    switching_cost: Annotated[float, Field(ge=0.0)] = 0.0
+    #: Whether running tasks report their progress to schedulers.
+    reports_progress: bool = True
+    outages: tuple[OutageConfig, ...] = ()
+    #: Directory that file names in the scenario are relative to; set when it is loaded.
+    directory: str = "."
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Scenario:
+        for what, names in (
+            ("task_types", [t.name for t in self.task_types]),
+            ("clusters", [c.name for c in self.clusters]),
+        ):
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole configuration as plain data, without where it was loaded from."""
+        return self.model_dump(mode="json", exclude={"directory"})
+
+
+def scenario_names() -> list[str]:
+    """Names of the scenarios that ship with the package."""
+    folder = package_files.files("tapfinger") / "scenarios"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
+    """Read a scenario by its shipped name or as a TOML file, and apply ``key=value`` overrides."""
+    if name.endswith(".toml") or "/" in name:
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"there is no scenario file {name}; give a TOML file or one of {', '.join(scenario_names())}")
+        text, source, directory = path.read_text(encoding="utf-8"), str(path), str(path.parent.resolve())
+    elif name in scenario_names():
+        text = (package_files.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
+        source, directory = f"scenario {name}", "."
+    else:
+        raise UnknownNameError("scenario", name, scenario_names())
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+    for override in overrides:
+        _override(data, override)
+    return parse_scenario(data, source, directory)
+
+
+def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: str = ".") -> Scenario:
+    """Plain data -> Scenario, with errors that name the source, the key and the value."""
+    try:
+        return Scenario.model_validate({**data, "directory": directory})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(source, item) for item in error.errors())) from None
+
+
+def _explain(source: str, item: Any) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{source}: unknown key {key!r}.{_closest_field(item['loc'])}"
+    if item["type"] == "missing":
+        return f"{source}: {key} is missing; add it"
+    given = "" if isinstance(item["input"], dict | list) else f" (got {item['input']!r})"
+    return f"{source}: {key or 'the whole'}: {item['msg'].removeprefix('Value error, ')}{given}"
+
+
+def _closest_field(location: tuple[int | str, ...]) -> str:
+    """A hint for a misspelt key, from all field names of all sections."""
+    known = {name for model in _Strict.__subclasses__() for name in model.model_fields} - {"directory"}
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else " Remove it, or see docs/config.md for the keys there are."
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {override!r} must look like key=value, for example arrivals.rate=3")
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word is a string
+    *path, last = key.split(".")
+    place: Any = data
+    for depth, part in enumerate(path):
+        step = _step(place, part, ".".join(path[: depth + 1]))
+        if isinstance(place, dict):
+            place = place.setdefault(step, {})
+        else:
+            place = place[step]
+    if not isinstance(place, dict | list):
+        raise ConfigError(f"override {override!r}: {'.'.join(path)} has no keys inside")
+    place[_step(place, last, key)] = value
+
+
+def _step(place: Any, part: str, key: str) -> Any:
+    """One step of a dotted key: a dict key, or a list position by number or by name."""
+    if isinstance(place, dict):
+        return part
+    if isinstance(place, list):
+        names = [str(item.get("name", i)) if isinstance(item, dict) else str(i) for i, item in enumerate(place)]
+        if part in names:
+            return names.index(part)
+        if part.isdigit() and int(part) < len(place):
+            return int(part)
+        raise ConfigError(f"override key {key!r}: no entry {part!r}; there are {', '.join(names)} (or 0..{len(place) - 1})")
+    raise ConfigError(f"override key {key!r}: nothing inside")

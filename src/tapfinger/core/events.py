@@ -1,0 +1,116 @@
+"""What happens (events, from the executor) and what is to be done (commands, to the executor)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tapfinger.core.model import Resources, Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskArrived:
+    """A task entered the system and waits in the queue of every eligible cluster."""
+
+    slot: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A placed task runs."""
+
+    slot: int
+    task: int
+    cluster: int
+    allocation: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResized:
+    """A task on a cluster changed its allocation; zeros mean it is paused."""
+
+    slot: int
+    task: int
+    cluster: int
+    allocation: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """A task ended well at the end of ``slot``; completion time = slot - arrival + 1."""
+
+    slot: int
+    task: int
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task ended badly at the end of ``slot`` and leaves the system."""
+
+    slot: int
+    task: int
+    cluster: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLost:
+    """A cluster is gone; its tasks lose their progress and wait again."""
+
+    slot: int
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterJoined:
+    """A lost cluster is back, empty."""
+
+    slot: int
+    cluster: int
+
+
+Event = TaskArrived | TaskStarted | TaskResized | TaskFinished | TaskFailed | ClusterLost | ClusterJoined
+
+#: Order of events inside one slot, so that logs of different executors can be compared line by line.
+EVENT_ORDER: tuple[type, ...] = (
+    ClusterLost,
+    ClusterJoined,
+    TaskArrived,
+    TaskResized,
+    TaskStarted,
+    TaskFinished,
+    TaskFailed,
+)
+
+
+def event_key(event: Event) -> tuple[int, int, int]:
+    """Canonical sort key: slot, kind, id of task or cluster."""
+    if isinstance(event, TaskArrived):
+        ident = event.task.id
+    elif isinstance(event, ClusterLost | ClusterJoined):
+        ident = event.cluster
+    else:
+        ident = event.task
+    return (event.slot, EVENT_ORDER.index(type(event)), ident)
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start this task here with this allocation."""
+
+    task: Task
+    cluster: int
+    allocation: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeTask:
+    """Give this task another allocation; zeros pause it."""
+
+    task: Task
+    cluster: int
+    allocation: Resources
+
+
+Command = StartTask | ResizeTask

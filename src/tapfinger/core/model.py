@@ -1,0 +1,262 @@
+"""The nouns: resources, speed profiles, task types, tasks and clusters. All immutable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from tapfinger.errors import ConfigError
+
+#: Progress at or above this counts as done. Ten gains of 0.1 sum to less than 1 in floating point,
+#: and a task of ten slots must take ten.
+DONE = 1.0 - 1e-9
+
+#: A profile that needs more slots than this at some allocation is taken for a mistake.
+MAX_SLOTS = 1_000_000
+
+#: A profile table with more cells than this is refused: bound the maximum of insensitive resources.
+MAX_CELLS = 300_000
+
+
+class Resources(tuple[int, ...]):
+    """Amounts of each resource type, counted in smallest units (x, b, C and B of the paper).
+
+    Which position means what is said once, by the scenario's resource names.
+    """
+
+    __slots__ = ()
+
+    def fits(self, within: tuple[int, ...]) -> bool:
+        """Whether every amount is at most the one in ``within``."""
+        for mine, other in zip(self, within, strict=True):  # noqa: SIM110 - half the time of all()
+            if mine > other:
+                return False
+        return True
+
+    def __add__(self, other: tuple[int, ...]) -> Resources:  # type: ignore[override]
+        """Amount by amount, not tuple concatenation."""
+        return Resources([a + b for a, b in zip(self, other, strict=True)])
+
+    def __sub__(self, other: tuple[int, ...]) -> Resources:
+        """Amount by amount; may go negative, which ``EdgeState.validate`` would report."""
+        return Resources([a - b for a, b in zip(self, other, strict=True)])
+
+    def at_most(self, other: tuple[int, ...]) -> Resources:
+        """The smaller of both, amount by amount."""
+        return Resources([min(a, b) for a, b in zip(self, other, strict=True)])
+
+    @property
+    def none(self) -> bool:
+        """Whether all amounts are zero."""
+        return not any(self)
+
+    def copies_of(self, part: tuple[int, ...]) -> int:
+        """How many times ``part`` fits into this (Pr(n) of the paper counts copies of the minimum)."""
+        return min((a // b for a, b in zip(self, part, strict=True) if b > 0), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceTypes:
+    """The named resource types of a scenario and the smallest unit of each (delta_r)."""
+
+    #: Names in the order every ``Resources`` uses.
+    names: tuple[str, ...] = ("cpu", "gpu")
+    #: How much of the natural quantity one unit is, for example 4 for memory handed out in 4 GiB steps.
+    units: tuple[float, ...] = (1.0, 1.0)
+
+    def parse(self, amounts: Mapping[str, float], where: str) -> Resources:
+        """Natural quantities by name -> counts of units; every name must be given, none extra."""
+        unknown = sorted(set(amounts) - set(self.names))
+        missing = [name for name in self.names if name not in amounts]
+        if unknown or missing:
+            raise ConfigError(
+                f"{where}: resources are {', '.join(self.names)}; "
+                + (f"unknown: {', '.join(unknown)}. " if unknown else "")
+                + (f"missing: {', '.join(missing)}." if missing else "")
+            )
+        counts = []
+        for name, unit in zip(self.names, self.units, strict=True):
+            count = amounts[name] / unit
+            if not math.isfinite(count) or count < 0 or abs(count - round(count)) > 1e-9:
+                raise ConfigError(
+                    f"{where}: {name} = {amounts[name]:g} must be a multiple of its smallest unit {unit:g}, "
+                    "zero or more"
+                )
+            counts.append(round(count))
+        return Resources(counts)
+
+    def natural(self, amounts: Resources) -> dict[str, float]:
+        """Counts of units -> natural quantities by name, for people."""
+        return {n: a * u for n, u, a in zip(self.names, self.units, amounts, strict=True)}
+
+    def describe(self, amounts: Resources) -> str:
+        """For error messages: ``16 cpu, 8 gpu``."""
+        return ", ".join(f"{value:g} {name}" for name, value in self.natural(amounts).items())
+
+
+@dataclass(frozen=True)
+class SpeedProfile:
+    """How fast a task type progresses under each allocation; never assumed monotone or concave.
+
+    Progress runs from 0 to 1. One slot at allocation x adds ``rate(x) * shape(progress)`` with
+    ``shape(p) = sqrt(shape_offset - p)``, or 1 where there is no offset.
+    """
+
+    #: Smallest allocation of the table.
+    minimum: Resources
+    #: Largest allocation of the table.
+    maximum: Resources
+    #: Rate per slot for every allocation of the box minimum..maximum, last resource fastest.
+    rates: tuple[float, ...]
+    #: The paper's sensitive tasks slow down as they progress: sqrt(1.2 - progress). None: constant speed.
+    shape_offset: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse tables of the wrong size or with rates that never end a task."""
+        cells = math.prod(self.extent)
+        if len(self.rates) != cells:
+            raise ConfigError(f"a profile from {self.minimum} to {self.maximum} has {cells} cells, got {len(self.rates)}")
+        worst = min(self.rates)
+        if not (math.isfinite(worst) and worst > 1.0 / MAX_SLOTS) or not math.isfinite(max(self.rates)):
+            raise ConfigError(f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}")
+        if self.shape_offset is not None and not self.shape_offset > 1.0:
+            raise ConfigError(f"shape offset {self.shape_offset} must be above 1, or the task would never end")
+
+    @cached_property
+    def extent(self) -> tuple[int, ...]:
+        """Number of allocations per resource."""
+        return tuple(hi - lo + 1 for lo, hi in zip(self.minimum, self.maximum, strict=True))
+
+    def index(self, allocation: tuple[int, ...]) -> int:
+        """Position of an allocation in ``rates``."""
+        position = 0
+        for amount, low, extent in zip(allocation, self.minimum, self.extent, strict=True):
+            position = position * extent + amount - low
+        return position
+
+    def allocations(self) -> Iterator[Resources]:
+        """All allocations of the table, in the order of ``rates``."""
+        ranges = [range(lo, hi + 1) for lo, hi in zip(self.minimum, self.maximum, strict=True)]
+        return map(Resources, product(*ranges))
+
+    def rate(self, allocation: tuple[int, ...]) -> float:
+        """Rate per slot at this allocation."""
+        return self.rates[self.index(allocation)]
+
+    def gain(self, allocation: tuple[int, ...], progress: float) -> float:
+        """Noise-free progress made in one slot."""
+        rate = self.rates[self.index(allocation)]
+        if self.shape_offset is None:
+            return rate
+        return rate * math.sqrt(self.shape_offset - progress)
+
+    def slots(self, allocation: tuple[int, ...], progress: float = 0.0) -> int:
+        """Noise-free whole slots from this progress to the end (at least 1)."""
+        rate = self.rate(allocation)
+        if self.shape_offset is None:
+            return max(1, math.ceil((DONE - progress) / rate))
+        count = 0
+        while progress < DONE or count == 0:
+            progress += rate * math.sqrt(max(0.0, self.shape_offset - progress))
+            count += 1
+        return count
+
+
+@dataclass(frozen=True)
+class TaskType:
+    """A kind of ML task: what it needs at least, what it can use at most, how fast it runs."""
+
+    name: str
+    #: b_j: an allocation below it is illegal.
+    minimum: Resources
+    #: Per-task maximum: an allocation above it is illegal.
+    maximum: Resources
+    #: Speed over the box minimum..maximum.
+    profile: SpeedProfile
+    #: Relative frequency among generated tasks.
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse an empty or inconsistent box."""
+        if not self.minimum.fits(self.maximum):
+            raise ConfigError(f"task type {self.name!r}: minimum {self.minimum} exceeds maximum {self.maximum}")
+        if self.minimum.none:
+            raise ConfigError(f"task type {self.name!r}: minimum must ask for something")
+        if (self.profile.minimum, self.profile.maximum) != (self.minimum, self.maximum):
+            raise ConfigError(f"task type {self.name!r}: its profile must cover exactly minimum..maximum")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task: an instance of a type that may run on its eligible clusters (D_j)."""
+
+    id: int
+    type: TaskType
+    #: Slot of arrival; it can start in that very slot.
+    arrival: int
+    #: Indices of clusters, ascending.
+    eligible: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One edge cluster and what it has in total (C)."""
+
+    name: str
+    capacity: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Randomness of progress as data: a pure function of the task's key and its number of slots run.
+
+    The key is drawn with the workload, so every scheduler faces the same noise.
+    """
+
+    #: ``none``, ``additive`` (gain + u, never below 0) or ``relative`` (gain * (1 + u)).
+    kind: str = "none"
+    #: u is uniform on [-amplitude, amplitude].
+    amplitude: float = 0.0
+
+    def apply(self, gain: float, key: int, slot_of_task: int) -> float:
+        """The gain really made in the task's ``slot_of_task``-th running slot."""
+        if self.kind == "none":
+            return gain
+        u = self.amplitude * (2.0 * unit_uniform(key, slot_of_task) - 1.0)
+        if self.kind == "additive":
+            return max(0.0, gain + u)
+        return gain * (1.0 + u)
+
+
+_MASK = (1 << 64) - 1
+
+
+def unit_uniform(key: int, counter: int) -> float:
+    """A number in [0, 1) from a 64-bit key and a counter (splitmix64, Steele et al. 2014)."""
+    z = (key + (counter + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+
+def check_eligible(task: Task, clusters: Iterable[Cluster]) -> None:
+    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever."""
+    listed = list(clusters)
+    if not task.eligible:
+        raise ConfigError(f"task {task.id} ({task.type.name}): no eligible cluster; name at least one")
+    bad = [n for n in task.eligible if not 0 <= n < len(listed)]
+    if bad:
+        raise ConfigError(f"task {task.id} ({task.type.name}): there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}")
+    if not any(task.type.minimum.fits(listed[n].capacity) for n in task.eligible):
+        best = max((listed[n] for n in task.eligible), key=lambda c: c.capacity)
+        raise ConfigError(
+            f"task {task.id} ({task.type.name}): minimum {tuple(task.type.minimum)} fits none of its eligible clusters "
+            f"{list(task.eligible)} (for example {best.name} has {tuple(best.capacity)}); lower the minimum, "
+            "raise a capacity or make another cluster eligible"
+        )
+
+
+NO_NOISE: Noise = Noise()

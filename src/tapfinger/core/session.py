@@ -1,0 +1,100 @@
+"""The session: turns, rounds and slots. Training, evaluation and live all play through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tapfinger.core.contract import Decision, Mode, Scheduler
+from tapfinger.core.events import Command, Event, event_key
+from tapfinger.core.state import EdgeState
+from tapfinger.errors import InvalidDecision
+
+#: A scheduler that never becomes void would hang a multi-task round; each turn must place at least
+#: one task, so this is only reached by resizing for ever.
+MAX_TURNS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOutcome:
+    """What an executor says after a slot."""
+
+    #: Starts, resizes and ends of this slot, then what holds at the beginning of the next (arrivals).
+    events: list[Event] = field(default_factory=list)
+    #: Progress that running tasks reported.
+    progress: Mapping[int, float] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Carries out commands and says what happened: the simulator, or real clusters."""
+
+    def begin(self) -> list[Event]:
+        """What holds before the first slot (first arrivals)."""
+        ...
+
+    def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
+        """Carry out the commands, let one slot pass, and report."""
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further task will arrive."""
+        ...
+
+
+class Session:
+    """One run of one scheduler on one executor."""
+
+    def __init__(
+        self, state: EdgeState, executor: Executor, sinks: Iterable[Callable[[Event], None]] = ()
+    ) -> None:
+        """Apply what holds before the first slot; each sink gets every event in canonical order."""
+        self.state = state
+        self._executor = executor
+        self._sinks = tuple(sinks)
+        self._commands: list[Command] = []
+        #: Proposals that lost a conflict so far.
+        self.conflicts = 0
+        #: Sum over slots of tasks in the system: the objective.
+        self.total_tasks_in_system = 0
+        self._take(executor.begin())
+
+    def _take(self, events: list[Event]) -> None:
+        events.sort(key=event_key)
+        for event in events:
+            self.state.apply(event)
+            for sink in self._sinks:
+                sink(event)
+
+    @property
+    def done(self) -> bool:
+        """Whether every task has come and gone."""
+        return self._executor.exhausted and self.state.tasks_in_system == 0
+
+    def turn(self, decision: Decision) -> bool:
+        """Commit one logical decision; True when the round is settled and the slot can end."""
+        self._commands += self.state.commit(decision)
+        self.conflicts += len(decision.lost)
+        return decision.void or self.state.mode is Mode.SINGLE
+
+    def play_round(self, scheduler: Scheduler) -> None:
+        """Algorithm 1: turns until every cluster is void; one turn in single-task mode or for one-shot schedulers."""
+        for _ in range(MAX_TURNS):
+            settled = self.turn(scheduler.decide(self.state.snapshot()))
+            if settled or scheduler.one_shot:
+                return
+        raise InvalidDecision(f"{type(scheduler).__name__} was still not void after {MAX_TURNS} turns in one slot")
+
+    def end_slot(self) -> int:
+        """Let the slot pass; returns the tasks that were in the system (minus the reward)."""
+        count = self.state.tasks_in_system
+        self.total_tasks_in_system += count
+        outcome = self._executor.run_slot(self.state.slot, self._commands)
+        self._commands = []
+        ends_with_slot = [event for event in outcome.events if event.slot == self.state.slot]
+        next_slot = [event for event in outcome.events if event.slot > self.state.slot]
+        self._take(ends_with_slot)
+        self.state.end_slot(outcome.progress)
+        self._take(next_slot)
+        return count

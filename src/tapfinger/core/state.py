@@ -1,0 +1,316 @@
+"""The state of all clusters and tasks, with no I/O: events and decisions in, commands and snapshots out.
+
+Tasks leave the state when they end, so its size follows the tasks in the system, not those ever seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    Command,
+    Event,
+    ResizeTask,
+    StartTask,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
+from tapfinger.core.feasibility import check_size
+from tapfinger.core.model import Cluster, Resources, Task, check_eligible
+from tapfinger.errors import CapacityExceeded, InvalidTransition, NotEligible, NotPending, TooManyStarts
+
+
+@dataclass(slots=True)
+class _Held:
+    """A task that is on a cluster."""
+
+    task: Task
+    cluster: int
+    allocation: Resources
+    phase: Phase
+    elapsed: int = 0
+    service: int = 0
+    progress: float | None = None
+
+    def view(self) -> TaskView:
+        task = self.task
+        return TaskView(
+            task.id,
+            task.type,
+            task.arrival,
+            task.eligible,
+            self.phase,
+            self.cluster,
+            self.allocation,
+            self.elapsed,
+            self.service,
+            self.progress,
+        )
+
+
+class EdgeState:
+    """Clusters, the queue, and what runs where."""
+
+    def __init__(self, clusters: Sequence[Cluster], mode: Mode) -> None:
+        """Start empty: all clusters up and free."""
+        self.clusters = tuple(clusters)
+        self.mode = mode
+        self.slot = 0
+        self.turn = 0
+        self._free = [cluster.capacity for cluster in self.clusters]
+        self._up = [True] * len(self.clusters)
+        self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
+        self._waiting: dict[int, TaskView] = {}  # insertion order = arrival order
+        self._tasks: dict[int, Task] = {}  # the waiting ones
+        self._held: dict[int, _Held] = {}
+        self._on: list[dict[int, _Held]] = [{} for _ in self.clusters]  # the same, by cluster
+        self._cluster_views: list[ClusterView | None] = [None] * len(self.clusters)
+        self._queue_view: tuple[TaskView, ...] | None = ()
+
+    # ---------------------------------------------------------------- what is
+
+    def snapshot(self) -> Snapshot:
+        """A frozen picture; parts that did not change are shared with the previous one."""
+        for index, cached in enumerate(self._cluster_views):
+            if cached is None:
+                self._cluster_views[index] = self._view_cluster(index)
+        if self._queue_view is None:
+            self._queue_view = tuple(self._waiting.values())
+        views: list[ClusterView] = self._cluster_views  # type: ignore[assignment]
+        return Snapshot(self.slot, self.turn, tuple(views), self._queue_view)
+
+    def _view_cluster(self, index: int) -> ClusterView:
+        running, paused = [], []
+        for held in self._on[index].values():
+            (paused if held.phase is Phase.PAUSED else running).append(held.view())
+        cluster = self.clusters[index]
+        starts_left = None if self.mode is Mode.MULTI else 1 - self._started[index]
+        return ClusterView(
+            index,
+            cluster.name,
+            cluster.capacity,
+            self._free[index],
+            tuple(running),
+            tuple(paused),
+            self._up[index],
+            starts_left,
+        )
+
+    @property
+    def tasks_in_system(self) -> int:
+        """Waiting, running and paused tasks."""
+        return len(self._waiting) + len(self._held)
+
+    # ------------------------------------------------------------- what is to be
+
+    def commit(self, decision: Decision) -> list[Command]:
+        """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
+        free = self._check(decision)
+        commands: list[Command] = []
+        for resize in decision.resizes:
+            held = self._held[resize.task]
+            held.allocation = resize.allocation
+            held.phase = Phase.PAUSED if resize.allocation.none else Phase.RUNNING
+            commands.append(ResizeTask(held.task, held.cluster, resize.allocation))
+            self._cluster_views[held.cluster] = None
+        for placement in decision.placements:
+            task = self._tasks.pop(placement.task)
+            del self._waiting[placement.task]
+            self._hold(_Held(task, placement.cluster, placement.allocation, Phase.PLACED))
+            self._started[placement.cluster] += 1
+            commands.append(StartTask(task, placement.cluster, placement.allocation))
+        if decision.placements:
+            self._queue_view = None
+        for index, amount in free.items():
+            self._free[index] = amount
+        self.turn += 1
+        return commands
+
+    def _check(self, decision: Decision) -> dict[int, Resources]:
+        """Raise on the first fault; return the free resources of touched clusters afterwards."""
+        free: dict[int, Resources] = {}
+        seen: set[int] = set()
+        for resize in decision.resizes:
+            held = self._held.get(resize.task)
+            if held is None:
+                raise NotPending(f"resize of task {resize.task}: it is on no cluster ({self.story(resize.task)})")
+            if resize.task in seen or held.phase is Phase.PLACED:
+                why = "it appears twice in one decision" if resize.task in seen else "it has not started yet"
+                raise NotPending(f"resize of task {resize.task}: {why}")
+            seen.add(resize.task)
+            if not resize.allocation.none:
+                check_size(resize.task, held.task.type, resize.allocation)
+            now = free.get(held.cluster, self._free[held.cluster])
+            free[held.cluster] = now + held.allocation - resize.allocation
+        for placement in decision.placements:
+            waiting = self._waiting.get(placement.task)
+            if waiting is None or placement.task in seen:
+                again = "it appears twice in one decision" if waiting else f"it does not wait ({self.story(placement.task)})"
+                raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {again}")
+            seen.add(placement.task)
+            self._check_cluster(placement.task, placement.cluster, waiting.eligible)
+            check_size(placement.task, waiting.type, placement.allocation)
+            now = free.get(placement.cluster, self._free[placement.cluster])
+            free[placement.cluster] = now - placement.allocation
+        self._check_starts(decision)
+        for index, amount in free.items():
+            if min(amount) < 0:
+                self._raise_capacity(decision, index)
+        return free
+
+    def _check_cluster(self, task: int, cluster: int, eligible: tuple[int, ...]) -> None:
+        if cluster not in eligible:
+            raise NotEligible(f"placement of task {task}: cluster {cluster} is not among its eligible clusters {list(eligible)}")
+        if not self._up[cluster]:
+            raise NotEligible(f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down")
+
+    def _check_starts(self, decision: Decision) -> None:
+        if self.mode is Mode.MULTI:
+            return
+        starts = dict(enumerate(self._started))
+        for placement in decision.placements:
+            starts[placement.cluster] += 1
+            if starts[placement.cluster] > 1:
+                raise TooManyStarts(
+                    f"placement of task {placement.task}: cluster {placement.cluster} already starts a task in slot "
+                    f"{self.slot}, and single-task mode allows one"
+                )
+
+    def _raise_capacity(self, decision: Decision, index: int) -> None:
+        asked = [f"task {p.task} asks {tuple(p.allocation)}" for p in decision.placements if p.cluster == index]
+        asked += [
+            f"task {r.task} asks {tuple(r.allocation)} instead of {tuple(self._held[r.task].allocation)}"
+            for r in decision.resizes
+            if self._held[r.task].cluster == index
+        ]
+        raise CapacityExceeded(
+            f"cluster {index} ({self.clusters[index].name}) has {tuple(self._free[index])} free of "
+            f"{tuple(self.clusters[index].capacity)}: {'; '.join(asked)}"
+        )
+
+    def _hold(self, held: _Held) -> None:
+        self._held[held.task.id] = held
+        self._on[held.cluster][held.task.id] = held
+        self._cluster_views[held.cluster] = None
+
+    # ------------------------------------------------------------ what happened
+
+    def apply(self, event: Event) -> None:
+        """Take note of something that happened."""
+        if isinstance(event, TaskArrived):
+            self._arrive(event.task)
+        elif isinstance(event, TaskStarted):
+            self._expect(event.task, Phase.PLACED).phase = Phase.RUNNING
+            self._cluster_views[event.cluster] = None
+        elif isinstance(event, TaskResized):
+            self._expect(event.task, Phase.RUNNING, Phase.PAUSED)
+        elif isinstance(event, TaskFinished | TaskFailed):
+            held = self._expect(event.task, Phase.RUNNING, Phase.PAUSED)
+            self._release(held)
+        elif isinstance(event, ClusterLost):
+            self._lose(event.cluster)
+        elif isinstance(event, ClusterJoined):
+            self._up[event.cluster] = True
+            self._cluster_views[event.cluster] = None
+
+    def _arrive(self, task: Task) -> None:
+        if task.id in self._held or task.id in self._waiting:
+            raise InvalidTransition(f"task {task.id} arrived twice: {self.story(task.id)}")
+        check_eligible(task, self.clusters)
+        self._tasks[task.id] = task
+        self._waiting[task.id] = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
+        self._queue_view = None
+
+    def _expect(self, task: int, *phases: Phase) -> _Held:
+        held = self._held.get(task)
+        if held is None or held.phase not in phases:
+            wanted = " or ".join(phase.value for phase in phases)
+            raise InvalidTransition(f"task {task} should be {wanted}, but: {self.story(task)}")
+        return held
+
+    def _release(self, held: _Held) -> None:
+        del self._held[held.task.id]
+        del self._on[held.cluster][held.task.id]
+        self._free[held.cluster] = self._free[held.cluster] + held.allocation
+        self._cluster_views[held.cluster] = None
+
+    def _lose(self, cluster: int) -> None:
+        self._up[cluster] = False
+        lost = list(self._on[cluster].values())
+        for held in lost:
+            self._release(held)
+        # A lost task is as old as before: it goes back to its place in the order of arrival.
+        back = [*self._tasks.values(), *(held.task for held in lost)]
+        self._waiting.clear()
+        self._tasks.clear()
+        for task in sorted(back, key=lambda t: (t.arrival, t.id)):
+            self._arrive(task)
+        self._cluster_views[cluster] = None
+
+    def end_slot(self, progress: Mapping[int, float]) -> None:
+        """Time passes: running tasks age by one slot and may have reported progress."""
+        self.slot += 1
+        self.turn = 0
+        for index, held_here in enumerate(self._on):
+            if held_here or self._started[index]:
+                self._cluster_views[index] = None
+            self._started[index] = 0
+        for held in self._held.values():
+            if held.phase is Phase.RUNNING:
+                held.elapsed += 1
+                held.service += held.allocation[-1]
+        for task, reported in progress.items():
+            if task in self._held:
+                self._held[task].progress = reported
+
+    # ------------------------------------------------------------------ checks
+
+    def story(self, task: int) -> str:
+        """What is known of a task, for messages."""
+        if task in self._waiting:
+            view = self._waiting[task]
+            return f"task {task} waits since slot {view.arrival} for one of clusters {list(view.eligible)}"
+        if task in self._held:
+            held = self._held[task]
+            return f"task {task} is {held.phase.value} on cluster {held.cluster} with {tuple(held.allocation)}"
+        return f"task {task} is not in the system: it has not arrived, or it has ended"
+
+    def validate(self) -> None:
+        """Check every invariant; raises AssertionError. For tests and debugging."""
+        _assert(not self._waiting.keys() & self._held.keys(), "a task both waits and is on a cluster")
+        _assert(self._waiting.keys() == self._tasks.keys(), "views and tasks of the queue differ")
+        arrivals = [(view.arrival, view.id) for view in self._waiting.values()]
+        _assert(arrivals == sorted(arrivals), "the queue is not in order of arrival")
+        for index, cluster in enumerate(self.clusters):
+            held_here = self._on[index]
+            used = Resources([0] * len(cluster.capacity))
+            for task, held in held_here.items():
+                _assert(self._held.get(task) is held, f"task {task} is held by two records")
+                _assert(held.cluster == index, f"task {task} is listed on the wrong cluster")
+                _assert(index in held.task.eligible, f"task {task} runs where it may not")
+                _assert((held.phase is Phase.PAUSED) == held.allocation.none, f"task {task} is paused with resources")
+                if not held.allocation.none:
+                    check_size(task, held.task.type, held.allocation)
+                used = used + held.allocation
+            _assert(used + self._free[index] == cluster.capacity, f"resources of cluster {index} do not add up")
+            _assert(min(self._free[index]) >= 0, f"cluster {index} is over capacity")
+            _assert(self._up[index] or not held_here, f"cluster {index} is down but holds tasks")
+        _assert(sum(map(len, self._on)) == len(self._held), "tasks on clusters do not add up")
+
+
+def _assert(condition: bool, message: str) -> None:
+    """An assertion that ``python -O`` keeps."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def eligible_ids(row: Iterable[bool]) -> tuple[int, ...]:
+    """A row of booleans, one per cluster, as indices."""
+    return tuple(index for index, may in enumerate(row) if may)

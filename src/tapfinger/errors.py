@@ -1,0 +1,80 @@
+"""Everything TapFinger raises on purpose.
+
+TapfingerError
+├── ConfigError            a scenario, override or option that cannot be used
+├── UnknownNameError       a scenario, scheduler or arrival process that does not exist
+├── DataError              a profile or trace file that cannot be read
+├── InvalidDecision        a scheduler asked for something illegal; the world is unchanged
+│   ├── CapacityExceeded
+│   ├── BelowMinimum
+│   ├── AboveMaximum
+│   ├── NotEligible
+│   ├── NotPending
+│   └── TooManyStarts
+├── InvalidTransition      an event that cannot happen to this task now
+└── MissingDependency      an optional package is needed for this
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TapfingerError(Exception):
+    """Base of every error a user can cause; the command line prints it without a traceback."""
+
+
+class ConfigError(TapfingerError):
+    """A configuration that cannot be used: says the file, the key, the value and what is allowed."""
+
+
+class UnknownNameError(TapfingerError):
+    """A name that nothing is registered under: names the closest match and lists what exists."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """Compose the message from what was asked and what there is."""
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        super().__init__(f"there is no {kind} {name!r}.{hint} Known: {', '.join(names)}")
+
+
+class DataError(TapfingerError):
+    """A data file (profile, trace, workload) that cannot be used: says the file, line and value."""
+
+
+class InvalidDecision(TapfingerError):  # noqa: N818 - named for what it is, as its siblings
+    """A decision that breaks a rule. Nothing of it was carried out."""
+
+
+class CapacityExceeded(InvalidDecision):
+    """A placement or resize asks for more than the cluster has free."""
+
+
+class BelowMinimum(InvalidDecision):
+    """An allocation is below the task's minimum."""
+
+
+class AboveMaximum(InvalidDecision):
+    """An allocation is above the task's maximum."""
+
+
+class NotEligible(InvalidDecision):
+    """The cluster is not one the task may run on, or is down."""
+
+
+class NotPending(InvalidDecision):
+    """The task is not waiting (a placement) or not on a cluster (a resize)."""
+
+
+class TooManyStarts(InvalidDecision):
+    """More starts on one cluster in one slot than the mode allows."""
+
+
+class InvalidTransition(TapfingerError):  # noqa: N818
+    """An event that contradicts the state; carries the task's story."""
+
+
+class MissingDependency(TapfingerError):  # noqa: N818
+    """An optional package is missing; says how to install it."""

@@ -1,0 +1,6 @@
+"""stub"""
+from __future__ import annotations
+from pathlib import Path
+class Profile:
+    def seconds(self, amounts: dict[str, float]) -> float: ...
+def load_profile(path: Path, task_type: str) -> Profile: ...

@@ -1,0 +1,126 @@
+"""The readable simulator: the executable specification that the batched one must equal.
+
+Order in a slot: commands take effect; every running task ages and progresses; those done end;
+then time moves on and the next slot's tasks arrive. A task that arrives at slot t can start at t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    Command,
+    Event,
+    StartTask,
+    TaskArrived,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
+from tapfinger.core.model import DONE, Noise, Resources, Task, TaskType
+from tapfinger.core.session import SlotOutcome
+from tapfinger.core.state import eligible_ids
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import Outage, World
+
+
+@dataclass(slots=True)
+class _Run:
+    """A task on a cluster, with its true progress."""
+
+    task: Task
+    cluster: int
+    allocation: Resources
+    noise_key: int
+    progress: float = 0.0
+    #: Slots run so far: the counter of its noise.
+    slots: int = 0
+    #: Slots of work still lost to changes of allocation.
+    overhead: float = 0.0
+
+
+class SimExecutor:
+    """Plays a workload; tasks and noise come from arrays drawn before the run."""
+
+    def __init__(self, world: World, workload: Workload) -> None:
+        """Nothing has arrived yet."""
+        self._types: Sequence[TaskType] = world.task_types
+        self._noise: Noise = world.noise
+        self._switching_cost = world.switching_cost
+        self._reports = world.scenario.reports_progress
+        self._workload = workload
+        self._next = 0
+        self._runs: dict[int, _Run] = {}
+        self._outages: tuple[Outage, ...] = world.outages
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every task of the workload has arrived."""
+        return self._next == len(self._workload)
+
+    def begin(self) -> list[Event]:
+        """Arrivals of slot 0."""
+        return self._arrivals(0)
+
+    def _arrivals(self, slot: int) -> list[Event]:
+        events: list[Event] = []
+        work = self._workload
+        while self._next < len(work) and work.slot[self._next] <= slot:
+            i = self._next
+            task = Task(i, self._types[int(work.type[i])], int(work.slot[i]), eligible_ids(work.eligible[i]))
+            events.append(TaskArrived(slot, task))
+            self._next += 1
+        return events
+
+    def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
+        """Carry out commands, progress everything by one slot, and say what happened."""
+        events = [self._obey(slot, command) for command in commands]
+        reports: dict[int, float] = {}
+        ended: list[int] = []
+        for ident, run in self._runs.items():
+            if run.allocation.none:
+                continue
+            self._progress(run)
+            if run.progress >= DONE:
+                ended.append(ident)
+                events.append(TaskFinished(slot, ident, run.cluster))
+            elif self._reports:
+                reports[ident] = run.progress
+        for ident in ended:
+            del self._runs[ident]
+        return SlotOutcome(events + self._fail_and_join(slot + 1) + self._arrivals(slot + 1), reports)
+
+    def _obey(self, slot: int, command: Command) -> Event:
+        ident = command.task.id
+        if isinstance(command, StartTask):
+            key = int(self._workload.noise_key[ident])
+            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key)
+            return TaskStarted(slot, ident, command.cluster, command.allocation)
+        run = self._runs[ident]
+        if run.allocation != command.allocation and not command.allocation.none:
+            run.overhead += self._switching_cost
+        run.allocation = command.allocation
+        return TaskResized(slot, ident, command.cluster, command.allocation)
+
+    def _progress(self, run: _Run) -> None:
+        gain = run.task.type.profile.gain(run.allocation, run.progress)
+        gain = self._noise.apply(gain, run.noise_key, run.slots)
+        if run.overhead:
+            lost = min(1.0, run.overhead)
+            run.overhead -= lost
+            gain *= 1.0 - lost
+        run.progress += gain
+        run.slots += 1
+
+    def _fail_and_join(self, slot: int) -> list[Event]:
+        events: list[Event] = []
+        for outage in self._outages:
+            if outage.start == slot:
+                events.append(ClusterLost(slot, outage.cluster))
+                self._runs = {i: run for i, run in self._runs.items() if run.cluster != outage.cluster}
+            if outage.end == slot:
+                events.append(ClusterJoined(slot, outage.cluster))
+        return events

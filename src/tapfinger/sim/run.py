@@ -1,0 +1,107 @@
+"""Run one scheduler on one workload to the end: the evaluation driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tapfinger.core.contract import Decision, Scheduler, Snapshot
+from tapfinger.core.events import Event, TaskFinished, TaskStarted
+from tapfinger.core.session import Session
+from tapfinger.core.state import EdgeState
+from tapfinger.errors import TapfingerError
+from tapfinger.sim.executor import SimExecutor
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import World, draw_workload
+
+#: With nothing running and nothing started for this many slots, a run is given up as stuck.
+STUCK_SLOTS = 5_000
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """What the driver itself knows after a run; everything else is computed from events."""
+
+    slots: int
+    tasks: int
+    total_completion_time: int
+    conflicts: int
+    #: Seconds spent in ``decide``, per slot with a non-empty queue or preemptible tasks.
+    decision_seconds: list[float]
+
+
+class StuckError(TapfingerError):
+    """A scheduler left tasks waiting for ever although clusters are idle."""
+
+
+def new_session(world: World, workload: Workload, sinks: Iterable[Callable[[Event], None]] = ()) -> Session:
+    """A fresh session of the simulator."""
+    return Session(EdgeState(world.clusters, world.mode), SimExecutor(world, workload), sinks)
+
+
+def run_scheduler(
+    world: World,
+    scheduler: Scheduler,
+    seed: int,
+    sinks: Iterable[Callable[[Event], None]] = (),
+    workload: Workload | None = None,
+    observe: Callable[[Session], None] | None = None,
+) -> RunTotals:
+    """Play until every task has ended. ``observe`` is called before each slot ends."""
+    workload = workload if workload is not None else draw_workload(world, seed)
+    watch = _Watch()
+    session = new_session(world, workload, (*sinks, watch))
+    scheduler.reset(world.context(seed))
+    timed = _Timed(scheduler)
+    while not session.done:
+        session.play_round(timed)
+        if observe is not None:
+            observe(session)
+        session.end_slot()
+        watch.check(session, scheduler)
+    return RunTotals(
+        session.state.slot, len(workload), session.total_tasks_in_system, session.conflicts, timed.seconds_per_slot
+    )
+
+
+class _Timed:
+    """A scheduler with a stopwatch: seconds of all turns of a slot."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.one_shot = scheduler.one_shot
+        self.seconds_per_slot: list[float] = []
+        self.reset = scheduler.reset
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        begin = time.perf_counter()
+        decision = self._scheduler.decide(snapshot)
+        spent = time.perf_counter() - begin
+        if snapshot.turn == 0:
+            self.seconds_per_slot.append(spent)
+        else:
+            self.seconds_per_slot[-1] += spent
+        return decision
+
+
+class _Watch:
+    """Notices a run that will never end."""
+
+    def __init__(self) -> None:
+        self._last_sign_of_life = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TaskStarted | TaskFinished):
+            self._last_sign_of_life = event.slot
+
+    def check(self, session: Session, scheduler: Scheduler) -> None:
+        idle = session.state.slot - self._last_sign_of_life
+        if idle > STUCK_SLOTS and session.state.tasks_in_system:
+            running = sum(len(c.running) for c in session.state.snapshot().clusters)
+            if running == 0:
+                raise StuckError(
+                    f"{type(scheduler).__name__} has started nothing for {idle} slots although "
+                    f"{session.state.tasks_in_system} tasks wait and every cluster is idle; a scheduler that refuses a "
+                    "task that fits must have a reason that ends"
+                )

@@ -1,0 +1,60 @@
+"""What a workload is: arrays drawn up front from a seed, the same for every scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When tasks come and, if the process knows it, what they are and where they may run."""
+
+    #: (tasks,) slot of arrival, ascending.
+    slot: npt.NDArray[np.int64]
+    #: (tasks,) index into the scenario's task types; None: drawn by weight.
+    type: npt.NDArray[np.int64] | None = None
+    #: (tasks, clusters) whether the task may run there; None: drawn by the scenario's eligibility.
+    eligible: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadContext:
+    """What an arrival process may use of its scenario."""
+
+    #: Number of tasks wanted; None: as many as the process has.
+    tasks: int | None
+    type_names: tuple[str, ...]
+    cluster_names: tuple[str, ...]
+    slot_seconds: float
+    #: Directory that file names are relative to.
+    directory: str
+
+
+class ArrivalProcess(Protocol):
+    """The contract of a workload; ``tapfinger.testing.check_workload`` tests an implementation."""
+
+    def arrivals(self, context: WorkloadContext, rng: np.random.Generator) -> Arrivals:
+        """Draw one workload; all randomness comes from ``rng``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A complete draw: nothing random is left."""
+
+    #: (tasks,) slot of arrival, ascending.
+    slot: npt.NDArray[np.int64]
+    #: (tasks,) index of the task type.
+    type: npt.NDArray[np.int64]
+    #: (tasks, clusters) whether the task may run there.
+    eligible: npt.NDArray[np.bool_]
+    #: (tasks,) key of the task's progress noise.
+    noise_key: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(self.slot)

@@ -1,0 +1,162 @@
+"""Scenario (configuration) -> World (domain objects), and the drawing of workloads from a seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.config import Scenario, TaskTypeConfig
+from tapfinger.core.contract import Mode, SchedulerContext
+from tapfinger.core.model import MAX_CELLS, Cluster, Noise, Resources, ResourceTypes, SpeedProfile, TaskType
+from tapfinger.errors import ConfigError
+from tapfinger.profiles.speeds import build_rates
+from tapfinger.registry import create
+from tapfinger.workloads.base import Workload, WorkloadContext
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A cluster that is away from ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    cluster: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class World:
+    """A scenario's domain objects; shared by simulator, environments and schedulers."""
+
+    scenario: Scenario
+    resources: ResourceTypes
+    clusters: tuple[Cluster, ...]
+    task_types: tuple[TaskType, ...]
+    mode: Mode
+    noise: Noise
+    switching_cost: float
+    outages: tuple[Outage, ...]
+
+    def context(self, seed: int) -> SchedulerContext:
+        """What a scheduler is told before the first slot."""
+        return SchedulerContext(
+            resources=self.resources,
+            clusters=self.clusters,
+            task_types=self.task_types,
+            mode=self.mode,
+            seed=int(np.random.SeedSequence([seed, 4]).generate_state(1)[0]),
+            switching_cost=self.switching_cost,
+            noise=self.noise,
+            slot_seconds=self.scenario.slot_seconds,
+        )
+
+
+def build_world(scenario: Scenario) -> World:
+    """Check what the types alone cannot say, and build the domain objects."""
+    resources = ResourceTypes(tuple(scenario.resources), tuple(scenario.resources.values()))
+    clusters: list[Cluster] = []
+    for config in scenario.clusters:
+        capacity = resources.parse(config.capacity, f"clusters.{config.name}.capacity")
+        for copy in range(config.count):
+            clusters.append(Cluster(f"{config.name}-{copy}" if config.count > 1 else config.name, capacity))
+    outages = tuple(Outage(o.cluster, o.start, o.end) for o in scenario.outages)
+    for outage in outages:
+        if outage.cluster >= len(clusters):
+            raise ConfigError(f"outages: there is no cluster {outage.cluster}; clusters are 0..{len(clusters) - 1}")
+    return World(
+        scenario=scenario,
+        resources=resources,
+        clusters=tuple(clusters),
+        task_types=tuple(_task_type(scenario, config, resources) for config in scenario.task_types),
+        mode=Mode(scenario.mode),
+        noise=Noise(scenario.noise.kind, scenario.noise.amplitude) if scenario.noise.amplitude else Noise(),
+        switching_cost=scenario.switching_cost,
+        outages=outages,
+    )
+
+
+def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTypes) -> TaskType:
+    where = f"task_types.{config.name}"
+    minimum = resources.parse(config.minimum, f"{where}.minimum")
+    maximum = resources.parse({**config.minimum, **config.maximum}, f"{where}.maximum")
+    if not minimum.fits(maximum):
+        raise ConfigError(f"{where}: minimum {config.minimum} exceeds maximum {config.maximum}")
+    cells = math.prod(hi - lo + 1 for lo, hi in zip(minimum, maximum, strict=True))
+    if cells > MAX_CELLS:
+        raise ConfigError(
+            f"{where}: {cells:,} possible allocations are more than {MAX_CELLS:,}; bound the maximum of resources "
+            "that do not change the speed, or use larger units"
+        )
+    rates, shape_offset = build_rates(scenario, config, resources, minimum, maximum)
+    profile = SpeedProfile(minimum, maximum, rates, shape_offset)
+    return TaskType(config.name, minimum, maximum, profile, config.weight)
+
+
+def draw_workload(world: World, seed: int) -> Workload:
+    """Draw arrivals, types, eligibility and noise, each from its own stream of the seed."""
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(4)]
+    arrivals_rng, types_rng, eligible_rng, noise_rng = streams
+    scenario = world.scenario
+    context = WorkloadContext(
+        tasks=scenario.tasks,
+        type_names=tuple(t.name for t in world.task_types),
+        cluster_names=tuple(c.name for c in world.clusters),
+        slot_seconds=scenario.slot_seconds,
+        directory=scenario.directory,
+    )
+    process = create("arrivals", scenario.arrivals.kind, scenario.arrivals.options())
+    drawn = process.arrivals(context, arrivals_rng)
+    count = len(drawn.slot)
+    types = drawn.type if drawn.type is not None else _draw_types(world, count, types_rng)
+    eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng)
+    keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
+    return Workload(np.asarray(drawn.slot, dtype=np.int64), types, eligible, keys)
+
+
+def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    weights = np.array([t.weight for t in world.task_types])
+    if weights.sum() <= 0:
+        raise ConfigError("task_types: at least one weight must be above 0")
+    return rng.choice(len(weights), size=count, p=weights / weights.sum())
+
+
+@lru_cache(maxsize=256)
+def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> npt.NDArray[np.bool_]:
+    """(clusters,) where a task of this minimum fits at all."""
+    fits = np.array([minimum.fits(c.capacity) for c in clusters])
+    if not fits.any():
+        raise ConfigError(
+            f"task type {name!r}: minimum {tuple(minimum)} fits no cluster; capacities are "
+            f"{', '.join(str(tuple(c.capacity)) for c in clusters)}"
+        )
+    return fits
+
+
+def _draw_eligible(
+    world: World, types: npt.NDArray[np.int64], rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """(tasks, clusters) by the scenario's model; tasks that could run nowhere are drawn again."""
+    config = world.scenario.eligibility
+    count, clusters = len(types), len(world.clusters)
+    possible = np.array([_possible(world.clusters, t.minimum, t.name) for t in world.task_types])[types]
+    if config.kind == "all":
+        return np.ones((count, clusters), dtype=np.bool_)
+    eligible = np.zeros((count, clusters), dtype=np.bool_)
+    redo = np.arange(count)
+    for _ in range(1000):
+        if config.kind == "subset":
+            rank = rng.random((len(redo), clusters)).argsort(axis=1).argsort(axis=1)
+            drawn = rank < rng.integers(1, clusters + 1, size=(len(redo), 1))
+        else:
+            drawn = rng.uniform(0.0, config.maximum_mbps, (len(redo), clusters)) >= config.minimum_mbps
+        eligible[redo] = drawn
+        redo = redo[~(drawn & possible[redo]).any(axis=1)]
+        if len(redo) == 0:
+            return eligible
+    raise ConfigError(
+        f"eligibility: after 1000 draws {len(redo)} tasks still had no cluster that holds their minimum "
+        f"(minimum_mbps {config.minimum_mbps:g} of {config.maximum_mbps:g}); lower minimum_mbps or raise capacities"
+    )
