@@ -21,6 +21,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "scheduler": {
         "random": "tapfinger.schedulers.naive:Random",
         "min": "tapfinger.schedulers.naive:Min",
+        "greedy": "tapfinger.schedulers.greedy:Greedy",
     },
     "arrivals": {
         "poisson": "tapfinger.workloads.arrivals:Poisson",
