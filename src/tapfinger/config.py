@@ -39,7 +39,9 @@ class ConstantSpeed(_Strict):
     """The same duration under every allocation. Give slots or seconds."""
 
     kind: Literal["constant"]
+    #: Duration in slots; half a slot still takes a whole one.
     slots: PositiveFloat | None = None
+    #: Duration in seconds.
     seconds: PositiveFloat | None = None
 
     @model_validator(mode="after")
@@ -55,6 +57,7 @@ class TanhSpeed(_Strict):
     kind: Literal["tanh"]
     #: The resource that speeds the task up.
     resource: str = "gpu"
+    #: Amount at which the gain per slot is tanh(1); natural quantity.
     scale: PositiveFloat = 16.0
     #: Above 1; leave out for a speed that does not change with progress.
     shape_offset: Annotated[float, Field(gt=1.0)] | None = None
@@ -98,6 +101,7 @@ SpeedConfig = Annotated[
 class TaskTypeConfig(_Strict):
     """A kind of task."""
 
+    #: Name, unique among the task types.
     name: str
     #: Relative frequency among generated tasks.
     weight: Annotated[float, Field(ge=0.0)] = 1.0
@@ -105,6 +109,7 @@ class TaskTypeConfig(_Strict):
     minimum: Amounts
     #: Largest legal allocation; resources left out stay at the minimum.
     maximum: Amounts = {}
+    #: How fast it runs under each allocation.
     speed: SpeedConfig
 
 
@@ -138,6 +143,7 @@ class NoiseConfig(_Strict):
 
     #: additive: gain + u, never below 0. relative: gain * (1 + u). u uniform on +-amplitude.
     kind: Literal["none", "additive", "relative"] = "none"
+    #: Largest deviation: of the gain per slot (additive) or as a share of it (relative, below 1).
     amplitude: Annotated[float, Field(ge=0.0)] = 0.0
 
     @model_validator(mode="after")
@@ -167,7 +173,9 @@ class OutageConfig(_Strict):
 class Scenario(_Strict):
     """Everything that defines a simulated world, but for the seed."""
 
+    #: Name, as it appears in reports.
     name: str
+    #: One sentence, shown in lists.
     description: str = ""
     #: single: one start per cluster and slot. multi: turns until all clusters are void.
     mode: Literal["single", "multi"]
@@ -177,15 +185,21 @@ class Scenario(_Strict):
     slot_seconds: PositiveFloat = 10.0
     #: Resource names and their smallest units, in the order used everywhere.
     resources: dict[str, PositiveFloat] = {"cpu": 1.0, "gpu": 1.0}
+    #: The edge clusters, numbered from 0 in this order.
     clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
+    #: What kinds of task there are.
     task_types: Annotated[tuple[TaskTypeConfig, ...], Field(min_length=1)]
+    #: When tasks come.
     arrivals: ArrivalsConfig = ArrivalsConfig()
+    #: Which clusters a generated task may run on.
     eligibility: EligibilityConfig = EligibilityConfig()
+    #: Randomness of progress.
     noise: NoiseConfig = NoiseConfig()
     #: Share of a slot's gain lost when a running task's allocation changes.
     switching_cost: Annotated[float, Field(ge=0.0)] = 0.0
     #: Whether running tasks report their progress to schedulers.
     reports_progress: bool = True
+    #: Clusters that are away for a while.
     outages: tuple[OutageConfig, ...] = ()
     #: Directory that file names in the scenario are relative to; set when it is loaded.
     directory: str = "."

@@ -1,0 +1,55 @@
+# Every target does all its own set-up. Needs Python 3.11 or newer, make and git.
+
+PYTHON ?= $(shell python3.11 -c "import sys; print(sys.executable)" 2>/dev/null || command -v python3)
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -qq --disable-pip-version-check
+
+# With several threads per process, numeric libraries fight over the cores that --jobs already uses.
+export OMP_NUM_THREADS = 1
+
+.PHONY: demo setup check test bench docs clean
+
+demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
+	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --out results/demo
+	@echo "Report: results/demo/report.html"
+
+setup: $(VENV)/.dev  ## everything needed to work on the project
+
+check: $(VENV)/.dev  ## format, lint, types, import rules, generated docs
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) scripts/config_docs.py --check
+
+test: $(VENV)/.dev  ## all tests
+	$(PY) -m pytest
+
+bench: $(VENV)/.dev  ## run the benchmarks and rewrite BENCHMARKS.md
+	$(PY) benchmarks/run.py
+
+docs: $(VENV)/.dev  ## rewrite the generated pages
+	$(PY) scripts/config_docs.py
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) build dist results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Stamps: installed again only when pyproject.toml has changed. The package itself is linked (-e), so
+# edits to the sources need no new install.
+$(VENV)/.python:
+	@"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+	  { echo "Python 3.11 or newer is needed; found: $$('$(PYTHON)' --version 2>&1). Try: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Creating $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.base: pyproject.toml | $(VENV)/.python
+	@echo "Installing tapfinger (about a minute)"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+	@echo "Installing tapfinger with what tests and checks need (about a minute)"
+	@$(PIP) -e ".[dev]"
+	@touch $(VENV)/.base $@
