@@ -40,7 +40,9 @@ def build_rates(
         return tuple(math.tanh(cell[name] / speed.scale) for cell in natural()), speed.shape_offset
     if isinstance(speed, AmdahlSpeed):
         if sum(speed.parallel.values()) > 1 + 1e-9:
-            raise ConfigError(f"{where}.parallel: shares sum to {sum(speed.parallel.values()):g}, at most 1 is possible")
+            raise ConfigError(
+                f"{where}.parallel: shares sum to {sum(speed.parallel.values()):g}, at most 1 is possible"
+            )
         least = {position(n): resources.natural(minimum)[n] for n in speed.parallel}
         if not all(least.values()):
             raise ConfigError(f"{where}.parallel: the minimum of each named resource must be above 0")
