@@ -1,0 +1,119 @@
+"""BatchSim: B worlds stepped at once, for training and search. Equal, event by event, to SimExecutor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.events import Event, TaskArrived, TaskFinished, TaskStarted, event_key
+from tapfinger.core.model import Resources, Task
+from tapfinger.core.state import eligible_ids
+from tapfinger.errors import ConfigError, InvalidDecision
+from tapfinger.observation import most_running
+from tapfinger.sim import kernels
+from tapfinger.sim.layout import (
+    Bools,
+    Ints,
+    Observations,
+    empty_observations,
+    empty_worlds,
+    make_tables,
+    stack_workloads,
+)
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import World
+
+#: done[b] after a step with an illegal choice in world b.
+_ILLEGAL = 2
+
+
+class BatchSim:
+    """Worlds of one scenario, each with its own workload.
+
+    A step is one turn: every cluster names a place in its pending set (or -1), an allocation and a
+    score. Where the round is settled the slot ends. Preemption and outages are not modelled here.
+    """
+
+    def __init__(self, world: World, workloads: Sequence[Workload], pending: int = 10) -> None:
+        """``pending``: size of the pending set shown per cluster."""
+        if world.outages:
+            raise ConfigError("the batched simulator has no outages; use the readable one")
+        self.world = world
+        self.pending = pending
+        self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode)
+        self._clusters, self._resources = self.tables.capacity.shape
+        self.load(workloads)
+
+    def load(self, workloads: Sequence[Workload]) -> None:
+        """Take new workloads and begin them all."""
+        batch = len(workloads)
+        self.draws = stack_workloads(workloads)
+        self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self._clusters, self._resources)
+        most = most_running(self.world.clusters, self.world.task_types)
+        self.observations: Observations = empty_observations(batch, self.pending, most, self.tables)
+        #: (B,) tasks in the system where the last step ended a slot, 0 elsewhere: minus the reward.
+        self.cost: Ints = np.zeros(batch, dtype=np.int64)
+        #: (B,) whether the last step ended a slot.
+        self.settled: Bools = np.zeros(batch, dtype=np.bool_)
+        self._done = np.zeros(batch, dtype=np.int64)
+        self._task = np.zeros(self._clusters, dtype=np.int64)
+        kernels.reset_all(self.tables, self.draws, self.worlds, self.observations)
+
+    @property
+    def done(self) -> Bools:
+        """(B,) worlds in which every task has ended; they stand still."""
+        return self._done > 0
+
+    def step(
+        self, choice: npt.NDArray[np.int64], allocation: npt.NDArray[np.int64], score: npt.NDArray[np.float64]
+    ) -> None:
+        """One turn. choice (B, N), allocation (B, N, R), score (B, N): Pr(j|n), for conflicts."""
+        kernels.step_all(
+            self.tables,
+            self.draws,
+            self.worlds,
+            self.observations,
+            choice,
+            allocation,
+            score,
+            self._task,
+            self.cost,
+            self.settled,
+            self._done,
+        )
+        bad = np.flatnonzero(self._done == _ILLEGAL)
+        if len(bad):
+            self._done[bad] = 0
+            b = int(bad[0])
+            raise InvalidDecision(
+                f"world {b}: choice {choice[b].tolist()} with allocations {allocation[b].tolist()} is not legal; "
+                "choose where observations.startable is true, between the minimum and observations.largest"
+            )
+
+    def restart(self, which: Bools) -> None:
+        """Begin the workloads of these worlds anew."""
+        for b in np.flatnonzero(which):
+            self._done[b] = 0
+            kernels.reset(b, self.tables, self.draws, self.worlds)
+            kernels.observe(b, self.tables, self.draws, self.worlds, self.observations)
+
+    def events(self, b: int) -> list[Event]:
+        """World b's event log so far, as the readable simulator would have written it."""
+        draws, worlds, types = self.draws, self.worlds, self.world.task_types
+        log: list[Event] = []
+        for j in range(int(worlds.next_arrival[b])):
+            slot = int(draws.arrival[b, j])
+            task = Task(j, types[int(draws.type[b, j])], slot, eligible_ids(draws.eligible[b, j]))
+            log.append(TaskArrived(slot, task))
+            if worlds.started[b, j] >= 0:
+                n, amounts = int(worlds.cluster[b, j]), Resources(worlds.allocation[b, j].tolist())
+                log.append(TaskStarted(int(worlds.started[b, j]), j, n, amounts))
+                if worlds.finished[b, j] >= 0:
+                    log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
+        return sorted(log, key=event_key)
+
+
+#: A batched policy: fills choice, allocation and score from the simulator's observations.
+BatchPolicy = Callable[[BatchSim], tuple[Ints, Ints, npt.NDArray[np.float64]]]

@@ -1,0 +1,341 @@
+"""Compiled loops over arrays: the batched mirror of the readable simulator.
+
+No classes, no randomness. Each function's docstring names what it mirrors; tests/equivalence
+demands the same event log from both. ``b`` is the index of a world in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tapfinger.core.model import DONE
+
+# numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
+Array = Any
+Record = Any
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@njit(cache=True, inline="always")
+def unit_uniform(key: Any, counter: Any) -> Any:
+    """Mirror of core.model.unit_uniform."""
+    z = key + np.uint64(counter + 1) * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+@njit(cache=True)
+def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> float:
+    """Mirror of SpeedProfile.gain followed by Noise.apply."""
+    position = 0
+    for r in range(allocation.shape[0]):
+        position = position * tables.extent[kind, r] + allocation[r] - tables.minimum[kind, r]
+    gain = tables.rates[tables.first_rate[kind] + position]
+    if tables.shape_offset[kind] > 0.0:
+        gain = gain * math.sqrt(tables.shape_offset[kind] - progress)
+    if tables.noise_kind == 0:
+        return gain
+    u = tables.noise_amplitude * (2.0 * unit_uniform(key, elapsed) - 1.0)
+    if tables.noise_kind == 1:
+        return max(0.0, gain + u)
+    return gain * (1.0 + u)
+
+
+@njit(cache=True)
+def arrive(b: int, draws: Record, worlds: Record) -> None:
+    """Mirror of SimExecutor._arrivals and EdgeState._arrive."""
+    j = worlds.next_arrival[b]
+    while j < draws.count[b] and draws.arrival[b, j] <= worlds.slot[b]:
+        worlds.queue[b, worlds.queue_length[b]] = j
+        worlds.queue_length[b] += 1
+        j += 1
+    worlds.next_arrival[b] = j
+
+
+@njit(cache=True)
+def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
+    """Empty world b and let slot 0's tasks arrive (Session.__init__)."""
+    worlds.slot[b] = 0
+    worlds.turn[b] = 0
+    worlds.next_arrival[b] = 0
+    worlds.queue_length[b] = 0
+    worlds.running_count[b] = 0
+    worlds.total[b] = 0
+    worlds.conflicts[b] = 0
+    for n in range(tables.capacity.shape[0]):
+        worlds.starts[b, n] = 0
+        for r in range(tables.capacity.shape[1]):
+            worlds.free[b, n, r] = tables.capacity[n, r]
+    for j in range(draws.count[b]):
+        worlds.cluster[b, j] = -1
+        worlds.started[b, j] = -1
+        worlds.finished[b, j] = -1
+        worlds.elapsed[b, j] = 0
+        worlds.progress[b, j] = 0.0
+    arrive(b, draws, worlds)
+
+
+@njit(cache=True)
+def start(b: int, j: int, n: int, allocation: Array, worlds: Record) -> None:
+    """Mirror of EdgeState.commit for one placement; the caller has checked that it is legal."""
+    length = worlds.queue_length[b]
+    place = 0
+    while worlds.queue[b, place] != j:
+        place += 1
+    for i in range(place, length - 1):
+        worlds.queue[b, i] = worlds.queue[b, i + 1]
+    worlds.queue_length[b] = length - 1
+    worlds.running[b, worlds.running_count[b]] = j
+    worlds.running_count[b] += 1
+    worlds.cluster[b, j] = n
+    worlds.started[b, j] = worlds.slot[b]
+    worlds.starts[b, n] += 1
+    for r in range(allocation.shape[0]):
+        worlds.allocation[b, j, r] = allocation[r]
+        worlds.free[b, n, r] -= allocation[r]
+
+
+@njit(cache=True)
+def end_slot(b: int, tables: Record, draws: Record, worlds: Record) -> int:
+    """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system."""
+    count = worlds.queue_length[b] + worlds.running_count[b]
+    worlds.total[b] += count
+    kept = 0
+    for i in range(worlds.running_count[b]):
+        j = worlds.running[b, i]
+        worlds.progress[b, j] += gain_of(
+            tables,
+            draws.type[b, j],
+            worlds.allocation[b, j],
+            worlds.progress[b, j],
+            draws.noise_key[b, j],
+            worlds.elapsed[b, j],
+        )
+        worlds.elapsed[b, j] += 1
+        if worlds.progress[b, j] >= DONE:
+            worlds.finished[b, j] = worlds.slot[b]
+            n = worlds.cluster[b, j]
+            for r in range(tables.capacity.shape[1]):
+                worlds.free[b, n, r] += worlds.allocation[b, j, r]
+        else:
+            worlds.running[b, kept] = j
+            kept += 1
+    worlds.running_count[b] = kept
+    worlds.slot[b] += 1
+    worlds.turn[b] = 0
+    for n in range(tables.capacity.shape[0]):
+        worlds.starts[b, n] = 0
+    arrive(b, draws, worlds)
+    return count
+
+
+@njit(cache=True)
+def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
+    """Mirror of feasibility.can_start, but for eligibility."""
+    if worlds.starts[b, n] >= tables.max_starts:
+        return False
+    for r in range(tables.capacity.shape[1]):  # noqa: SIM110 - compiled
+        if tables.minimum[kind, r] > worlds.free[b, n, r]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int) -> int:
+    """Mirror of Resources.copies_of."""
+    best = -1
+    for r in range(tables.capacity.shape[1]):
+        if tables.minimum[kind, r] > 0:
+            copies = worlds.free[b, n, r] // tables.minimum[kind, r]
+            if best < 0 or copies < best:
+                best = copies
+    return max(0, best)
+
+
+@njit(cache=True)
+def play_turn(
+    b: int, tables: Record, draws: Record, worlds: Record, task: Array, allocation: Array, score: Array
+) -> bool:
+    """Mirror of conflict.resolve and Session.turn; True when the round is settled.
+
+    ``task`` (clusters,) is the wanted task's id or -1. ``worlds.granted`` tells who got theirs.
+    """
+    clusters = task.shape[0]
+    void = True
+    # All winners are found before any placement changes what is free.
+    for n in range(clusters):
+        worlds.granted[b, n] = task[n] >= 0 and _wins(b, n, tables, draws, worlds, task, score)
+        if task[n] >= 0:
+            void = False
+            if not worlds.granted[b, n]:
+                worlds.conflicts[b] += 1
+    for n in range(clusters):
+        if worlds.granted[b, n]:
+            start(b, task[n], n, allocation[n], worlds)
+    worlds.turn[b] += 1
+    return void or tables.max_starts == 1
+
+
+@njit(cache=True)
+def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: Array, score: Array) -> bool:
+    """Mirror of conflict.posterior: whether cluster n has the largest share; ties go to the lowest index."""
+    kind = draws.type[b, task[n]]
+    mine = score[n] * copies_of_minimum(tables, worlds, b, kind, n)
+    total = mine
+    rivals = 1
+    for m in range(task.shape[0]):
+        if m != n and task[m] == task[n]:
+            total += score[m] * copies_of_minimum(tables, worlds, b, kind, m)
+            rivals += 1
+    if rivals == 1:
+        return True
+    for m in range(task.shape[0]):
+        if m != n and task[m] == task[n]:
+            other = score[m] * copies_of_minimum(tables, worlds, b, kind, m)
+            if total <= 0.0:
+                if m < n:
+                    return False
+            elif other > mine or (other == mine and m < n):
+                return False
+    return True
+
+
+# ------------------------------------------------------------------------------- observation
+
+
+@njit(cache=True)
+def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
+    """Mirror of observation.observe: write world b's arrays into the batch of observations."""
+    clusters, amounts = tables.capacity.shape
+    kinds = tables.minimum.shape[0]
+    size = obs.task.shape[2]
+    obs.cluster_features[b] = 0.0
+    obs.pending_features[b] = 0.0
+    obs.task[b] = -1
+    obs.node[b] = -1
+    obs.startable[b] = False
+    obs.largest[b] = 0
+    obs.waiting[b] = 0
+    nodes = 0
+    for i in range(worlds.queue_length[b]):
+        j = worlds.queue[b, i]
+        kind = draws.type[b, j]
+        node = -1
+        for n in range(clusters):
+            if not draws.eligible[b, j, n]:
+                continue
+            place = obs.waiting[b, n]
+            obs.waiting[b, n] += 1
+            if place >= size:
+                continue
+            if node < 0:
+                node = nodes
+                nodes += 1
+                for r in range(amounts):
+                    obs.pending_features[b, node, r] = tables.minimum[kind, r]
+                obs.pending_features[b, node, amounts + kind] = 1.0
+            obs.task[b, n, place] = j
+            obs.node[b, n, place] = node
+            if fits(tables, worlds, b, kind, n):
+                obs.startable[b, n, place] = True
+                for r in range(amounts):
+                    obs.largest[b, n, place, r] = min(tables.maximum[kind, r], worlds.free[b, n, r])
+    for node in range(nodes, obs.pending_features.shape[1]):
+        obs.pending_features[b, node, amounts + kinds] = 1.0  # dummy bit
+    for n in range(clusters):
+        for r in range(amounts):
+            obs.cluster_features[b, n, r] = worlds.free[b, n, r]
+        obs.cluster_features[b, n, amounts] = max(0, obs.waiting[b, n] - size)
+    _observe_running(b, tables, draws, worlds, obs)
+
+
+@njit(cache=True)
+def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
+    """Running tasks in order of placement, per cluster."""
+    amounts = tables.capacity.shape[1]
+    kinds = tables.minimum.shape[0]
+    obs.running_count[b] = 0
+    for i in range(worlds.running_count[b]):
+        j = worlds.running[b, i]
+        n = worlds.cluster[b, j]
+        place = obs.running_count[b, n]
+        obs.running_count[b, n] += 1
+        for r in range(amounts):
+            obs.running_features[b, n, place, r] = worlds.allocation[b, j, r]
+        for t in range(kinds):
+            obs.running_features[b, n, place, amounts + t] = 0.0
+        obs.running_features[b, n, place, amounts + draws.type[b, j]] = 1.0
+        obs.running_features[b, n, place, amounts + kinds] = worlds.elapsed[b, j]
+    for n in range(obs.running_count.shape[1]):
+        for place in range(obs.running_count[b, n], obs.running_features.shape[2]):
+            obs.running_features[b, n, place] = 0.0
+
+
+# ------------------------------------------------------------------------------ whole batches
+
+
+@njit(cache=True)
+def reset_all(tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
+    """Reset and observe every world."""
+    for b in range(worlds.slot.shape[0]):
+        reset(b, tables, draws, worlds)
+        observe(b, tables, draws, worlds, obs)
+
+
+@njit(cache=True)
+def step_all(
+    tables: Record,
+    draws: Record,
+    worlds: Record,
+    obs: Record,
+    choice: Array,
+    allocation: Array,
+    score: Array,
+    task: Array,
+    cost: Array,
+    settled: Array,
+    done: Array,
+) -> None:
+    """One turn of every world that is not done; where the round is settled, the slot ends.
+
+    ``choice`` (worlds, clusters) is a place in the pending set or -1; ``cost`` gets the tasks in the
+    system where a slot ended and 0 elsewhere. An illegal choice raises ValueError by returning its
+    world in ``done[b] = 2``, before anything of that world changed.
+    """
+    clusters, amounts = tables.capacity.shape
+    for b in range(worlds.slot.shape[0]):
+        cost[b] = 0
+        settled[b] = False
+        if done[b]:
+            continue
+        legal = True
+        for n in range(clusters):
+            place = choice[b, n]
+            task[n] = -1
+            if place >= 0:
+                if place >= obs.task.shape[2] or not obs.startable[b, n, place]:
+                    legal = False
+                    continue
+                task[n] = obs.task[b, n, place]
+                kind = draws.type[b, task[n]]
+                for r in range(amounts):
+                    amount = allocation[b, n, r]
+                    if amount < tables.minimum[kind, r] or amount > obs.largest[b, n, place, r]:
+                        legal = False
+        if not legal:
+            done[b] = 2
+            continue
+        if play_turn(b, tables, draws, worlds, task, allocation[b], score[b]):
+            cost[b] = end_slot(b, tables, draws, worlds)
+            settled[b] = True
+            if worlds.next_arrival[b] == draws.count[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
+                done[b] = 1
+        observe(b, tables, draws, worlds, obs)

@@ -1,0 +1,164 @@
+"""The arrays of the batched simulator: named tuples, so that compiled code can take them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.contract import Mode
+from tapfinger.core.model import Cluster, Noise, TaskType
+from tapfinger.workloads.base import Workload
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+#: As good as no limit on starts per cluster and slot.
+NO_LIMIT = 1 << 40
+
+
+class Tables(NamedTuple):
+    """What never changes during a run. N clusters, R resources, T task types."""
+
+    capacity: Ints  # (N, R)
+    minimum: Ints  # (T, R)
+    maximum: Ints  # (T, R)
+    extent: Ints  # (T, R) allocations per resource in the rate table
+    first_rate: Ints  # (T,) where the type's rates begin
+    rates: Floats  # (all cells of all types,)
+    shape_offset: Floats  # (T,) 0 where speed does not change with progress
+    noise_kind: int  # 0 none, 1 additive, 2 relative
+    noise_amplitude: float
+    max_starts: int  # per cluster and slot
+
+
+class Draws(NamedTuple):
+    """One workload per world, padded to J tasks. B worlds."""
+
+    count: Ints  # (B,) tasks of each world
+    arrival: Ints  # (B, J)
+    type: Ints  # (B, J)
+    eligible: Bools  # (B, J, N)
+    noise_key: npt.NDArray[np.uint64]  # (B, J)
+
+
+class Worlds(NamedTuple):
+    """The state of B worlds."""
+
+    slot: Ints  # (B,)
+    turn: Ints  # (B,)
+    next_arrival: Ints  # (B,) first task that has not arrived
+    queue: Ints  # (B, J) ids of waiting tasks, oldest first
+    queue_length: Ints  # (B,)
+    running: Ints  # (B, J) ids of running tasks, in order of placement
+    running_count: Ints  # (B,)
+    free: Ints  # (B, N, R)
+    starts: Ints  # (B, N) in this slot
+    granted: Bools  # (B, N) who got the task it wanted in the last turn
+    cluster: Ints  # (B, J) -1 before it is placed
+    allocation: Ints  # (B, J, R)
+    progress: Floats  # (B, J)
+    elapsed: Ints  # (B, J) slots run
+    started: Ints  # (B, J) slot of start, -1 before
+    finished: Ints  # (B, J) slot of end, -1 before
+    total: Ints  # (B,) sum over slots of tasks in the system
+    conflicts: Ints  # (B,) proposals that lost
+
+
+class Observations(NamedTuple):
+    """The paper's raw state as arrays; see observation.GraphObs. K pending per cluster, M = N*K nodes."""
+
+    cluster_features: npt.NDArray[np.float32]  # (B, N, R+1) free, backlog
+    pending_features: npt.NDArray[np.float32]  # (B, M, R+T+1) minimum, type one-hot, dummy bit
+    running_features: npt.NDArray[np.float32]  # (B, N, S, R+T+1) allocation, type one-hot, elapsed
+    running_count: Ints  # (B, N)
+    task: Ints  # (B, N, K) id of the pending task, -1 for none
+    node: Ints  # (B, N, K) its node among pending_features, -1 for none
+    startable: Bools  # (B, N, K) whether it may start there now
+    largest: Ints  # (B, N, K, R) upper corner of the legal allocations
+    waiting: Ints  # (B, N) length of the cluster's queue
+
+
+def make_tables(clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode) -> Tables:
+    """Domain objects -> arrays."""
+    sizes = [len(t.profile.rates) for t in types]
+    return Tables(
+        capacity=np.array([c.capacity for c in clusters], dtype=np.int64),
+        minimum=np.array([t.minimum for t in types], dtype=np.int64),
+        maximum=np.array([t.maximum for t in types], dtype=np.int64),
+        extent=np.array([t.profile.extent for t in types], dtype=np.int64),
+        first_rate=np.cumsum([0, *sizes[:-1]]).astype(np.int64),
+        rates=np.concatenate([np.asarray(t.profile.rates, dtype=np.float64) for t in types]),
+        shape_offset=np.array([t.profile.shape_offset or 0.0 for t in types], dtype=np.float64),
+        noise_kind=("none", "additive", "relative").index(noise.kind),
+        noise_amplitude=float(noise.amplitude),
+        max_starts=1 if mode is Mode.SINGLE else NO_LIMIT,
+    )
+
+
+def stack_workloads(workloads: Sequence[Workload]) -> Draws:
+    """Workloads -> one padded batch."""
+    most = max(len(w) for w in workloads)
+
+    def pad(name: str, dtype: Any, *tail: int) -> Any:
+        out = np.zeros((len(workloads), most, *tail), dtype=dtype)
+        for b, workload in enumerate(workloads):
+            out[b, : len(workload)] = getattr(workload, name)
+        return out
+
+    clusters = workloads[0].eligible.shape[1]
+    return Draws(
+        count=np.array([len(w) for w in workloads], dtype=np.int64),
+        arrival=pad("slot", np.int64),
+        type=pad("type", np.int64),
+        eligible=pad("eligible", np.bool_, clusters),
+        noise_key=pad("noise_key", np.uint64),
+    )
+
+
+def empty_worlds(batch: int, tasks: int, clusters: int, resources: int) -> Worlds:
+    """Room for B worlds; ``kernels.reset`` fills it."""
+
+    def ints(*shape: int) -> Ints:
+        return np.zeros((batch, *shape), dtype=np.int64)
+
+    return Worlds(
+        slot=ints(),
+        turn=ints(),
+        next_arrival=ints(),
+        queue=ints(tasks),
+        queue_length=ints(),
+        running=ints(tasks),
+        running_count=ints(),
+        free=ints(clusters, resources),
+        starts=ints(clusters),
+        granted=np.zeros((batch, clusters), dtype=np.bool_),
+        cluster=ints(tasks),
+        allocation=ints(tasks, resources),
+        progress=np.zeros((batch, tasks)),
+        elapsed=ints(tasks),
+        started=ints(tasks),
+        finished=ints(tasks),
+        total=ints(),
+        conflicts=ints(),
+    )
+
+
+def empty_observations(batch: int, pending: int, most_running: int, tables: Tables) -> Observations:
+    """Room for B observations of ``pending`` waiting and ``most_running`` running tasks per cluster."""
+    clusters, resources = tables.capacity.shape
+    width = resources + len(tables.minimum) + 1
+    return Observations(
+        cluster_features=np.zeros((batch, clusters, resources + 1), dtype=np.float32),
+        pending_features=np.zeros((batch, clusters * pending, width), dtype=np.float32),
+        running_features=np.zeros((batch, clusters, most_running, width), dtype=np.float32),
+        running_count=np.zeros((batch, clusters), dtype=np.int64),
+        task=np.zeros((batch, clusters, pending), dtype=np.int64),
+        node=np.zeros((batch, clusters, pending), dtype=np.int64),
+        startable=np.zeros((batch, clusters, pending), dtype=np.bool_),
+        largest=np.zeros((batch, clusters, pending, resources), dtype=np.int64),
+        waiting=np.zeros((batch, clusters), dtype=np.int64),
+    )

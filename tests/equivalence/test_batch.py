@@ -1,0 +1,153 @@
+"""BatchSim must equal the readable simulator, event by event and observation by observation."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tapfinger.config import load_scenario, parse_scenario
+from tapfinger.core.conflict import resolve
+from tapfinger.core.contract import Proposal
+from tapfinger.core.events import Event
+from tapfinger.core.model import Resources
+from tapfinger.errors import InvalidDecision
+from tapfinger.observation import GraphObs, Observer
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.run import new_session
+from tapfinger.workloads.world import World, build_world, draw_workload
+
+SCENARIOS = ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"]
+
+
+def random_actions(obs: GraphObs, minimum: np.ndarray, types: np.ndarray, rng: np.random.Generator):
+    """A random legal action for every cluster; void a quarter of the time."""
+    clusters, _, resources = obs.largest.shape
+    choice = np.full(clusters, -1, dtype=np.int64)
+    allocation = np.zeros((clusters, resources), dtype=np.int64)
+    for n in range(clusters):
+        places = np.flatnonzero(obs.startable[n])
+        if len(places) and rng.random() > 0.25:
+            choice[n] = rng.choice(places)
+            kind = types[obs.task[n, choice[n]]]
+            allocation[n] = rng.integers(minimum[kind], obs.largest[n, choice[n]] + 1)
+    # Coarse scores make ties common, and a tie must have exactly one winner.
+    return choice, allocation, rng.integers(0, 3, clusters) / 2.0
+
+
+def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
+    workload = draw_workload(world, seed)
+    batch = BatchSim(world, [draw_workload(world, seed + 1000), workload], pending=4)
+    log: list[Event] = []
+    session = new_session(world, workload, [log.append])
+    observer = Observer(world.clusters, world.task_types, pending=4)
+    minimum = {j: world.task_types[k].minimum for j, k in enumerate(workload.type)}
+    rng = np.random.default_rng(seed)
+    clusters = len(world.clusters)
+    void = np.full(clusters, -1, dtype=np.int64), np.zeros((clusters, len(world.resources.names)), dtype=np.int64)
+    for _ in range(turns):
+        if session.done:
+            break
+        snapshot = session.state.snapshot()
+        obs = observer.observe(snapshot)
+        for field in fields(GraphObs):
+            np.testing.assert_array_equal(getattr(batch.observations, field.name)[1], getattr(obs, field.name))
+        choice, allocation, score = random_actions(obs, batch.tables.minimum, workload.type, rng)
+        proposals = [
+            Proposal(n, int(obs.task[n, k]), Resources(allocation[n].tolist()), float(score[n]))
+            for n, k in enumerate(choice)
+            if k >= 0
+        ]
+        settled = session.turn(resolve(proposals, snapshot.clusters, minimum))
+        session.state.validate()
+        cost = session.end_slot() if settled else 0
+        batch.step(np.stack([void[0], choice]), np.stack([void[1], allocation]), np.stack([np.ones(clusters), score]))
+        assert (bool(batch.settled[1]), int(batch.cost[1])) == (settled, cost)
+        assert batch.worlds.conflicts[1] == session.conflicts
+    assert batch.done[1] == session.done
+    assert batch.events(1) == log
+    assert batch.worlds.total[1] == session.total_tasks_in_system
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_shipped_scenarios(name: str) -> None:
+    world = build_world(load_scenario(name, ["tasks=60"]))
+    compare_run(world, seed=3)
+
+
+amounts = st.integers(1, 3)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> World:
+    names = ["cpu", "gpu", "memory"][: draw(st.integers(1, 3))]
+    types = []
+    for i in range(draw(st.integers(1, 3))):
+        minimum = {n: draw(amounts) for n in names}
+        speed = draw(
+            st.sampled_from(
+                [
+                    {"kind": "constant", "slots": 3},
+                    {"kind": "tanh", "resource": names[-1], "scale": 6, "shape_offset": 1.2},
+                    {"kind": "amdahl", "seconds": 70, "parallel": {names[0]: 0.7}},
+                ]
+            )
+        )
+        maximum = {n: m + draw(st.integers(0, 4)) for n, m in minimum.items()}
+        types.append({"name": f"t{i}", "minimum": minimum, "maximum": maximum, "speed": speed})
+    clusters = [
+        {"name": f"c{i}", "capacity": {n: draw(st.integers(3, 12)) for n in names}} for i in range(draw(st.integers(1, 4)))
+    ]
+    data = {
+        "name": "random",
+        "mode": draw(st.sampled_from(["single", "multi"])),
+        "tasks": 25,
+        "resources": dict.fromkeys(names, 1.0),
+        "clusters": clusters,
+        "task_types": types,
+        "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([0.5, 2.0, 8.0]))},
+        "eligibility": {"kind": draw(st.sampled_from(["subset", "all"]))},
+        "noise": draw(
+            st.sampled_from([{"kind": "none"}, {"kind": "additive", "amplitude": 0.1}, {"kind": "relative", "amplitude": 0.3}])
+        ),
+    }
+    return build_world(parse_scenario(data))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(scenarios(), st.integers(0, 2**20))
+def test_random_scenarios(world: World, seed: int) -> None:
+    compare_run(world, seed)
+
+
+def test_illegal_choice_is_refused_and_changes_nothing() -> None:
+    world = build_world(load_scenario("multi-3", ["tasks=20"]))
+    batch = BatchSim(world, [draw_workload(world, 0)])
+    before = batch.events(0)
+    free = batch.worlds.free.copy()
+    choice = np.array([[0, -1, -1]])
+    too_much = np.array([[[16, 17], [0, 0], [0, 0]]])
+    with pytest.raises(InvalidDecision, match="world 0"):
+        batch.step(choice, too_much, np.ones((1, 3)))
+    assert batch.events(0) == before
+    np.testing.assert_array_equal(batch.worlds.free, free)
+    assert not batch.done.any()
+
+
+def test_restart_plays_the_same_workload_again() -> None:
+    world = build_world(load_scenario("multi-3", ["tasks=20"]))
+    batch = BatchSim(world, [draw_workload(world, 0)])
+
+    def play() -> list[Event]:
+        while not batch.done.all():
+            obs = batch.observations
+            choice = np.where(obs.startable.any(axis=2), obs.startable.argmax(axis=2), -1)
+            batch.step(choice, np.full((1, 3, 2), 2), np.ones((1, 3)))
+        return batch.events(0)
+
+    first = play()
+    batch.restart(batch.done)
+    assert play() == first
