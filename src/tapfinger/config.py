@@ -21,7 +21,7 @@ Amounts = dict[str, float]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ClusterConfig(_Strict):
@@ -184,7 +184,7 @@ class Scenario(_Strict):
     #: Real seconds in one slot.
     slot_seconds: PositiveFloat = 10.0
     #: Resource names and their smallest units, in the order used everywhere.
-    resources: dict[str, PositiveFloat] = {"cpu": 1.0, "gpu": 1.0}
+    resources: Annotated[dict[str, PositiveFloat], Field(min_length=1)] = {"cpu": 1.0, "gpu": 1.0}
     #: The edge clusters, numbered from 0 in this order.
     clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
     #: What kinds of task there are.
@@ -215,6 +215,18 @@ class Scenario(_Strict):
                 raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
         return self
 
+    @model_validator(mode="after")
+    def _outages_are_apart(self) -> Scenario:
+        ordered = sorted(self.outages, key=lambda o: (o.cluster, o.start))
+        for first, second in zip(ordered, ordered[1:], strict=False):
+            # One that begins as another ends would bring the cluster back in the middle.
+            if first.cluster == second.cluster and second.start <= first.end:
+                raise ValueError(
+                    f"outages: cluster {first.cluster} is away in {first.start}..{first.end} and in "
+                    f"{second.start}..{second.end}; merge the two"
+                )
+        return self
+
     def resolved(self) -> dict[str, Any]:
         """The whole configuration as plain data, without where it was loaded from."""
         return self.model_dump(mode="json", exclude={"directory"})
@@ -232,7 +244,7 @@ def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"there is no scenario file {name}; give a TOML file or one of {', '.join(scenario_names())}")
-        text, source, directory = path.read_text(encoding="utf-8"), str(path), str(path.parent.resolve())
+        text, source, directory = _read(path), str(path), str(path.parent.resolve())
     elif name in scenario_names():
         text = (package_files.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
         source, directory = f"scenario {name}", "."
@@ -247,8 +259,17 @@ def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
     return parse_scenario(data, source, directory)
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a text file in UTF-8: {error}") from None
+
+
 def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: str = ".") -> Scenario:
     """Plain data -> Scenario, with errors that name the source, the key and the value."""
+    if "directory" in data:
+        raise ConfigError(f"{source}: unknown key 'directory'. It is where the file lies; remove it")
     try:
         return Scenario.model_validate({**data, "directory": directory})
     except ValidationError as error:

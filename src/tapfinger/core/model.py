@@ -120,7 +120,8 @@ class SpeedProfile:
         if len(self.rates) != cells:
             raise ConfigError(f"a profile from {self.minimum} to {self.maximum} has {cells} cells, got {len(self.rates)}")
         worst = min(self.rates)
-        if not (math.isfinite(worst) and worst > 1.0 / MAX_SLOTS) or not math.isfinite(max(self.rates)):
+        # The sum, since min and max pass over a NaN that is not the first.
+        if not math.isfinite(sum(self.rates)) or not worst > 1.0 / MAX_SLOTS:
             raise ConfigError(f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}")
         if self.shape_offset is not None and not self.shape_offset > 1.0:
             raise ConfigError(f"shape offset {self.shape_offset} must be above 1, or the task would never end")

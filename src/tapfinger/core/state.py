@@ -22,9 +22,16 @@ from tapfinger.core.events import (
     TaskResized,
     TaskStarted,
 )
-from tapfinger.core.feasibility import check_size
+from tapfinger.core.feasibility import check_amounts, check_size
 from tapfinger.core.model import Cluster, Resources, Task, check_eligible
-from tapfinger.errors import CapacityExceeded, InvalidTransition, NotEligible, NotPending, TooManyStarts
+from tapfinger.errors import (
+    CapacityExceeded,
+    InvalidDecision,
+    InvalidTransition,
+    NotEligible,
+    NotPending,
+    TooManyStarts,
+)
 
 
 @dataclass(slots=True)
@@ -112,6 +119,8 @@ class EdgeState:
 
     def commit(self, decision: Decision) -> list[Command]:
         """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
+        if not isinstance(decision, Decision):
+            raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
         free = self._check(decision)
         commands: list[Command] = []
         for resize in decision.resizes:
@@ -145,6 +154,7 @@ class EdgeState:
                 why = "it appears twice in one decision" if resize.task in seen else "it has not started yet"
                 raise NotPending(f"resize of task {resize.task}: {why}")
             seen.add(resize.task)
+            check_amounts(resize.task, held.task.type, resize.allocation)
             if not resize.allocation.none:
                 check_size(resize.task, held.task.type, resize.allocation)
             now = free.get(held.cluster, self._free[held.cluster])
@@ -166,8 +176,10 @@ class EdgeState:
         return free
 
     def _check_cluster(self, task: int, cluster: int, eligible: tuple[int, ...]) -> None:
-        if cluster not in eligible:
-            raise NotEligible(f"placement of task {task}: cluster {cluster} is not among its eligible clusters {list(eligible)}")
+        if type(cluster) is not int or cluster not in eligible:
+            raise NotEligible(
+                f"placement of task {task}: cluster {cluster!r} is not among its eligible clusters {list(eligible)}"
+            )
         if not self._up[cluster]:
             raise NotEligible(f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down")
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tapfinger.core.contract import Decision, Scheduler, Snapshot
-from tapfinger.core.events import Event, TaskFinished, TaskStarted
+from tapfinger.core.events import ClusterJoined, Event, TaskArrived, TaskFinished, TaskStarted
+from tapfinger.core.feasibility import can_start
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import TapfingerError
@@ -92,14 +93,18 @@ class _Watch:
         self._last_sign_of_life = 0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, TaskStarted | TaskFinished):
+        # An arrival after a long quiet time, or a cluster that returns, begins the wait anew.
+        if isinstance(event, TaskStarted | TaskFinished | TaskArrived | ClusterJoined):
             self._last_sign_of_life = event.slot
 
     def check(self, session: Session, scheduler: Scheduler) -> None:
         idle = session.state.slot - self._last_sign_of_life
         if idle > STUCK_SLOTS and session.state.tasks_in_system:
-            running = sum(len(c.running) for c in session.state.snapshot().clusters)
-            if running == 0:
+            snapshot = session.state.snapshot()
+            running = any(c.running for c in snapshot.clusters)
+            # During an outage a scheduler may have nothing it could start.
+            could = any(c.paused or any(can_start(t, c) for t in snapshot.queue_of(c.index)) for c in snapshot.clusters)
+            if could and not running:
                 raise StuckError(
                     f"{type(scheduler).__name__} has started nothing for {idle} slots although "
                     f"{session.state.tasks_in_system} tasks wait and every cluster is idle; a scheduler that refuses a "

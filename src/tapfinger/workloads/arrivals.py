@@ -71,7 +71,12 @@ class Bursty(_Modulated):
         if share >= 1:
             raise ConfigError(f"arrivals.burst_share = {share:g} must be below 1")
         self._end_burst = 1.0 / max(1.0, _positive("burst_slots", burst_slots))
-        self._begin_burst = min(1.0, self._end_burst * share / (1.0 - share))
+        self._begin_burst = self._end_burst * share / (1.0 - share)
+        if self._begin_burst > 1:
+            raise ConfigError(
+                f"arrivals.burst_share = {share:g} cannot be reached with bursts of burst_slots = {burst_slots:g}: "
+                "calm phases would be shorter than a slot; make bursts longer or their share smaller"
+            )
         self._calm = _positive("rate", rate) / (1.0 - share + share * factor)
         self._burst = self._calm * factor
         self._share = share

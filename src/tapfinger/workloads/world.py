@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -62,6 +63,9 @@ def build_world(scenario: Scenario) -> World:
         capacity = resources.parse(config.capacity, f"clusters.{config.name}.capacity")
         for copy in range(config.count):
             clusters.append(Cluster(f"{config.name}-{copy}" if config.count > 1 else config.name, capacity))
+    name, times = Counter(cluster.name for cluster in clusters).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(f"clusters: {times} are named {name!r} (a count adds numbers to a name); rename one")
     outages = tuple(Outage(o.cluster, o.start, o.end) for o in scenario.outages)
     for outage in outages:
         if outage.cluster >= len(clusters):
