@@ -1,0 +1,85 @@
+"""Sums that grow with a run but need little memory: series over slots, and starts by slot of arrival."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tapfinger.records import IntArray
+
+#: A series longer than this is kept in bins of 2, 4, 8 ... slots. Powers of two nest, so series of
+#: different length can still be averaged exactly.
+MAX_BINS = 1024
+
+#: Slots per block of ``_Starts``.
+_BLOCK = 64
+
+
+class SlotSeries:
+    """Sums of several quantities per bin of slots; bins double in width when there would be too many."""
+
+    def __init__(self, columns: int) -> None:
+        """All sums are zero."""
+        self.width = 1
+        self.sums = np.zeros((MAX_BINS, columns), dtype=np.int64)
+
+    def add(self, slots: IntArray, lengths: IntArray, levels: IntArray) -> None:
+        """Each row of ``levels`` held for ``lengths`` slots from ``slots`` on."""
+        while (slots[-1] + lengths[-1] - 1) // self.width >= MAX_BINS:
+            half = MAX_BINS // 2
+            self.sums[:half] = self.sums[0::2] + self.sums[1::2]
+            self.sums[half:] = 0
+            self.width *= 2
+        whole = slots // self.width == (slots + lengths - 1) // self.width
+        np.add.at(self.sums, slots[whole] // self.width, levels[whole] * lengths[whole, None])
+        for row in np.flatnonzero(~whole):
+            self._spread(int(slots[row]), int(lengths[row]), levels[row])
+
+    def _spread(self, slot: int, length: int, level: IntArray) -> None:
+        end = slot + length
+        while slot < end:
+            index = slot // self.width
+            upto = min(end, (index + 1) * self.width)
+            self.sums[index] += level * (upto - slot)
+            slot = upto
+
+
+class StartCounts:
+    """How many tasks have started on each cluster, by slot of arrival, as far back as somebody waits.
+
+    Rows of single slots and of blocks of slots, so that a long wait is counted in few additions.
+    """
+
+    def __init__(self, clusters: int) -> None:
+        """Nothing has started yet."""
+        self._base = 0
+        self._latest = -1
+        self._rows = np.zeros((4 * _BLOCK, clusters), dtype=np.int32)
+        self._blocks = np.zeros((4, clusters), dtype=np.int32)
+
+    def add(self, arrival: int, cluster: int, oldest_waiting: int) -> None:
+        """A task that arrived then has started there; nobody who waits arrived before ``oldest_waiting``."""
+        if arrival <= oldest_waiting:
+            return  # later than nobody
+        if arrival - self._base >= len(self._rows):
+            self._make_room(arrival, oldest_waiting)
+        self._rows[arrival - self._base, cluster] += 1
+        self._blocks[(arrival - self._base) // _BLOCK, cluster] += 1
+        self._latest = max(self._latest, arrival)
+
+    def _make_room(self, arrival: int, oldest_waiting: int) -> None:
+        base = oldest_waiting // _BLOCK * _BLOCK
+        kept = self._rows[max(0, base - self._base) :]
+        blocks = (arrival - base) // _BLOCK + 1
+        rows = np.zeros((2 * blocks * _BLOCK, kept.shape[1]), dtype=np.int32)
+        rows[: len(kept)] = kept[: len(rows)]
+        self._base, self._rows = base, rows
+        self._blocks = rows.reshape(-1, _BLOCK, rows.shape[1]).sum(axis=1, dtype=np.int32)
+
+    def later_than(self, arrival: int, clusters: list[int]) -> int:
+        """Starts on these clusters of tasks that arrived after that slot."""
+        if arrival >= self._latest:
+            return 0
+        first = max(0, arrival + 1 - self._base)
+        block = -(-first // _BLOCK)
+        singles = self._rows[first : block * _BLOCK, clusters].sum()
+        return int(singles + self._blocks[block:, clusters].sum())

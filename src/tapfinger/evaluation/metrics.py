@@ -1,0 +1,254 @@
+"""Measurements of a run, taken from its events as they come.
+
+Everything follows from the events, so the same collector measures a simulation, a live run or a log
+that is read back. Between two events nothing changes: the collector moves from event to event and
+weighs what holds with the slots it held for. Memory follows the tasks in the system, plus one row
+of numbers per finished task.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    Event,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
+from tapfinger.core.model import Cluster, Resources, TaskType
+from tapfinger.evaluation.accumulate import SlotSeries, StartCounts
+from tapfinger.records import RunRecord
+
+#: Rows reckoned together: numpy is slow on small arrays.
+_ROWS = 256
+
+
+@dataclass(slots=True)
+class _Open:
+    """A task in the system."""
+
+    kind: int
+    arrival: int
+    #: Clusters that it may use and whose capacity holds its minimum.
+    usable: list[int]
+    start: int | None = None
+    cluster: int | None = None
+    #: What it holds now; None while it waits, zeros while it is paused.
+    held: Resources | None = None
+    #: The last allocation that was not zero.
+    last: Resources | None = None
+    #: Slot from which on it has held ``held``.
+    since: int = 0
+    running: int = 0
+    overtaken: int = 0
+
+    def settle(self, slot: int) -> None:
+        """Count the slots run until the beginning of ``slot``."""
+        if self.held is not None and not self.held.none:
+            self.running += slot - self.since
+        self.since = slot
+
+
+class MetricsCollector:
+    """A sink of events that measures a run; ``record`` gives the result when the run has ended."""
+
+    def __init__(self, resources: Sequence[str], clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> None:
+        """Nothing has happened yet."""
+        self._resources = tuple(resources)
+        self._clusters = tuple(clusters)
+        self._types = tuple(task_types)
+        self._kinds = {task_type.name: index for index, task_type in enumerate(task_types)}
+        size = (len(clusters), len(resources))
+        self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64).reshape(size)
+        self._minimum = np.array([t.minimum for t in task_types], dtype=np.int64)
+        # (types, clusters) whether a whole cluster holds the type's minimum
+        self._holds = [[t.minimum.fits(c.capacity) for c in clusters] for t in task_types]
+        self._now = 0
+        self._open: dict[int, _Open] = {}
+        # Everything that holds now in one vector: tasks in system, waiting, waiting tasks that could use a cluster
+        # by (clusters, types), and units in use by (clusters, resources). Rows are buffered and reckoned together.
+        first_used = 2 + size[0] * len(task_types)
+        self._level = np.zeros(first_used + size[0] * size[1], dtype=np.int64)
+        self._used = self._level[first_used:].reshape(size)
+        self._wants = [0] * (size[0] * len(task_types))
+        self._buffer = np.zeros((_ROWS, len(self._level)), dtype=np.int64)
+        self._spans: list[tuple[int, int]] = []
+        self._series = SlotSeries(2 + size[0] * size[1])
+        self._up = np.ones((len(clusters), 1), dtype=np.bool_)
+        self._waiting = 0
+        self._starts = StartCounts(len(clusters))
+        self._new_starts: list[tuple[int, int]] = []
+        # (4, resources) in waiting slots: free, stranded and held-back amounts, and capacity, each summed over slots
+        self._fragments = np.zeros((4, len(resources)), dtype=np.int64)
+        self._waiting_slots = 0
+        self._arrived = 0
+        self._failed = 0
+        self._rows = array("q")
+        self._handlers = {
+            TaskArrived: self._task_arrived,
+            TaskStarted: self._task_started,
+            TaskResized: self._task_resized,
+            TaskFinished: self._task_ended,
+            TaskFailed: self._task_ended,
+            ClusterLost: self._cluster_lost,
+            ClusterJoined: self._cluster_joined,
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event; events come in canonical order."""
+        # An end takes effect when its slot is over, everything else when its slot begins.
+        slot = event.slot + 1 if isinstance(event, TaskFinished | TaskFailed) else event.slot
+        if slot > self._now:
+            self._advance(slot)
+        self._handlers[type(event)](event)  # type: ignore[operator]
+
+    # ------------------------------------------------------------------ events
+
+    def _task_arrived(self, event: TaskArrived) -> None:
+        task, kind = event.task, self._kinds[event.task.type.name]
+        holds = self._holds[kind]
+        opened = _Open(kind, task.arrival, [n for n in task.eligible if holds[n]])
+        self._open[task.id] = opened
+        self._arrived += 1
+        self._queue(opened, 1)
+
+    def _queue(self, task: _Open, change: int) -> None:
+        self._waiting += change
+        count = len(self._types)
+        for cluster in task.usable:
+            self._wants[cluster * count + task.kind] += change
+
+    def _task_started(self, event: TaskStarted) -> None:
+        task = self._open[event.task]
+        self._queue(task, -1)
+        if task.start is None:
+            task.start = event.slot
+            task.overtaken = self._starts.later_than(task.arrival, task.usable)
+            # Counted when the slot is over: tasks that start in the same slot do not overtake each other.
+            self._new_starts.append((task.arrival, event.cluster))
+        task.cluster = event.cluster
+        task.since = event.slot
+        task.held = task.last = event.allocation
+        self._used[event.cluster] += event.allocation
+
+    def _task_resized(self, event: TaskResized) -> None:
+        task = self._open[event.task]
+        task.settle(event.slot)
+        self._used[event.cluster] += event.allocation - (task.held or ())
+        task.held = event.allocation
+        task.last = task.last if event.allocation.none else event.allocation
+
+    def _task_ended(self, event: TaskFinished | TaskFailed) -> None:
+        task = self._open.pop(event.task)
+        task.settle(event.slot + 1)
+        self._used[event.cluster] -= task.held or ()
+        if isinstance(event, TaskFailed):
+            self._failed += 1
+            return
+        row = (event.task, task.kind, event.cluster, task.arrival, task.start, event.slot, task.running, task.overtaken)
+        self._rows.extend((*row, *(task.last or ())))  # type: ignore[arg-type]
+
+    def _cluster_lost(self, event: ClusterLost) -> None:
+        self._reckon()
+        self._up[event.cluster] = False
+        self._used[event.cluster] = 0
+        for task in self._open.values():
+            if task.cluster == event.cluster:
+                task.settle(event.slot)
+                task.cluster = task.held = None
+                self._queue(task, 1)
+
+    def _cluster_joined(self, event: ClusterJoined) -> None:
+        self._reckon()
+        self._up[event.cluster] = True
+
+    # -------------------------------------------------------------------- time
+
+    def _advance(self, slot: int) -> None:
+        """What holds now has held until the beginning of ``slot``."""
+        level = self._level
+        level[0], level[1] = len(self._open), self._waiting
+        level[2 : 2 + len(self._wants)] = self._wants
+        self._buffer[len(self._spans)] = level
+        self._spans.append((self._now, slot - self._now))
+        if len(self._spans) == _ROWS:
+            self._reckon()
+        if self._new_starts:
+            oldest = next((t.arrival for t in self._open.values() if t.start is None), slot)
+            for arrival, cluster in self._new_starts:
+                self._starts.add(arrival, cluster, oldest)
+            self._new_starts.clear()
+        self._now = slot
+
+    def _reckon(self) -> None:
+        """Add the buffered rows to the sums."""
+        if not self._spans:
+            return
+        slots, lengths = np.array(self._spans, dtype=np.int64).T
+        rows = self._buffer[: len(self._spans)]
+        self._spans = []
+        first_used = 2 + len(self._wants)
+        self._series.add(slots, lengths, np.delete(rows, np.s_[2:first_used], axis=1))
+        some_wait = rows[:, 1] > 0
+        rows, lengths = rows[some_wait], lengths[some_wait]
+        self._waiting_slots += int(lengths.sum())
+        capacity = self._capacity * self._up
+        free = capacity - rows[:, first_used:].reshape(-1, *capacity.shape)
+        wants = rows[:, 2:first_used].reshape(-1, len(self._clusters), len(self._types)) > 0
+        fits = wants & np.all(self._minimum <= free[:, :, None], axis=3)  # (slots, clusters, types)
+        held_back = fits.any(axis=2, keepdims=True)
+        stranded = wants.any(axis=2, keepdims=True) & ~held_back
+        parts = (free, free * stranded, free * held_back, capacity[None])
+        self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=(0, 1)) for part in parts])
+
+    # ------------------------------------------------------------------ result
+
+    def record(
+        self, scenario: str, scheduler: str, seed: int, conflicts: int = 0, decision_seconds: Sequence[float] = ()
+    ) -> RunRecord:
+        """The measurements; ``conflicts`` and ``decision_seconds`` are what events do not tell."""
+        self._reckon()
+        count, size = len(self._resources), self._used.shape
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 8 + count)
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        bins = -(-self._now // self._series.width)
+        lengths = np.minimum(self._series.width, self._now - self._series.width * np.arange(bins))
+        means = self._series.sums[:bins] / lengths[:, None]
+        free = self._fragments[:3] / np.maximum(1, self._fragments[3])
+        seconds = np.asarray(decision_seconds if len(decision_seconds) else [0.0])
+        return RunRecord(
+            scenario=scenario,
+            scheduler=scheduler,
+            seed=seed,
+            resources=self._resources,
+            clusters=tuple(c.name for c in self._clusters),
+            task_types=tuple(t.name for t in self._types),
+            slots=self._now,
+            tasks=self._arrived,
+            failed=self._failed,
+            conflicts=conflicts,
+            waiting_slots=self._waiting_slots,
+            bin_slots=self._series.width,
+            capacity=self._capacity,
+            **dict(zip(_COLUMNS, rows[:, :8].T, strict=True)),
+            allocation=rows[:, 8:],
+            in_system=means[:, 0],
+            waiting=means[:, 1],
+            used=means[:, 2:].reshape(bins, *size),
+            idle=free[0],
+            stranded=free[1],
+            held_back=free[2],
+            decision=np.array([seconds.mean(), np.percentile(seconds, 95), seconds.max(), seconds.sum()]),
+        )
+
+
+_COLUMNS = ("task", "type", "cluster", "arrival", "start", "end", "running", "overtaken")

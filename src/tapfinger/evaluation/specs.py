@@ -1,0 +1,125 @@
+"""Schedulers and seeds as they are written on the command line. The only place that reads these notations."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from tapfinger.core.contract import Scheduler
+from tapfinger.errors import ConfigError
+from tapfinger.registry import create
+
+#: More seeds than this are taken for a slip of the keyboard.
+MAX_SEEDS = 100_000
+
+#: Compared when nothing else is asked for, as far as they are registered.
+USUAL_SCHEDULERS = ("min", "random", "tiresias", "optimus", "greedy", "lookahead")
+
+
+@dataclass(frozen=True)
+class SchedulerSpec:
+    """A scheduler by name or ``package.module:Class``, with its options."""
+
+    #: As it was written; the name in tables and results.
+    text: str
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def create(self) -> Scheduler:
+        """A new scheduler; what it cannot be made with is an error that says so."""
+        try:
+            made = create("scheduler", self.name, dict(self.options))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"scheduler {self.text!r} cannot be made: {error}") from error
+        lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
+        if lacking:
+            raise ConfigError(
+                f"scheduler {self.text!r} is a {type(made).__name__} without {', '.join(lacking)}; a scheduler needs "
+                "one_shot, reset(context) and decide(snapshot)"
+            )
+        scheduler: Scheduler = made
+        return scheduler
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at separators that stand outside quotes and brackets."""
+    parts, depth, quote, begin = [], 0, "", 0
+    for position, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        elif char == separator and depth == 0:
+            parts.append(text[begin:position])
+            begin = position + 1
+    return [*parts, text[begin:]]
+
+
+def parse_spec(text: str) -> SchedulerSpec:
+    """One scheduler: ``name@option=value@option=value``."""
+    text = text.strip()
+    name, *given = _split(text, "@")
+    if not name:
+        raise ConfigError(f"scheduler {text!r} has no name; write for example greedy, or greedy@patience=2")
+    options: dict[str, Any] = {}
+    for item in given:
+        option, equals, value = item.partition("=")
+        if not equals or not option.isidentifier():
+            raise ConfigError(f"scheduler {text!r}: {item!r} must look like option=value, for example min@pending=5")
+        if option in options:
+            raise ConfigError(f"scheduler {text!r}: option {option!r} is given twice")
+        try:
+            options[option] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[option] = value  # a bare word is a string
+    return SchedulerSpec(text, name, tuple(options.items()))
+
+
+def parse_specs(text: str) -> tuple[SchedulerSpec, ...]:
+    """Schedulers separated by commas, each once."""
+    specs = [parse_spec(part) for part in _split(text, ",") if part.strip()]
+    if not specs:
+        raise ConfigError("no scheduler is given; write for example --schedulers min,random")
+    texts = [spec.text for spec in specs]
+    for text_ in texts:
+        if texts.count(text_) > 1:
+            raise ConfigError(f"scheduler {text_!r} is given twice")
+    return tuple(specs)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds: ``7``, ``1,2,3``, ``0:30`` (30 is not included), or a mixture like ``0:5,100:105``."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", part)
+        if match is None:
+            raise ConfigError(f"seeds {text!r}: {part!r} is no seed; write 7, or 1,2,3, or 0:30 for 0 to 29")
+        first = int(match[1])
+        end = int(match[2]) if match[2] else first + 1
+        if end <= first:
+            raise ConfigError(f"seeds {text!r}: {part!r} is empty; the end must come after the beginning, as in 0:30")
+        if end - first + len(seeds) > MAX_SEEDS:
+            raise ConfigError(f"seeds {text!r}: more than {MAX_SEEDS:,} seeds")
+        seeds += range(first, end)
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise ConfigError(f"seeds {text!r}: {twice} is given twice")
+    return tuple(seeds)
+
+
+def describe_seeds(seeds: tuple[int, ...]) -> str:
+    """The shortest notation that ``parse_seeds`` reads as these seeds."""
+    parts: list[str] = []
+    begin = 0
+    for i in range(1, len(seeds) + 1):
+        if i == len(seeds) or seeds[i] != seeds[i - 1] + 1:
+            run = seeds[begin:i]
+            parts.append(f"{run[0]}:{run[-1] + 1}" if len(run) > 1 else str(run[0]))
+            begin = i
+    return ",".join(parts)

@@ -1,0 +1,215 @@
+"""Numbers out of records: per run, over seeds with confidence intervals, and paired against a baseline.
+
+Intervals are Student's t at 95 % over seeds. Every scheduler meets the same draws, so differences are
+taken seed by seed first; their interval is far narrower than that of two separate means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tapfinger.errors import TapfingerError
+from tapfinger.records import RunRecord
+
+CONFIDENCE = 0.95
+
+
+def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Two-sided quantile of Student's t: |T| is below it with this probability (Abramowitz & Stegun 26.7.3-4)."""
+
+    def inside(angle: float) -> float:
+        """Probability of |T| < sqrt(freedom) * tan(angle)."""
+        sine, cosine = math.sin(angle), math.cos(angle)
+        odd = freedom % 2
+        term, total = (cosine if odd else 1.0), 0.0
+        for k in range(1 + odd, freedom, 2):
+            total += term
+            term *= cosine * cosine * k / (k + 1)
+        return 2.0 / math.pi * (angle + sine * total) if odd else sine * total
+
+    low, high = 0.0, math.pi / 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and its confidence interval."""
+
+    mean: float
+    #: Half the width of the interval; None with a single seed, where nothing is known about it.
+    half_width: float | None
+
+    @property
+    def interval(self) -> list[float] | None:
+        """Lower and upper end."""
+        return None if self.half_width is None else [self.mean - self.half_width, self.mean + self.half_width]
+
+    def text(self, digits: int = 2, sign: bool = False) -> str:
+        """``3.72 ± 0.05``."""
+        plus = "+" if sign else ""
+        half = "" if self.half_width is None else f" ± {self.half_width:.{digits}f}"
+        return f"{self.mean:{plus}.{digits}f}{half}"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval of independent values, one per seed."""
+    sample = np.asarray(values, dtype=np.float64)
+    if len(sample) < 2:
+        return Estimate(float(sample.mean()), None)
+    spread = float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    return Estimate(float(sample.mean()), t_quantile(len(sample) - 1) * spread)
+
+
+def measures(record: RunRecord) -> dict[str, float]:
+    """Every number of one run by name; docs/evaluation.md defines each. Times are in slots."""
+    completion = record.completion
+    if not len(completion):
+        raise TapfingerError(
+            f"scheduler {record.scheduler!r}, seed {record.seed}: no task ended, so there is nothing to measure"
+        )
+    median, p95, p99 = np.percentile(completion, [50, 95, 99])
+    found: dict[str, float] = {
+        "mean": completion.mean(),
+        "median": median,
+        "p95": p95,
+        "p99": p99,
+        "max": completion.max(),
+        "waiting": record.waiting_time.mean(),
+        "waiting_p95": np.percentile(record.waiting_time, 95),
+        "waiting_max": record.waiting_time.max(),
+        "running": record.running.mean(),
+        "slots": record.slots,
+        "tasks": record.tasks,
+        "failed": record.failed,
+        "in_system_max": record.in_system.max(),
+        "conflicts": record.conflicts,
+        "overtaken_share": (record.overtaken > 0).mean(),
+        "overtaken_mean": record.overtaken.mean(),
+        "overtaken_max": record.overtaken.max(),
+        "waiting_slots_share": record.waiting_slots / record.slots,
+        "decision_ms_mean": 1e3 * record.decision[0],
+        "decision_ms_p95": 1e3 * record.decision[1],
+        "decision_ms_max": 1e3 * record.decision[2],
+    }
+    for name, values in (
+        ("utilisation", record.utilisation),
+        ("idle", record.idle),
+        ("stranded", record.stranded),
+        ("held_back", record.held_back),
+    ):
+        found |= {f"{name}.{resource}": value for resource, value in zip(record.resources, values, strict=True)}
+    return {name: float(value) for name, value in found.items()}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One scheduler minus the baseline, seed by seed."""
+
+    mean: Estimate
+    #: Mean difference in per cent of the baseline's mean.
+    percent: float
+    #: Seeds on which the scheduler was better (smaller).
+    better: int
+
+
+def paired(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+    """Paired difference of two schedulers on the same seeds."""
+    gaps = [mine - theirs for mine, theirs in zip(values, baseline, strict=True)]
+    found = estimate(gaps)
+    return Difference(found, 100.0 * found.mean / float(np.mean(baseline)), sum(gap < 0 for gap in gaps))
+
+
+#: Measures whose summary over seeds is the largest, not the mean.
+_LARGEST = frozenset({"max", "waiting_max", "overtaken_max", "in_system_max", "decision_ms_max"})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One scheduler over all seeds."""
+
+    scheduler: str
+    #: measure -> one value per seed.
+    per_seed: dict[str, list[float]]
+    #: cluster -> resource -> mean share in use.
+    cluster_utilisation: dict[str, dict[str, float]]
+    #: Against the baseline.
+    difference: Difference
+
+    def __getitem__(self, measure: str) -> float:
+        """A measure over all seeds: its mean, or the largest for maxima."""
+        values = self.per_seed[measure]
+        return max(values) if measure in _LARGEST else float(np.mean(values))
+
+    def estimate(self, measure: str) -> Estimate:
+        """Mean over seeds with its interval."""
+        return estimate(self.per_seed[measure])
+
+    def by_resource(self, measure: str) -> dict[str, float]:
+        """resource -> value, for measures that exist per resource."""
+        return {name.split(".", 1)[1]: self[name] for name in self.per_seed if name.startswith(f"{measure}.")}
+
+    def plain(self, baseline: str) -> dict[str, Any]:
+        """For results.json."""
+        mean = self.estimate("mean")
+        return {
+            **{name: self[name] for name in ("mean", "median", "p95", "p99", "max")},
+            "ci95": mean.interval,
+            "sd": float(np.std(self.per_seed["mean"], ddof=1)) if len(self.per_seed["mean"]) > 1 else None,
+            "per_seed": self.per_seed["mean"],
+            "difference": {
+                "baseline": baseline,
+                "mean": self.difference.mean.mean,
+                "ci95": self.difference.mean.interval,
+                "percent": self.difference.percent,
+                "better_seeds": self.difference.better,
+            },
+            "waiting": {"mean": self["waiting"], "p95": self["waiting_p95"], "max": self["waiting_max"]},
+            "running": {"mean": self["running"]},
+            "slots": self["slots"],
+            "tasks": self["tasks"],
+            "failed": self["failed"],
+            "tasks_in_system_max": self["in_system_max"],
+            "utilisation": self.by_resource("utilisation"),
+            "utilisation_per_cluster": self.cluster_utilisation,
+            "conflicts": self["conflicts"],
+            "overtaking": {name: self[f"overtaken_{name}"] for name in ("share", "mean", "max")},
+            "fragmentation": {
+                "waiting_slots_share": self["waiting_slots_share"],
+                **{name: self.by_resource(name) for name in ("idle", "stranded", "held_back")},
+            },
+            "decision_ms": {name: self[f"decision_ms_{name}"] for name in ("mean", "p95", "max")},
+        }
+
+
+def summarise(records: Mapping[str, Sequence[RunRecord]], baseline: str) -> dict[str, Summary]:
+    """scheduler -> records by seed -> summaries, best mean first."""
+    per_seed: dict[str, dict[str, list[float]]] = {}
+    for scheduler, runs in records.items():
+        rows = [measures(run) for run in runs]
+        per_seed[scheduler] = {name: [row[name] for row in rows] for name in rows[0]}
+    summaries = [
+        Summary(
+            scheduler,
+            per_seed[scheduler],
+            _cluster_utilisation(runs),
+            paired(per_seed[scheduler]["mean"], per_seed[baseline]["mean"]),
+        )
+        for scheduler, runs in records.items()
+    ]
+    return {summary.scheduler: summary for summary in sorted(summaries, key=lambda s: s["mean"])}
+
+
+def _cluster_utilisation(runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    mean = np.mean([run.cluster_utilisation for run in runs], axis=0)
+    return {
+        cluster: {resource: float(mean[n, r]) for r, resource in enumerate(runs[0].resources)}
+        for n, cluster in enumerate(runs[0].clusters)
+    }

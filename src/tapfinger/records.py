@@ -1,0 +1,285 @@
+"""What a run leaves behind: the event log (JSON lines) and the record of its measurements.
+
+The first line of a log is a header; every other line is one event in canonical order. The same seed
+gives the same bytes, on every run: nothing in a log depends on the clock or on the machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger import __version__
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    Event,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
+from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.errors import DataError
+
+#: Raised when lines change their meaning.
+LOG_FORMAT = 1
+
+_NAMES: dict[type, str] = {
+    TaskArrived: "arrived",
+    TaskStarted: "started",
+    TaskResized: "resized",
+    TaskFinished: "finished",
+    TaskFailed: "failed",
+    ClusterLost: "lost",
+    ClusterJoined: "joined",
+}
+_TYPES = {name: kind for kind, name in _NAMES.items()}
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True)
+class LogHeader:
+    """The first line of an event log: which run this is, and how to read its numbers."""
+
+    scenario: str
+    #: Scheduler as it was asked for, with its options.
+    scheduler: str
+    seed: int
+    #: Names in the order of every allocation.
+    resources: tuple[str, ...]
+    clusters: tuple[Cluster, ...]
+    #: TapFinger version that wrote the log.
+    version: str = __version__
+    format: int = LOG_FORMAT
+
+
+def encode_event(event: Event) -> dict[str, Any]:
+    """An event as plain data, in the order of its line."""
+    line: dict[str, Any] = {"event": _NAMES[type(event)], "slot": event.slot}
+    if isinstance(event, TaskArrived):
+        task = event.task
+        line |= {"task": task.id, "type": task.type.name, "arrival": task.arrival, "eligible": task.eligible}
+        return line
+    if not isinstance(event, ClusterLost | ClusterJoined):
+        line["task"] = event.task
+    line["cluster"] = event.cluster
+    if isinstance(event, TaskStarted | TaskResized):
+        line["allocation"] = event.allocation
+    elif isinstance(event, TaskFailed):
+        line["reason"] = event.reason
+    return line
+
+
+def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) -> Event:
+    """Plain data -> event; raises KeyError, TypeError or ValueError on what is no event."""
+    kind = _TYPES[line["event"]]
+    given = {name: value for name, value in line.items() if name != "event"}
+    if kind is TaskArrived:
+        task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(given["eligible"]))
+        return TaskArrived(given["slot"], task)
+    if "allocation" in given:
+        given["allocation"] = Resources(given["allocation"])
+    event: Event = kind(**given)
+    return event
+
+
+class EventLog:
+    """Writes events as they come; usable as a sink of a session. Names ending in .gz are compressed.
+
+    The file appears under its name only when the run has ended well, so a log that exists is whole.
+    """
+
+    def __init__(self, path: Path, header: LogHeader) -> None:
+        """Open ``path`` (under a temporary name) and write the header."""
+        self.path = path
+        self._part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._raw: IO[bytes] = self._part.open("wb")
+        # No name and no time in the gzip header: the same events must give the same bytes.
+        zipped = path.suffix == ".gz"
+        self._file: IO[bytes] = gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if zipped else self._raw  # type: ignore[assignment]
+        self._write(asdict(header))
+
+    def __call__(self, event: Event) -> None:
+        """Write one event."""
+        self._write(encode_event(event))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(_encode(line).encode() + b"\n")
+
+    def __enter__(self) -> Self:
+        """Use as a context: kept on success, removed on an error."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        """Close, and give the file its name if the run ended well."""
+        self._file.close()
+        self._raw.close()
+        if kind is None:
+            self._part.replace(self.path)
+        else:
+            self._part.unlink()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                line = json.loads(text)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error}); is it an event log?") from None
+            if not isinstance(line, dict):
+                raise DataError(f"{path}, line {number}: expected an object, got {text.strip()[:40]!r}")
+            yield number, line
+
+
+def read_header(path: Path) -> LogHeader:
+    """The header of an event log."""
+    for _, line in _lines(path):
+        known = {field.name for field in fields(LogHeader)}
+        if set(line) != known:
+            raise DataError(
+                f"{path}, line 1: not the header of an event log; it has {sorted(line)}, not {sorted(known)}"
+            )
+        if line["format"] != LOG_FORMAT:
+            raise DataError(f"{path}, line 1: log format {line['format']!r}, but this version reads {LOG_FORMAT}")
+        clusters = tuple(Cluster(c["name"], Resources(c["capacity"])) for c in line["clusters"])
+        return LogHeader(**{**line, "resources": tuple(line["resources"]), "clusters": clusters})
+    raise DataError(f"{path} is empty: an event log begins with a header")
+
+
+def read_events(path: Path, task_types: Mapping[str, TaskType]) -> Iterator[Event]:
+    """Events of a log one by one; ``task_types`` by name gives the types of its tasks."""
+    read_header(path)
+    for number, line in _lines(path):
+        if number == 1:
+            continue
+        try:
+            yield decode_event(line, task_types)
+        except (KeyError, TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(f"{path}, line {number}: no event TapFinger knows ({why}): {_encode(line)[:120]}") from None
+
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything measured in one run; docs/evaluation.md defines each quantity."""
+
+    scenario: str
+    scheduler: str
+    seed: int
+    resources: tuple[str, ...]
+    clusters: tuple[str, ...]
+    task_types: tuple[str, ...]
+    #: Slots until the last task ended.
+    slots: int
+    #: Tasks that arrived.
+    tasks: int
+    #: Tasks that ended badly; they are in no array below.
+    failed: int
+    #: Proposals that lost a conflict.
+    conflicts: int
+    #: Slots after whose decisions at least one task still waited.
+    waiting_slots: int
+    #: Slots per entry of the series; a power of two.
+    bin_slots: int
+    #: (clusters, resources) in units.
+    capacity: IntArray
+    #: (finished,) id of each finished task, ascending; the arrays below are in this order.
+    task: IntArray
+    #: (finished,) index into ``task_types``.
+    type: IntArray
+    #: (finished,) cluster it ended on.
+    cluster: IntArray
+    #: (finished,) slot of arrival.
+    arrival: IntArray
+    #: (finished,) slot of its first start.
+    start: IntArray
+    #: (finished,) slot it ended in.
+    end: IntArray
+    #: (finished,) slots in which it held resources.
+    running: IntArray
+    #: (finished,) how many later arrivals started before it on clusters it could have used.
+    overtaken: IntArray
+    #: (finished, resources) what it held when it ended.
+    allocation: IntArray
+    #: (bins,) mean tasks in the system.
+    in_system: FloatArray
+    #: (bins,) mean waiting tasks.
+    waiting: FloatArray
+    #: (bins, clusters, resources) mean units in use.
+    used: FloatArray
+    #: (resources,) share of capacity that was free in waiting slots.
+    idle: FloatArray
+    #: (resources,) the part of ``idle`` on clusters where tasks wait and none fits.
+    stranded: FloatArray
+    #: (resources,) the part of ``idle`` on clusters where a waiting task would fit.
+    held_back: FloatArray
+    #: (4,) seconds of decisions per slot: mean, 95th percentile, largest, sum.
+    decision: FloatArray
+
+    @property
+    def completion(self) -> IntArray:
+        """(finished,) completion time in slots."""
+        return self.end - self.arrival + 1
+
+    @property
+    def waiting_time(self) -> IntArray:
+        """(finished,) slots in the queue or paused."""
+        return self.completion - self.running
+
+    @property
+    def bin_lengths(self) -> IntArray:
+        """(bins,) slots in each entry of the series; only the last may be short."""
+        lengths = np.full(len(self.in_system), self.bin_slots, dtype=np.int64)
+        if len(lengths):
+            lengths[-1] = self.slots - self.bin_slots * (len(lengths) - 1)
+        return lengths
+
+    @property
+    def cluster_utilisation(self) -> FloatArray:
+        """(clusters, resources) mean share of capacity in use; 0 where there is none of a resource."""
+        total = np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
+        return _share(total, self.capacity)
+
+    @property
+    def utilisation(self) -> FloatArray:
+        """(resources,) mean share of all clusters' capacity in use."""
+        total = np.tensordot(self.bin_lengths, self.used, axes=1).sum(axis=0) / max(1, self.slots)
+        return _share(total, self.capacity.sum(axis=0))
+
+    def save(self, path: Path) -> None:
+        """Write as .npz (no pickle inside)."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        plain = {name: value for name, value in values.items() if name not in arrays}
+        with path.open("wb") as file:
+            np.savez_compressed(file, _plain=np.array(json.dumps(plain)), **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> RunRecord:
+        """Read what ``save`` wrote."""
+        with np.load(path, allow_pickle=False) as data:
+            plain = json.loads(str(data["_plain"]))
+            arrays = {name: data[name] for name in data.files if name != "_plain"}
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        return cls(**plain, **arrays)
+
+
+def _share(amount: FloatArray, capacity: IntArray) -> FloatArray:
+    return np.divide(amount, capacity, out=np.zeros_like(amount), where=capacity > 0)
