@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from tapfinger.records import IntArray
+from tapfinger.records import FloatArray, IntArray, RunRecord
 
 #: A series longer than this is kept in bins of 2, 4, 8 ... slots. Powers of two nest, so series of
 #: different length can still be averaged exactly.
@@ -83,3 +85,15 @@ class StartCounts:
         block = -(-first // _BLOCK)
         singles = self._rows[first : block * _BLOCK, clusters].sum()
         return int(singles + self._blocks[block:, clusters].sum())
+
+
+def align(runs: Sequence[RunRecord], series: str) -> tuple[int, FloatArray]:
+    """Slots per bin, and (runs, bins, ...) one series of several runs on common bins; zero after a run has ended."""
+    width = max(run.bin_slots for run in runs)
+    bins = max(-(-run.slots // width) for run in runs)
+    first: FloatArray = getattr(runs[0], series)
+    aligned = np.zeros((len(runs), bins, *first.shape[1:]))
+    for run, row in zip(runs, aligned, strict=True):
+        sums = getattr(run, series) * run.bin_lengths.reshape(-1, *[1] * (first.ndim - 1))
+        np.add.at(row, np.arange(len(sums)) * run.bin_slots // width, sums)
+    return width, aligned / width

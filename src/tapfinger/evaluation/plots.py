@@ -1,0 +1,264 @@
+"""Figures of a comparison, in the paper's form. Drawing only: every number comes from records and summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tapfinger.evaluation.accumulate import align
+from tapfinger.evaluation.stats import Summary
+from tapfinger.records import FloatArray, RunRecord
+
+#: Okabe and Ito's colours, told apart with any colour vision; without yellow, which is too light for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_WIDTH = 9.0
+#: With more schedulers than this, bands over seeds would hide each other.
+_MAX_BANDS = 3
+#: Points of a curve beyond which nothing more can be seen.
+_CURVE_POINTS = 1000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the figures show."""
+
+    title: str
+    slot_seconds: float
+    #: scheduler -> one record per seed.
+    records: Mapping[str, Sequence[RunRecord]]
+    #: scheduler -> summary, best first: the order in every figure.
+    summaries: Mapping[str, Summary]
+    baseline: str
+
+    def look(self, scheduler: str) -> dict[str, Any]:
+        """Colour and dashes of a scheduler, the same in every figure."""
+        place = list(self.records).index(scheduler)
+        return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)]}
+
+
+def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
+    """Write every figure as PNG; name -> file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {}
+    for name, draw in FIGURES.items():
+        figure = draw(comparison)
+        paths[name] = folder / f"{name}.png"
+        save(figure, paths[name])
+    return paths
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure; without date or version, so that the same numbers give the same file."""
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _figure(height: float, **grid: Any) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    axes = figure.subplots(squeeze=False, **grid)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _legend(figure: Figure, axis: Axes, count: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(count, 5), fontsize=8, frameon=False)
+
+
+def completion_times(comparison: Comparison) -> Figure:
+    """Distribution of completion times: box plot and cumulative share of tasks."""
+    names = list(comparison.summaries)
+    figure, axes = _figure(max(3.2, 1.4 + 0.36 * len(names)), ncols=2)
+    boxes, curves = axes[0]
+    samples = [np.concatenate([run.completion for run in comparison.records[name]]) for name in names]
+    drawn = boxes.boxplot(
+        samples[::-1],
+        orientation="horizontal",
+        whis=(5, 95),
+        showfliers=False,
+        showmeans=True,
+        patch_artist=True,
+        widths=0.6,
+        meanprops={"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "markersize": 4},
+        medianprops={"color": "black"},
+    )
+    for box, name in zip(drawn["boxes"], names[::-1], strict=True):
+        box.set_facecolor(comparison.look(name)["color"])
+        box.set_alpha(0.65)
+    boxes.set_yticks(range(1, len(names) + 1), names[::-1], fontsize=8)
+    boxes.set_title("median, quartiles, 5-95 %; diamond: mean", fontsize=8)
+    for name, sample in zip(names, samples, strict=True):
+        share = np.linspace(0.0, 1.0, min(len(sample), _CURVE_POINTS))
+        curves.plot(np.quantile(sample, share), share, label=name, linewidth=1.4, **comparison.look(name))
+    curves.set_ylabel("share of tasks", fontsize=8)
+    curves.set_title("tasks completed within this time", fontsize=8)
+    curves.grid(alpha=0.25)
+    for axis in (boxes, curves):
+        _slots_on_log_axis(axis, samples)
+    figure.suptitle(f"Completion time, {comparison.title}", fontsize=10)
+    _legend(figure, curves, len(names))
+    return figure
+
+
+def _slots_on_log_axis(axis: Axes, samples: Sequence[FloatArray]) -> None:
+    axis.set_xscale("log")
+    axis.set_xlabel("completion time [slots]", fontsize=8)
+    top = max(float(sample.max()) for sample in samples)
+    ticks = [base * 10**power for power in range(7) for base in (1, 2, 5) if base * 10**power <= 1.3 * top]
+    axis.set_xlim(0.9, 1.15 * top)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_xticks([], minor=True)
+
+
+def _over_time(
+    comparison: Comparison, axis: Axes, values: Callable[[Sequence[RunRecord]], tuple[int, FloatArray]]
+) -> None:
+    """One line per scheduler: mean over seeds, with a band of one standard deviation where there are few."""
+    for name in comparison.summaries:
+        width, runs = values(comparison.records[name])
+        slots = width * (np.arange(runs.shape[1]) + 0.5)
+        look = comparison.look(name)
+        mean = runs.mean(axis=0)
+        axis.plot(slots, mean, label=name, linewidth=1.4, **look)
+        if len(runs) > 1 and len(comparison.summaries) <= _MAX_BANDS:
+            spread = runs.std(axis=0, ddof=1)
+            axis.fill_between(slots, np.maximum(0, mean - spread), mean + spread, color=look["color"], alpha=0.15, lw=0)
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.25)
+
+
+def _time_axis(comparison: Comparison, axis: Axes) -> None:
+    axis.set_xlabel(f"time [slots of {comparison.slot_seconds:g} s]", fontsize=8)
+
+
+def task_accumulation(comparison: Comparison) -> Figure:
+    """Tasks in the system over time; the area under a line is the objective."""
+    figure, axes = _figure(3.8)
+    axis = axes[0, 0]
+    _over_time(comparison, axis, lambda runs: align(runs, "in_system"))
+    axis.set_ylabel("tasks in system", fontsize=8)
+    _time_axis(comparison, axis)
+    figure.suptitle(f"Task accumulation, {comparison.title}", fontsize=10)
+    _legend(figure, axis, len(comparison.summaries))
+    return figure
+
+
+def utilisation(comparison: Comparison) -> Figure:
+    """Share of all clusters' capacity in use over time, one panel per resource."""
+    sample = next(iter(comparison.records.values()))[0]
+    figure, axes = _figure(1.2 + 2.3 * len(sample.resources), nrows=len(sample.resources), sharex=True)
+    total = np.maximum(1, sample.capacity.sum(axis=0))
+    for index, resource in enumerate(sample.resources):
+
+        def in_use(runs: Sequence[RunRecord], index: int = index) -> tuple[int, FloatArray]:
+            width, used = align(runs, "used")
+            return width, 100.0 * used.sum(axis=2)[..., index] / total[index]
+
+        axis = axes[index, 0]
+        _over_time(comparison, axis, in_use)
+        axis.set_ylim(0, 100)
+        axis.set_ylabel(f"{resource} in use [%]", fontsize=8)
+    _time_axis(comparison, axes[-1, 0])
+    figure.suptitle(f"Utilisation of all clusters together, {comparison.title}", fontsize=10)
+    _legend(figure, axes[0, 0], len(comparison.summaries))
+    return figure
+
+
+def _heat(figure: Figure, axis: Axes, values: FloatArray, rows: Sequence[str], top: float, label: str) -> None:
+    """A strip per scheduler; numbers where there is room."""
+    picture = axis.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
+    axis.set_yticks(range(len(rows)), rows, fontsize=8)
+    axis.spines[:].set_visible(False)
+    figure.colorbar(picture, ax=axis, fraction=0.03, pad=0.01).set_label(label, fontsize=8)
+    if values.shape[1] <= 8:
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if value < 0.6 * top else "black"
+            axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+
+
+def cluster_utilisation(comparison: Comparison) -> Figure:
+    """Mean utilisation of every cluster, one panel per resource."""
+    names = list(comparison.summaries)
+    sample = next(iter(comparison.records.values()))[0]
+    height = 1.2 + len(sample.resources) * (0.9 + 0.24 * len(names))
+    figure, axes = _figure(height, nrows=len(sample.resources), sharex=True)
+    for index, resource in enumerate(sample.resources):
+        shares = [
+            np.mean([r.cluster_utilisation[:, index] for r in comparison.records[name]], axis=0) for name in names
+        ]
+        _heat(figure, axes[index, 0], 100 * np.array(shares), names, 100, f"{resource} in use [%]")
+        step = -(-len(sample.clusters) // 12)
+        axes[index, 0].set_xticks(range(0, len(sample.clusters), step), sample.clusters[::step], fontsize=8)
+    figure.suptitle(f"Mean utilisation per cluster, {comparison.title}", fontsize=10)
+    return figure
+
+
+def allocations(comparison: Comparison) -> Figure:
+    """What tasks of each type were given, per resource: share of tasks by amount."""
+    names = list(comparison.summaries)
+    sample = next(iter(comparison.records.values()))[0]
+    types, resources = sample.task_types, sample.resources
+    height = 1.2 + len(types) * (0.8 + 0.24 * len(names))
+    figure, axes = _figure(height, nrows=len(types), ncols=len(resources), sharey=True)
+    for row, kind in enumerate(types):
+        for column, resource in enumerate(resources):
+            counts = [_amounts(comparison.records[name], row, column) for name in names]
+            amounts = np.arange(min(map(min, counts)), max(map(max, counts)) + 1)
+            shares = [[100 * c.get(int(a), 0) / max(1, sum(c.values())) for a in amounts] for c in counts]
+            axis = axes[row, column]
+            _heat(figure, axis, np.array(shares), names, 100, "tasks [%]")
+            step = -(-len(amounts) // 16)
+            axis.set_xticks(range(0, len(amounts), step), amounts[::step])
+            axis.set_xlabel(f"{resource} allotted [units]", fontsize=8)
+            axis.set_title(kind, fontsize=8)
+    figure.suptitle(f"Allocations by task type, {comparison.title}", fontsize=10)
+    return figure
+
+
+def _amounts(runs: Sequence[RunRecord], kind: int, resource: int) -> dict[int, int]:
+    """amount -> tasks of this type that were given it."""
+    given = np.concatenate([run.allocation[run.type == kind, resource] for run in runs])
+    values, counts = np.unique(given, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True)) or {0: 0}
+
+
+def differences(comparison: Comparison) -> Figure:
+    """Paired difference of the mean completion time to the baseline, with its interval."""
+    others = [name for name in comparison.summaries if name != comparison.baseline] or [comparison.baseline]
+    figure, axes = _figure(1.5 + 0.28 * len(others))
+    axis = axes[0, 0]
+    for place, name in enumerate(reversed(others)):
+        gap = comparison.summaries[name].difference.mean
+        colour = comparison.look(name)["color"]
+        axis.errorbar(gap.mean, place, xerr=gap.half_width or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
+        axis.annotate(
+            gap.text(sign=True), (gap.mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7
+        )
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(others)), others[::-1], fontsize=8)
+    axis.set_ylim(-0.6, len(others) - 0.3)
+    axis.margins(x=0.12)
+    axis.grid(axis="x", alpha=0.25)
+    axis.set_xlabel(f"mean completion time minus that of {comparison.baseline} [slots]; left is better", fontsize=8)
+    figure.suptitle(f"Paired differences with 95 % intervals, {comparison.title}", fontsize=10)
+    return figure
+
+
+#: File name -> drawing, in the order of the report.
+FIGURES: dict[str, Callable[[Comparison], Figure]] = {
+    "completion": completion_times,
+    "differences": differences,
+    "accumulation": task_accumulation,
+    "utilisation": utilisation,
+    "clusters": cluster_utilisation,
+    "allocations": allocations,
+}
