@@ -21,7 +21,16 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "scheduler": {
         "random": "tapfinger.schedulers.naive:Random",
         "min": "tapfinger.schedulers.naive:Min",
+        "optimus": "tapfinger.schedulers.optimus:Optimus",
+        "optimus-central": "tapfinger.schedulers.optimus:central",
+        "optimus-static": "tapfinger.schedulers.optimus:static",
+        "tiresias": "tapfinger.schedulers.tiresias:Tiresias",
+        "tiresias-elastic": "tapfinger.schedulers.tiresias:elastic",
+        "tiresias-nonpreemptive": "tapfinger.schedulers.tiresias:nonpreemptive",
+        "fifo": "tapfinger.schedulers.fifo:Fifo",
+        "shortest-first": "tapfinger.schedulers.shortest_first:ShortestFirst",
         "greedy": "tapfinger.schedulers.greedy:Greedy",
+        "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
     },
     "arrivals": {
         "poisson": "tapfinger.workloads.arrivals:Poisson",
@@ -54,10 +63,13 @@ def lookup(kind: str, name: str) -> Any:
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
     module_name, _, attribute = target.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise ConfigError(f"{kind} {name!r} must look like package.module:Class")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and module_name.startswith(error.name):
+        # Only if that very module (or its package) is missing, not something that it imports itself.
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{kind} {name!r}: there is no module {module_name!r} on the Python path") from None
         raise
     found = getattr(module, attribute, None)

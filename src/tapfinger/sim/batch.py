@@ -43,14 +43,13 @@ class BatchSim:
         self.world = world
         self.pending = pending
         self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode)
-        self._clusters, self._resources = self.tables.capacity.shape
         self.load(workloads)
 
     def load(self, workloads: Sequence[Workload]) -> None:
         """Take new workloads and begin them all."""
         batch = len(workloads)
         self.draws = stack_workloads(workloads)
-        self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self._clusters, self._resources)
+        self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self.tables)
         most = most_running(self.world.clusters, self.world.task_types)
         self.observations: Observations = empty_observations(batch, self.pending, most, self.tables)
         #: (B,) tasks in the system where the last step ended a slot, 0 elsewhere: minus the reward.
@@ -58,7 +57,7 @@ class BatchSim:
         #: (B,) whether the last step ended a slot.
         self.settled: Bools = np.zeros(batch, dtype=np.bool_)
         self._done = np.zeros(batch, dtype=np.int64)
-        self._task = np.zeros(self._clusters, dtype=np.int64)
+        self._task = np.zeros(len(self.world.clusters), dtype=np.int64)
         kernels.reset_all(self.tables, self.draws, self.worlds, self.observations)
 
     @property

@@ -33,12 +33,18 @@ def unit_uniform(key: Any, counter: Any) -> Any:
 
 
 @njit(cache=True)
-def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> float:
-    """Mirror of SpeedProfile.gain followed by Noise.apply."""
+def rate_of(tables: Record, kind: int, allocation: Array) -> float:
+    """Mirror of SpeedProfile.rate."""
     position = 0
     for r in range(allocation.shape[0]):
         position = position * tables.extent[kind, r] + allocation[r] - tables.minimum[kind, r]
-    gain = tables.rates[tables.first_rate[kind] + position]
+    return tables.rates[tables.first_rate[kind] + position]  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> float:
+    """Mirror of SpeedProfile.gain followed by Noise.apply."""
+    gain = rate_of(tables, kind, allocation)
     if tables.shape_offset[kind] > 0.0:
         gain = gain * math.sqrt(tables.shape_offset[kind] - progress)
     if tables.noise_kind == 0:
@@ -50,10 +56,10 @@ def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: 
 
 
 @njit(cache=True)
-def arrive(b: int, draws: Record, worlds: Record) -> None:
+def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     """Mirror of SimExecutor._arrivals and EdgeState._arrive."""
     j = worlds.next_arrival[b]
-    while j < draws.count[b] and draws.arrival[b, j] <= worlds.slot[b]:
+    while j < draws.count[d] and draws.arrival[d, j] <= worlds.slot[b]:
         worlds.queue[b, worlds.queue_length[b]] = j
         worlds.queue_length[b] += 1
         j += 1
@@ -80,7 +86,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.finished[b, j] = -1
         worlds.elapsed[b, j] = 0
         worlds.progress[b, j] = 0.0
-    arrive(b, draws, worlds)
+    arrive(b, b, draws, worlds)
 
 
 @njit(cache=True)
@@ -104,8 +110,11 @@ def start(b: int, j: int, n: int, allocation: Array, worlds: Record) -> None:
 
 
 @njit(cache=True)
-def end_slot(b: int, tables: Record, draws: Record, worlds: Record) -> int:
-    """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system."""
+def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> int:
+    """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system.
+
+    World b plays workload d: the same, but for lookahead.
+    """
     count = worlds.queue_length[b] + worlds.running_count[b]
     worlds.total[b] += count
     kept = 0
@@ -113,10 +122,10 @@ def end_slot(b: int, tables: Record, draws: Record, worlds: Record) -> int:
         j = worlds.running[b, i]
         worlds.progress[b, j] += gain_of(
             tables,
-            draws.type[b, j],
+            draws.type[d, j],
             worlds.allocation[b, j],
             worlds.progress[b, j],
-            draws.noise_key[b, j],
+            draws.noise_key[d, j],
             worlds.elapsed[b, j],
         )
         worlds.elapsed[b, j] += 1
@@ -133,7 +142,7 @@ def end_slot(b: int, tables: Record, draws: Record, worlds: Record) -> int:
     worlds.turn[b] = 0
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
-    arrive(b, draws, worlds)
+    arrive(d, b, draws, worlds)
     return count
 
 
@@ -334,7 +343,7 @@ def step_all(
             done[b] = 2
             continue
         if play_turn(b, tables, draws, worlds, task, allocation[b], score[b]):
-            cost[b] = end_slot(b, tables, draws, worlds)
+            cost[b] = end_slot(b, b, tables, draws, worlds)
             settled[b] = True
             if worlds.next_arrival[b] == draws.count[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
                 done[b] = 1

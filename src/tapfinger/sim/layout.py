@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Mode
 from tapfinger.core.model import Cluster, Noise, TaskType
+from tapfinger.profiles.options import Options
 from tapfinger.workloads.base import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -66,6 +67,8 @@ class Worlds(NamedTuple):
     finished: Ints  # (B, J) slot of end, -1 before
     total: Ints  # (B,) sum over slots of tasks in the system
     conflicts: Ints  # (B,) proposals that lost
+    order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
+    head: Ints  # (B, T) scratch: place in the queue of each type's next task
 
 
 class Observations(NamedTuple):
@@ -119,8 +122,9 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
     )
 
 
-def empty_worlds(batch: int, tasks: int, clusters: int, resources: int) -> Worlds:
+def empty_worlds(batch: int, tasks: int, tables: Tables) -> Worlds:
     """Room for B worlds; ``kernels.reset`` fills it."""
+    (clusters, resources), types = tables.capacity.shape, len(tables.minimum)
 
     def ints(*shape: int) -> Ints:
         return np.zeros((batch, *shape), dtype=np.int64)
@@ -144,6 +148,8 @@ def empty_worlds(batch: int, tasks: int, clusters: int, resources: int) -> World
         finished=ints(tasks),
         total=ints(),
         conflicts=ints(),
+        order=ints(tasks),
+        head=ints(types),
     )
 
 
@@ -161,4 +167,42 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
         startable=np.zeros((batch, clusters, pending), dtype=np.bool_),
         largest=np.zeros((batch, clusters, pending, resources), dtype=np.int64),
         waiting=np.zeros((batch, clusters), dtype=np.int64),
+    )
+
+
+class Sizes(NamedTuple):
+    """The efficient sizes of all types, for greedy rounds. O options in all, those of a type fastest first."""
+
+    first: Ints  # (T+1,) options of type t are first[t]..first[t+1]
+    allocation: Ints  # (O, R)
+    slots: Floats  # (O,) mean duration
+    cost: Floats  # (O,) slots x largest share of a mean cluster
+    ideal: Floats  # (T, N) shortest duration on the empty cluster; inf where it does not fit
+    mean_capacity: Floats  # (R,)
+    least_slots: Floats  # (T,) duration of the fastest option
+
+
+class Plan(NamedTuple):
+    """Parameters of one greedy round; the names are Greedy's options."""
+
+    queue_price: float
+    patience: float
+    max_wait: float
+    short_first: float
+    emptiest: float = 1.0  # ties go to the emptier cluster; -1: to the fuller one
+    jitter: float = 0.0  # relative random change of scores
+    hold: float = 0.0  # chance that a task is left waiting
+
+
+def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
+    """Options -> arrays."""
+    flat = [option for t in types for option in options.of[t.name]]
+    return Sizes(
+        first=np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64),
+        allocation=np.array([o.allocation for o in flat], dtype=np.int64),
+        slots=np.array([o.slots for o in flat], dtype=np.float64),
+        cost=np.array([o.cost for o in flat], dtype=np.float64),
+        ideal=np.array([[options.ideal_on(t.name, n) for n in range(len(options.clusters))] for t in types]),
+        mean_capacity=np.array(options.mean_capacity),
+        least_slots=np.array([options.of[t.name][0].slots for t in types]),
     )

@@ -1,0 +1,62 @@
+"""The sizes worth having of every task type, priced for one set of clusters: what Greedy and Lookahead choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tapfinger.core.contract import SchedulerContext
+from tapfinger.core.model import Resources
+from tapfinger.profiles.durations import efficient_sizes
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A size and what it takes."""
+
+    allocation: Resources
+    #: Mean duration.
+    slots: float
+    #: Slots x the largest share of a mean cluster.
+    cost: float
+
+
+class Options:
+    """Options of every type, and what follows from them alone."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        """Work everything out once per run."""
+        self.clusters = context.clusters
+        #: Mean amount of each resource per cluster.
+        self.mean_capacity = tuple(
+            sum(amounts) / len(self.clusters) for amounts in zip(*(c.capacity for c in self.clusters), strict=True)
+        )
+        #: By type name, fastest first.
+        self.of: dict[str, tuple[Option, ...]] = {
+            t.name: tuple(self._price(s.allocation, s.slots) for s in efficient_sizes(t, context.noise))
+            for t in context.task_types
+        }
+        self._ideal_on: dict[tuple[str, int], float] = {}
+        self._ideal: dict[tuple[str, tuple[int, ...]], float] = {}
+
+    def _price(self, allocation: Resources, slots: float) -> Option:
+        share = max(a / c for a, c in zip(allocation, self.mean_capacity, strict=True) if c)
+        return Option(allocation, slots, slots * share)
+
+    def ideal_on(self, type_name: str, cluster: int) -> float:
+        """Shortest duration on the cluster, were it empty; infinite where the minimum does not fit."""
+        key = (type_name, cluster)
+        if key not in self._ideal_on:
+            capacity = self.clusters[cluster].capacity
+            fitting = (o.slots for o in self.of[type_name] if o.allocation.fits(capacity))
+            self._ideal_on[key] = min(fitting, default=float("inf"))
+        return self._ideal_on[key]
+
+    def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
+        """Shortest duration on any of these clusters, were it empty."""
+        key = (type_name, eligible)
+        if key not in self._ideal:
+            self._ideal[key] = min(self.ideal_on(type_name, n) for n in eligible)
+        return self._ideal[key]
+
+    def free_share(self, free: Resources) -> float:
+        """Free resources in mean clusters, summed over resources; for ties between clusters."""
+        return sum(a / c for a, c in zip(free, self.mean_capacity, strict=True) if c)

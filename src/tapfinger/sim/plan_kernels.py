@@ -1,0 +1,240 @@
+"""Compiled greedy rounds and rollouts, for lookahead: plans are played into sampled futures.
+
+Uses the kernels of the batched simulator for everything that happens; only the choosing is here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tapfinger.sim.kernels import end_slot, rate_of, reset, start, unit_uniform
+from tapfinger.sim.layout import Plan
+
+Array = Any
+Record = Any
+
+
+@njit(cache=True)
+def greedy_round(
+    d: int, b: int, tables: Record, sizes: Record, plan: Record, key: Any, draws: Record, worlds: Record
+) -> None:
+    """Mirror of Greedy.decide on world b with workload d, with optional jitter of the scores drawn from ``key``."""
+    clusters = tables.capacity.shape[0]
+    if worlds.queue_length[b] == 0:
+        return
+    count = _order(d, b, sizes, plan, draws, worlds)
+    price = plan.queue_price * _overdue(d, b, draws, worlds) / clusters
+    for i in range(count):
+        j = worlds.order[b, i]
+        option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
+        if option >= 0:
+            start(b, j, n, sizes.allocation[option], worlds)
+
+
+@njit(cache=True)
+def _overdue(d: int, b: int, draws: Record, worlds: Record) -> int:
+    """Mirror of greedy.overdue: waiting tasks that did not arrive in this very slot."""
+    count = worlds.queue_length[b]
+    while count > 0 and draws.arrival[d, worlds.queue[b, count - 1]] == worlds.slot[b]:
+        count -= 1
+    return count
+
+
+@njit(cache=True)
+def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> int:
+    """Mirror of the sort in Greedy.decide: merge the types' queues, each already in order of arrival."""
+    length = worlds.queue_length[b]
+    kinds = sizes.least_slots.shape[0]
+    if plan.short_first == 0.0 or kinds == 1:
+        for i in range(length):
+            worlds.order[b, i] = worlds.queue[b, i]
+        return length
+    for t in range(kinds):
+        worlds.head[b, t] = _next_of_type(d, b, t, 0, length, draws, worlds)
+    for i in range(length):
+        best, best_key = -1, math.inf
+        for t in range(kinds):
+            place = worlds.head[b, t]
+            if place < length:
+                waited = worlds.slot[b] - draws.arrival[d, worlds.queue[b, place]]
+                rank = plan.short_first * sizes.least_slots[t] - waited
+                if rank < best_key or (rank == best_key and place < worlds.head[b, best]):
+                    best, best_key = t, rank
+        worlds.order[b, i] = worlds.queue[b, worlds.head[b, best]]
+        worlds.head[b, best] = _next_of_type(d, b, best, worlds.head[b, best] + 1, length, draws, worlds)
+    return length
+
+
+@njit(cache=True)
+def _next_of_type(d: int, b: int, kind: int, place: int, length: int, draws: Record, worlds: Record) -> int:
+    while place < length and draws.type[d, worlds.queue[b, place]] != kind:
+        place += 1
+    return place
+
+
+@njit(cache=True)
+def _choose(
+    d: int,
+    b: int,
+    j: int,
+    kind: int,
+    tables: Record,
+    sizes: Record,
+    plan: Record,
+    price: float,
+    key: Any,
+    draws: Record,
+    worlds: Record,
+) -> Any:
+    """Best (option, cluster) for task j now, or (-1, -1): the inner loop of Greedy.decide."""
+    clusters, amounts = tables.capacity.shape
+    ideal = math.inf
+    for n in range(clusters):
+        if draws.eligible[d, j, n]:
+            ideal = min(ideal, sizes.ideal[kind, n])
+    waited = worlds.slot[b] - draws.arrival[d, j]
+    limit = math.inf if waited >= plan.max_wait * ideal else plan.patience * ideal
+    best_score, best_share, best_option, best_cluster = math.inf, 0.0, -1, -1
+    for n in range(clusters):
+        if not draws.eligible[d, j, n] or worlds.starts[b, n] >= tables.max_starts:
+            continue
+        score, option = math.inf, -1
+        for o in range(sizes.first[kind], sizes.first[kind + 1]):
+            if sizes.slots[o] > limit:
+                break
+            roomy = True
+            for r in range(amounts):
+                if sizes.allocation[o, r] > worlds.free[b, n, r]:
+                    roomy = False
+                    break
+            if roomy:
+                this = sizes.slots[o] + price * sizes.cost[o]
+                if plan.jitter > 0.0:
+                    u = unit_uniform(key, (j * clusters + n) * sizes.slots.shape[0] + o)
+                    this *= 1.0 + plan.jitter * (2.0 * u - 1.0)
+                if this < score:
+                    score, option = this, o
+        if option < 0:
+            continue
+        share = 0.0
+        for r in range(amounts):
+            if sizes.mean_capacity[r] > 0.0:
+                share += worlds.free[b, n, r] / sizes.mean_capacity[r]
+        share *= plan.emptiest
+        if score < best_score or (score == best_score and share > best_share):
+            best_score, best_share, best_option, best_cluster = score, share, option, n
+    if plan.hold > 0.0 and unit_uniform(key, -2 - j) < plan.hold:
+        return -1, -1
+    return best_option, best_cluster
+
+
+@njit(cache=True)
+def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worlds: Record) -> None:
+    """Play every world to its end with one greedy: for tuning, and as proof that it mirrors Greedy."""
+    for b in range(worlds.slot.shape[0]):
+        reset(b, tables, draws, worlds)
+        while worlds.next_arrival[b] < draws.count[b] or worlds.queue_length[b] + worlds.running_count[b] > 0:
+            greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, worlds)
+            end_slot(b, b, tables, draws, worlds)
+
+
+@njit(cache=True)
+def copy_world(source: Record, p: int, target: Record, b: int) -> None:
+    """World p of ``source`` -> world b of ``target``, which may have room for more tasks."""
+    known = source.progress.shape[1]
+    target.slot[b] = source.slot[p]
+    target.turn[b] = 0
+    target.next_arrival[b] = source.next_arrival[p]
+    target.queue_length[b] = source.queue_length[p]
+    target.running_count[b] = source.running_count[p]
+    for i in range(source.queue_length[p]):
+        target.queue[b, i] = source.queue[p, i]
+    for i in range(source.running_count[p]):
+        j = source.running[p, i]
+        target.running[b, i] = j
+        target.cluster[b, j] = source.cluster[p, j]
+        for r in range(source.free.shape[2]):
+            target.allocation[b, j, r] = source.allocation[p, j, r]
+    for n in range(source.free.shape[1]):
+        target.starts[b, n] = source.starts[p, n]
+        for r in range(source.free.shape[2]):
+            target.free[b, n, r] = source.free[p, n, r]
+    for j in range(known):
+        target.progress[b, j] = source.progress[p, j]
+        target.elapsed[b, j] = source.elapsed[p, j]
+    for j in range(known, target.progress.shape[1]):
+        target.progress[b, j] = 0.0
+        target.elapsed[b, j] = 0
+
+
+@njit(cache=True)
+def plan_of(row: Array) -> Plan:
+    """A row of floats as a Plan."""
+    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+
+
+@njit(cache=True)
+def first_moves(
+    tables: Record, sizes: Record, plans: Array, keys: Array, draws: Record, now: Record, after: Record
+) -> None:
+    """World p of ``after`` gets the state once plan p has been played in world 0 of ``now``."""
+    for p in range(plans.shape[0]):
+        copy_world(now, 0, after, p)
+        greedy_round(0, p, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
+
+
+@njit(cache=True)
+def roll_out(
+    tables: Record,
+    sizes: Record,
+    base: Array,
+    horizon: int,
+    after: Record,
+    chosen: Array,
+    first: int,
+    last: int,
+    draws: Record,
+    worlds: Record,
+    cost: Array,
+) -> None:
+    """Cost of the chosen plans in futures first..last: tasks in the system over the horizon, and what is left then.
+
+    ``after`` holds, per plan, the state after its round; the greedy ``base`` plays on from there in
+    world 0 of ``worlds``. ``cost`` is (plans, futures).
+    """
+    greedy = plan_of(base)
+    for future in range(first, last):
+        for p in chosen:
+            copy_world(after, p, worlds, 0)
+            total = 0.0
+            for step in range(horizon):
+                if step > 0:
+                    greedy_round(future, 0, tables, sizes, greedy, np.uint64(0), draws, worlds)
+                total += end_slot(future, 0, tables, draws, worlds)
+            cost[p, future] = total + _still_to_run(future, tables, sizes, draws, worlds)
+
+
+@njit(cache=True)
+def _still_to_run(future: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
+    """Slots that the tasks left in world 0 will still spend in the system, were nothing else to come.
+
+    Without it a long task would seem as well off waiting as running.
+    """
+    left = 0.0
+    for i in range(worlds.running_count[0]):
+        j = worlds.running[0, i]
+        kind = draws.type[future, j]
+        rate = rate_of(tables, kind, worlds.allocation[0, j])
+        progress = worlds.progress[0, j]
+        offset = tables.shape_offset[kind]
+        if offset > 0.0:
+            left += 2.0 * (math.sqrt(offset - progress) - math.sqrt(offset - 1.0)) / rate
+        else:
+            left += (1.0 - progress) / rate
+    for i in range(worlds.queue_length[0]):
+        left += 1.0 + sizes.least_slots[draws.type[future, worlds.queue[0, i]]]
+    return left
