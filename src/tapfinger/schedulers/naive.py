@@ -8,6 +8,7 @@ from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import VOID, Decision, Proposal, SchedulerContext, Snapshot
 from tapfinger.core.feasibility import can_start, largest_allocation
 from tapfinger.core.model import Resources, TaskType
+from tapfinger.errors import ConfigError
 
 
 class _RandomTask:
@@ -17,6 +18,8 @@ class _RandomTask:
 
     def __init__(self, pending: int = 10) -> None:
         """``pending``: size of the pending set each cluster chooses from."""
+        if pending < 1:
+            raise ConfigError(f"pending = {pending!r} must be at least 1, or no cluster could choose a task")
         self._pending = pending
         self._rng = np.random.default_rng(0)
 

@@ -1,0 +1,64 @@
+"""FIFO: the oldest task first, on the eligible cluster with most room, at a size that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.errors import ConfigError
+from tapfinger.profiles.durations import efficient_sizes
+from tapfinger.schedulers.rooms import Rooms
+
+#: The minimum, or the size with the shortest mean duration that fits.
+SIZES = ("min", "best")
+
+
+class Fifo:
+    """First in, first out."""
+
+    one_shot = True
+
+    def __init__(self, size: str = "min", backfill: bool = False) -> None:
+        """``size``: min, or best (the size that ends soonest among those that fit).
+
+        ``backfill``: whether a younger task may start on a cluster that an older one waits for
+        because its minimum does not fit.
+        """
+        if size not in SIZES:
+            raise ConfigError(f"size = {size!r} must be one of {', '.join(SIZES)}")
+        self._best = size == "best"
+        self._backfill = backfill
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Look up the sizes worth having, fastest first; the minimum is always the last resort."""
+        self._types = context.task_types
+        self._sizes = {
+            t.name: [s.allocation for s in efficient_sizes(t, context.noise)] if self._best else [t.minimum]
+            for t in context.task_types
+        }
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Walk the waiting tasks in order; each starts at the fastest size there is, where there is most room."""
+        rooms = Rooms(snapshot, self._types)
+        placements: list[Placement] = []
+        for task in self._ordered(snapshot.queue):
+            if rooms.closed:
+                break
+            placement = self._start(task, rooms)
+            if placement is not None:
+                placements.append(placement)
+            elif not self._backfill:
+                rooms.close(task.eligible)
+        return Decision(tuple(placements))
+
+    def _start(self, task: TaskView, rooms: Rooms) -> Placement | None:
+        for size in self._sizes[task.type.name]:
+            index = rooms.roomiest(task, size)
+            if index is not None:
+                rooms.take(index, size)
+                return Placement(task.id, index, size)
+        return None
+
+    def _ordered(self, queue: tuple[TaskView, ...]) -> Iterable[TaskView]:
+        """The order in which waiting tasks are served."""
+        return queue

@@ -1,0 +1,292 @@
+"""Optimus (Peng et al., EuroSys 2018): a fitted speed model, and single units to the largest marginal gain.
+
+The first resource plays the parameter servers' part p, the last one the workers' part w (cpu and
+gpu in the paper's scenarios); any further resource stays at its minimum.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.conflict import resolve
+from tapfinger.core.contract import (
+    ClusterView,
+    Decision,
+    Mode,
+    Phase,
+    Placement,
+    Proposal,
+    Resize,
+    SchedulerContext,
+    Snapshot,
+    TaskView,
+)
+from tapfinger.core.model import Noise, Resources, TaskType
+from tapfinger.errors import ConfigError
+from tapfinger.profiles.durations import mean_slots
+from tapfinger.schedulers.rooms import Rooms
+
+#: How waiting tasks get onto clusters.
+ADMISSIONS = ("bayes", "first", "oldest")
+
+#: Time saved below this, in slots, counts as none: what remains of rounding in the fit is no gain.
+NO_GAIN = 1e-9
+
+#: Stands for an amount of 0 in the model's ratios, so that the first unit has a finite, large gain.
+HALF_UNIT = 0.5
+
+#: A task that still runs has at least this share of its work left, whatever the estimate says.
+LEAST_REMAINING = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedModel:
+    """Slots from start to end = a/w + b + c w/p + d w + e p (the inverse of Optimus' speed), all >= 0."""
+
+    a: float
+    b: float
+    c: float
+    d: float
+    e: float
+
+    def slots(self, p: float, w: float) -> float:
+        """Modelled duration with p of the first and w of the last resource."""
+        p, w = p or HALF_UNIT, w or HALF_UNIT
+        return self.a / w + self.b + self.c * w / p + self.d * w + self.e * p
+
+
+def fit_speed(task_type: TaskType, noise: Noise) -> SpeedModel:
+    """Fit the model to the durations of the type's feasible allocations, errors counted relative to the duration."""
+    profile = task_type.profile
+    last = len(profile.extent) - 1
+    # (p, w): the plane of the table in which all resources between first and last are at their minimum.
+    table = mean_slots(profile, noise).reshape(profile.extent)
+    plane = table.reshape(table.shape[0], -1, table.shape[-1])[:, 0, :] if last else table[None, :]
+    amount = [np.maximum(np.arange(profile.minimum[r], profile.maximum[r] + 1), HALF_UNIT) for r in (0, last)]
+    # With a single resource there is no p: its terms must not compete with those of w.
+    p, w = np.meshgrid(amount[0] if last else [np.inf], amount[1], indexing="ij")
+    zero = np.zeros_like(w)
+    terms = (1.0 / w, np.ones_like(w), w / p, w, p if last else zero)
+    matrix = np.stack([(term / plane).ravel() for term in terms], axis=1)  # (cells, 5)
+    return SpeedModel(*nonnegative_least_squares(matrix, np.ones(len(matrix))).tolist())
+
+
+def nonnegative_least_squares(
+    matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The x >= 0 that minimises |matrix x - target|; exact, for a handful of columns.
+
+    The constrained optimum is the unconstrained one over the columns it uses, so trying every
+    set of columns and keeping the best non-negative solution finds it.
+    """
+    columns = matrix.shape[1]
+    # Columns of equal length, then the small triangle that has the same solutions as the tall matrix.
+    length = np.linalg.norm(matrix, axis=0)
+    length[length == 0.0] = 1.0
+    q, r = np.linalg.qr(matrix / length)
+    goal = q.T @ target
+    best, least = np.zeros(columns), float(goal @ goal)
+    for size in range(1, columns + 1):
+        for used in combinations(range(columns), size):
+            part = r[:, used]
+            x = np.linalg.lstsq(part, goal, rcond=None)[0]
+            error = part @ x - goal
+            missed = float(error @ error)
+            # A larger set must be really better: with equal errors the fewest terms are kept.
+            if (x >= 0.0).all() and missed < least * (1.0 - 1e-9) - 1e-24:
+                best, least = np.zeros(columns), missed
+                best[list(used)] = x
+    return np.asarray(best / length, dtype=np.float64)
+
+
+class _Share:
+    """One task while resources are handed out."""
+
+    __slots__ = ("amounts", "maximum", "model", "remaining", "stamp", "task")
+
+    def __init__(self, task: TaskView, model: SpeedModel, remaining: float) -> None:
+        self.task = task
+        self.model = model
+        #: Share of the work that is left.
+        self.remaining = remaining
+        self.amounts = list(task.type.minimum)
+        self.maximum = task.type.maximum
+        #: Number of units received; entries of the heap from before the last one are stale.
+        self.stamp = 0
+
+    def gain(self, resource: int) -> float:
+        """Remaining time that one more unit saves, per unit already held; 0 at the maximum."""
+        amounts = self.amounts
+        if amounts[resource] >= self.maximum[resource]:
+            return 0.0
+        now = self.model.slots(amounts[0], amounts[-1])
+        amounts[resource] += 1
+        then = self.model.slots(amounts[0], amounts[-1])
+        amounts[resource] -= 1
+        return self.remaining * (now - then) / (amounts[resource] or HALF_UNIT)
+
+
+def hand_out(shares: list[_Share], room: Resources) -> None:
+    """Give single units to the largest gain until nothing is left or nothing gains; ties to the older share."""
+    left = list(room)
+    last = len(left) - 1
+    roles = (last, 0) if last else (0,)
+    heap: list[tuple[float, int, int, int]] = []  # (-gain, share, resource, stamp)
+
+    def offer(index: int) -> None:
+        share = shares[index]
+        for resource in roles:
+            gain = share.gain(resource) if left[resource] else 0.0
+            if gain > NO_GAIN:
+                heapq.heappush(heap, (-gain, index, resource, share.stamp))
+
+    for index in range(len(shares)):
+        offer(index)
+    while heap:
+        _, index, resource, stamp = heapq.heappop(heap)
+        share = shares[index]
+        if stamp != share.stamp or not left[resource]:
+            continue
+        share.amounts[resource] += 1
+        share.stamp += 1
+        left[resource] -= 1
+        offer(index)
+
+
+class Optimus:
+    """Every slot, each cluster starts over from all its tasks at their minimum."""
+
+    one_shot = True
+
+    def __init__(
+        self, admission: str = "bayes", pending: int = 10, admit: int | None = None, resize: bool = True
+    ) -> None:
+        """``admission``: bayes, first or oldest.
+
+        ``bayes`` and ``first``: turn by turn, each cluster draws one of its ``pending`` oldest tasks;
+        of several that draw the same, Bayes' rule (or the first) wins and the others are void.
+        ``oldest``: centrally, the oldest task on the cluster with most room. ``admit``: starts per
+        cluster and slot; as many as the mode allows if left out. ``resize``: False sizes a task
+        once, when it starts, and never again.
+        """
+        if admission not in ADMISSIONS:
+            raise ConfigError(f"optimus: admission = {admission!r} must be one of {', '.join(ADMISSIONS)}")
+        if pending < 1 or (admit is not None and admit < 1):
+            raise ConfigError(
+                f"optimus: pending = {pending!r} and admit = {admit!r} must be at least 1, or nothing starts"
+            )
+        self._admission = admission
+        self._pending = pending
+        self._admit = admit
+        self._resize = resize
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Fit one model per task type."""
+        self._types = context.task_types
+        self._models = {t.name: fit_speed(t, context.noise) for t in context.task_types}
+        self._rng = np.random.default_rng(context.seed)
+        self._single = context.mode is Mode.SINGLE
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Admit waiting tasks at their minimum, then share out what is left of each cluster."""
+        taken_back = {c.index: self._take_back(c) for c in snapshot.clusters if c.up}
+        rooms = Rooms(snapshot, self._types, {n: room for n, (_, room) in taken_back.items()}, self._admit)
+        lost: list[Proposal] = []
+        if self._admission == "oldest":
+            admitted = self._admit_oldest(snapshot, rooms)
+        else:
+            admitted = self._admit_drawn(snapshot, rooms, lost)
+        shares = {n: [self._share(task) for task in tasks] for n, (tasks, _) in taken_back.items()}
+        for task, index in admitted:
+            shares[index].append(self._share(task))
+        placements: list[Placement] = []
+        resizes: list[Resize] = []
+        for index, sharers in shares.items():
+            hand_out(sharers, rooms.left[index])
+            for share in sharers:
+                allocation = Resources(share.amounts)
+                if share.task.cluster is None:
+                    placements.append(Placement(share.task.id, index, allocation))
+                elif allocation != share.task.allocation:
+                    resizes.append(Resize(share.task.id, allocation))
+        return Decision(tuple(placements), tuple(resizes), tuple(lost))
+
+    def _take_back(self, cluster: ClusterView) -> tuple[list[TaskView], Resources]:
+        """Tasks of the cluster whose size is open, and what is free once these are at their minimum."""
+        room = cluster.free
+        if not self._resize:
+            return [], room
+        # A task that is only just starting cannot be resized: it keeps what it has.
+        open_tasks = [t for t in cluster.running if t.phase is Phase.RUNNING]
+        for task in open_tasks:
+            room = room + (task.allocation or task.type.minimum) - task.type.minimum
+        for task in cluster.paused:
+            if task.type.minimum.fits(room):
+                open_tasks.append(task)
+                room = room - task.type.minimum
+        return open_tasks, room
+
+    def _admit_oldest(self, snapshot: Snapshot, rooms: Rooms) -> list[tuple[TaskView, int]]:
+        """The oldest tasks first, each where there is most room."""
+        admitted: list[tuple[TaskView, int]] = []
+        for task in snapshot.queue:
+            if rooms.closed:
+                break
+            index = rooms.roomiest(task, task.type.minimum)
+            if index is not None:
+                rooms.take(index, task.type.minimum)
+                admitted.append((task, index))
+        return admitted
+
+    def _admit_drawn(self, snapshot: Snapshot, rooms: Rooms, lost: list[Proposal]) -> list[tuple[TaskView, int]]:
+        """One draw per cluster and turn until no cluster has anything to draw; a single turn in single-task mode."""
+        admitted: dict[int, tuple[TaskView, int]] = {}
+        while True:
+            drawn: dict[int, TaskView] = {}
+            proposals: list[Proposal] = []
+            for cluster in snapshot.clusters:
+                waiting = (t for t in snapshot.queue_of(cluster.index) if t.id not in admitted)
+                fitting = [t for t in islice(waiting, self._pending) if rooms.fits(t, cluster.index, t.type.minimum)]
+                if fitting:
+                    task = fitting[int(self._rng.integers(len(fitting)))]
+                    if task.id in drawn and self._admission == "first":
+                        lost.append(Proposal(cluster.index, task.id, task.type.minimum))
+                        continue
+                    drawn[task.id] = task
+                    proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
+            granted = resolve(proposals, snapshot.clusters, {t.id: t.type.minimum for t in drawn.values()})
+            lost += granted.lost
+            for placement in granted.placements:
+                admitted[placement.task] = (drawn[placement.task], placement.cluster)
+                rooms.take(placement.cluster, placement.allocation)
+            if not proposals or self._single:
+                return list(admitted.values())
+
+    def _share(self, task: TaskView) -> _Share:
+        model = self._models[task.type.name]
+        done = task.progress
+        if done is None:  # not reported: as if it had always had what it has
+            held = task.allocation
+            done = task.elapsed / model.slots(held[0], held[-1]) if held else 0.0
+        return _Share(task, model, max(LEAST_REMAINING, 1.0 - done))
+
+
+def central(admit: int | None = None) -> Optimus:
+    """Optimus that admits centrally, oldest first where there is most room: no draw, no conflict."""
+    return Optimus("oldest", admit=admit)
+
+
+def first_wins(pending: int = 10, admit: int | None = None) -> Optimus:
+    """Optimus whose conflicts go to the first cluster, however small: what the measured figures rest on."""
+    return Optimus("first", pending, admit)
+
+
+def static(admission: str = "bayes", pending: int = 10, admit: int | None = None) -> Optimus:
+    """Non-preemptive Optimus: the marginal-gain rule sizes a task once, out of what is free when it starts."""
+    return Optimus(admission, pending, admit, resize=False)

@@ -1,0 +1,169 @@
+"""Tiresias (Gu et al., NSDI 2019): two queues by attained GPU service, first in first out inside each.
+
+It knows nothing of speeds: a task that has used more GPU time than the median task needs yields to
+all that have not, and is paused when its cluster cannot hold both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tapfinger.core.contract import (
+    ClusterView,
+    Decision,
+    Phase,
+    Placement,
+    Resize,
+    SchedulerContext,
+    Snapshot,
+    TaskView,
+)
+from tapfinger.core.model import Noise, Resources, TaskType
+from tapfinger.errors import ConfigError
+from tapfinger.profiles.durations import mean_slots
+from tapfinger.schedulers.rooms import Rooms
+
+
+def median_service(task_types: Iterable[TaskType], noise: Noise) -> float:
+    """Median over tasks of the service (slots x last resource) that a task needs at its minimum allocation.
+
+    The lower median: the least service that suffices for half of the tasks. Of two equally frequent
+    types it is the smaller one's need, so that the threshold tells them apart.
+    """
+    needs = sorted((float(mean_slots(t.profile, noise)[0]) * t.minimum[-1], t.weight) for t in task_types)
+    half = sum(weight for _, weight in needs) / 2.0
+    enough = 0.0
+    for need, weight in needs:
+        enough += weight
+        if enough >= half:
+            return need
+    return needs[-1][0]
+
+
+class Tiresias:
+    """Two-level feedback queue with pauses."""
+
+    one_shot = True
+
+    def __init__(self, elastic: bool = False, preemptive: bool = True, threshold: float | None = None) -> None:
+        """``elastic``: grow running tasks up to their maximum with what is left; else all stay at the minimum.
+
+        ``preemptive``: False never pauses or resizes. ``threshold``: GPU service (GPUs x slots) above
+        which a task moves to the second queue; the median of the profiles if left out.
+        """
+        if elastic and not preemptive:
+            raise ConfigError(
+                "tiresias: elastic = true needs preemptive = true, since growing is a change of allocation"
+            )
+        if threshold is not None and not threshold >= 0:
+            raise ConfigError(f"tiresias: threshold = {threshold!r} must be a number, zero or more (GPUs x slots)")
+        self._elastic = elastic
+        self._preemptive = preemptive
+        self._given_threshold = threshold
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Find the threshold; forget who started when."""
+        self._types = context.task_types
+        given = self._given_threshold
+        self._threshold = given if given is not None else median_service(context.task_types, context.noise)
+        self._started: dict[int, int] = {}
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """First queue, then the waiting (they belong to it), then the second queue; what is left may be grown into."""
+        plans = {c.index: _Plan(c, *self._queues(c)) for c in snapshot.clusters if c.up}
+        rooms = Rooms(snapshot, self._types, {index: plan.room for index, plan in plans.items()})
+        yielding = {index: plan.yielding for index, plan in plans.items()}
+        for task in snapshot.queue:
+            if rooms.closed:
+                break
+            index = rooms.roomiest(task, task.type.minimum, yielding)
+            if index is not None:
+                rooms.take(index, task.type.minimum)
+                plans[index].grant(task)
+        placements: list[Placement] = []
+        resizes: list[Resize] = []
+        for plan in plans.values():
+            plan.fit_second_queue()
+            if self._elastic:
+                plan.grow()
+            placements += plan.placements()
+            resizes += plan.resizes()
+        self._remember(snapshot, placements)
+        return Decision(tuple(placements), tuple(resizes))
+
+    def _queues(self, cluster: ClusterView) -> tuple[list[TaskView], list[TaskView]]:
+        """Tasks of the cluster that may be changed, in both queues, each in order of start."""
+        if not self._preemptive:
+            return [], []
+        # A task that is only just starting cannot be resized: it keeps what it has.
+        tasks = [t for t in (*cluster.running, *cluster.paused) if t.phase is not Phase.PLACED]
+        tasks.sort(key=lambda t: (self._started.get(t.id, t.arrival), t.id))
+        first = [t for t in tasks if t.service <= self._threshold]
+        return first, [t for t in tasks if t.service > self._threshold]
+
+    def _remember(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
+        """Keep the start slots of tasks that are on a cluster, and only of those."""
+        present = {t.id for c in snapshot.clusters for t in (*c.running, *c.paused)}
+        self._started = {task: slot for task, slot in self._started.items() if task in present}
+        self._started.update((p.task, snapshot.slot) for p in placements)
+
+
+class _Plan:
+    """Who gets what on one cluster in this slot, in order of precedence."""
+
+    def __init__(self, cluster: ClusterView, first: list[TaskView], second: list[TaskView]) -> None:
+        """Everything is taken back; then the first queue gets its minima."""
+        self._index = cluster.index
+        self._tasks = [*first, *second]
+        self._second = second
+        self._granted: list[tuple[TaskView, Resources]] = []
+        self.room = cluster.free
+        for task in self._tasks:
+            if task.allocation is not None:
+                self.room = self.room + task.allocation
+        for task in first:
+            if task.type.minimum.fits(self.room):
+                self.grant(task)
+        #: What the second queue needs, running or paused.
+        self.yielding = cluster.capacity - cluster.capacity
+        for task in second:
+            self.yielding = self.yielding + task.type.minimum
+
+    def grant(self, task: TaskView) -> None:
+        """Give the task its minimum."""
+        self.room = self.room - task.type.minimum
+        self._granted.append((task, task.type.minimum))
+
+    def fit_second_queue(self) -> None:
+        """Those that still fit run; the others are paused."""
+        for task in self._second:
+            if task.type.minimum.fits(self.room):
+                self.grant(task)
+
+    def grow(self) -> None:
+        """In the same order, each up to its maximum with what is left."""
+        for position, (task, allocation) in enumerate(self._granted):
+            grown = task.type.maximum.at_most(allocation + self.room)
+            self.room = self.room + allocation - grown
+            self._granted[position] = (task, grown)
+
+    def placements(self) -> list[Placement]:
+        """Granted tasks that waited."""
+        return [Placement(t.id, self._index, allocation) for t, allocation in self._granted if t.cluster is None]
+
+    def resizes(self) -> list[Resize]:
+        """Changes, pauses among them; what stays as it is costs nothing and is left out."""
+        granted = {task.id: allocation for task, allocation in self._granted}
+        pause = self.yielding - self.yielding
+        wanted = ((task, granted.get(task.id, pause)) for task in self._tasks)
+        return [Resize(task.id, allocation) for task, allocation in wanted if allocation != task.allocation]
+
+
+def elastic(threshold: float | None = None) -> Tiresias:
+    """Tiresias that grows running tasks up to their maximum with what is left."""
+    return Tiresias(elastic=True, threshold=threshold)
+
+
+def nonpreemptive() -> Tiresias:
+    """Tiresias that never pauses: all that waits has attained nothing, so this is FIFO at the minimum."""
+    return Tiresias(preemptive=False)
