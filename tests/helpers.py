@@ -145,7 +145,9 @@ class StartAll:
         return VOID
 
 
-def log_of(world: World, scheduler: Any, workload: Workload | None = None, seed: int = 0) -> tuple[list[Event], RunTotals]:
+def log_of(
+    world: World, scheduler: Any, workload: Workload | None = None, seed: int = 0
+) -> tuple[list[Event], RunTotals]:
     """All events of a run, and its totals; invariants are checked in every slot."""
     events: list[Event] = []
     totals = run_scheduler(

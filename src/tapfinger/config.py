@@ -10,6 +10,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable
 from importlib import resources as package_files
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -218,7 +219,7 @@ class Scenario(_Strict):
     @model_validator(mode="after")
     def _outages_are_apart(self) -> Scenario:
         ordered = sorted(self.outages, key=lambda o: (o.cluster, o.start))
-        for first, second in zip(ordered, ordered[1:], strict=False):
+        for first, second in pairwise(ordered):
             # One that begins as another ends would bring the cluster back in the middle.
             if first.cluster == second.cluster and second.start <= first.end:
                 raise ValueError(
@@ -243,7 +244,8 @@ def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
     if name.endswith(".toml") or "/" in name:
         path = Path(name)
         if not path.is_file():
-            raise ConfigError(f"there is no scenario file {name}; give a TOML file or one of {', '.join(scenario_names())}")
+            known = ", ".join(scenario_names())
+            raise ConfigError(f"there is no scenario file {name}; give a TOML file or one of {known}")
         text, source, directory = _read(path), str(path), str(path.parent.resolve())
     elif name in scenario_names():
         text = (package_files.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
@@ -273,7 +275,11 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: st
     try:
         return Scenario.model_validate({**data, "directory": directory})
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(source, item) for item in error.errors())) from None
+        found = error.errors()
+        inner = {item["loc"][:depth] for item in found for depth in range(len(item["loc"]))}
+        # A fault inside an entry makes pydantic complain of the list as well; the inner one says it all.
+        faults = [_explain(source, item) for item in found if item["loc"] not in inner or not item["loc"]]
+        raise ConfigError("\n".join(faults)) from None
 
 
 def _explain(source: str, item: Any) -> str:
@@ -289,7 +295,7 @@ def _explain(source: str, item: Any) -> str:
 def _closest_field(location: tuple[int | str, ...]) -> str:
     """A hint for a misspelt key, from all field names of all sections."""
     known = {name for model in _Strict.__subclasses__() for name in model.model_fields} - {"directory"}
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
     return f" Did you mean {close[0]!r}?" if close else " Remove it, or see docs/config.md for the keys there are."
 
 
@@ -305,10 +311,7 @@ def _override(data: dict[str, Any], override: str) -> None:
     place: Any = data
     for depth, part in enumerate(path):
         step = _step(place, part, ".".join(path[: depth + 1]))
-        if isinstance(place, dict):
-            place = place.setdefault(step, {})
-        else:
-            place = place[step]
+        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
     if not isinstance(place, dict | list):
         raise ConfigError(f"override {override!r}: {'.'.join(path)} has no keys inside")
     place[_step(place, last, key)] = value
@@ -324,5 +327,6 @@ def _step(place: Any, part: str, key: str) -> Any:
             return names.index(part)
         if part.isdigit() and int(part) < len(place):
             return int(part)
-        raise ConfigError(f"override key {key!r}: no entry {part!r}; there are {', '.join(names)} (or 0..{len(place) - 1})")
+        known = f"{', '.join(names)} (or 0..{len(place) - 1})"
+        raise ConfigError(f"override key {key!r}: no entry {part!r}; there are {known}")
     raise ConfigError(f"override key {key!r}: nothing inside")

@@ -62,11 +62,7 @@ def test_no_proposals_are_a_void_decision() -> None:
     assert settle([(16, 16)]).void
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([7, 8]), st.floats(0, 1), st.integers(0, 16)), min_size=1, max_size=6
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from([7, 8]), st.floats(0, 1), st.integers(0, 16)), min_size=1, max_size=6))
 def test_every_wanted_task_has_one_winner_and_nobody_is_forgotten(rows: list[tuple[int, float, int]]) -> None:
     proposals = [wants(n, task, score) for n, (task, score, _) in enumerate(rows)]
     decision = settle([(cpu, 16) for _, _, cpu in rows], *proposals)

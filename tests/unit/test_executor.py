@@ -159,7 +159,11 @@ def test_other_clusters_go_on_and_take_over() -> None:
     two = [{"name": "c", "count": 2, "capacity": {"cpu": 2, "gpu": 1}}]
     world = make_world(clusters=two, outages=[{"cluster": 0, "start": 2, "end": 100}])
     events, _ = log_of(world, StartAll(), make_workload([0, 0], clusters=2))
-    assert [(e.slot, e.task, e.cluster) for e in events if isinstance(e, TaskStarted)] == [(0, 0, 0), (0, 1, 1), (4, 0, 1)]
+    assert [(e.slot, e.task, e.cluster) for e in events if isinstance(e, TaskStarted)] == [
+        (0, 0, 0),
+        (0, 1, 1),
+        (4, 0, 1),
+    ]
     assert ends(events) == {1: 3, 0: 7}
 
 

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 from helpers import R, constant_type, make_task
@@ -204,7 +205,7 @@ def test_noise_is_uniform_and_uncorrelated_along_a_task_and_across_tasks() -> No
         mean = sum(draws) / len(draws)
         assert abs(mean - 0.5) < 4 * math.sqrt(1 / 12 / len(draws))
         assert abs(sum(d * d for d in draws) / len(draws) - 1 / 3) < 0.02
-        lag = sum((a - mean) * (b - mean) for a, b in zip(draws, draws[1:], strict=False)) / len(draws)
+        lag = sum((a - mean) * (b - mean) for a, b in pairwise(draws)) / len(draws)
         assert abs(lag) < 4 / 12 / math.sqrt(len(draws))
 
 

@@ -183,7 +183,11 @@ def both(*parts: Decision) -> Decision:
 
 
 FAULTS: dict[str, tuple[Any, type[InvalidDecision], str]] = {
-    "over capacity": (place(1, 0, 5, 1), CapacityExceeded, r"cluster 0 \(c0\) has \(4, 4\) free .*task 1 asks \(5, 1\)"),
+    "over capacity": (
+        place(1, 0, 5, 1),
+        CapacityExceeded,
+        r"cluster 0 \(c0\) has \(4, 4\) free .*task 1 asks \(5, 1\)",
+    ),
     "over capacity together": (
         both(place(1, 0, 4, 4), place(2, 0, 2, 1)),
         CapacityExceeded,

@@ -17,9 +17,7 @@ def posterior(scores: Sequence[float], copies: Sequence[int]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def resolve(
-    proposals: Iterable[Proposal], clusters: Sequence[ClusterView], minimum: dict[int, Resources]
-) -> Decision:
+def resolve(proposals: Iterable[Proposal], clusters: Sequence[ClusterView], minimum: dict[int, Resources]) -> Decision:
     """Grant each wanted task to the competitor with the largest posterior; the others are void this turn.
 
     A tie goes to the lowest cluster index, so there is always exactly one winner. ``minimum`` gives

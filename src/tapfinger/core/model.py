@@ -118,11 +118,14 @@ class SpeedProfile:
         """Refuse tables of the wrong size or with rates that never end a task."""
         cells = math.prod(self.extent)
         if len(self.rates) != cells:
-            raise ConfigError(f"a profile from {self.minimum} to {self.maximum} has {cells} cells, got {len(self.rates)}")
+            box = f"{tuple(self.minimum)} to {tuple(self.maximum)}"
+            raise ConfigError(f"a profile from {box} has {cells} cells, got {len(self.rates)}")
         worst = min(self.rates)
         # The sum, since min and max pass over a NaN that is not the first.
         if not math.isfinite(sum(self.rates)) or not worst > 1.0 / MAX_SLOTS:
-            raise ConfigError(f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}")
+            raise ConfigError(
+                f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}"
+            )
         if self.shape_offset is not None and not self.shape_offset > 1.0:
             raise ConfigError(f"shape offset {self.shape_offset} must be above 1, or the task would never end")
 
@@ -147,12 +150,13 @@ class SpeedProfile:
         """Rate per slot at this allocation."""
         return self.rates[self.index(allocation)]
 
+    def shape(self, progress: float) -> float:
+        """Factor on the rate at this progress."""
+        return 1.0 if self.shape_offset is None else math.sqrt(self.shape_offset - progress)
+
     def gain(self, allocation: tuple[int, ...], progress: float) -> float:
         """Noise-free progress made in one slot."""
-        rate = self.rates[self.index(allocation)]
-        if self.shape_offset is None:
-            return rate
-        return rate * math.sqrt(self.shape_offset - progress)
+        return self.rate(allocation) * self.shape(progress)
 
     def slots(self, allocation: tuple[int, ...], progress: float = 0.0) -> int:
         """Noise-free whole slots from this progress to the end (at least 1)."""
@@ -250,7 +254,9 @@ def check_eligible(task: Task, clusters: Iterable[Cluster]) -> None:
         raise ConfigError(f"task {task.id} ({task.type.name}): no eligible cluster; name at least one")
     bad = [n for n in task.eligible if not 0 <= n < len(listed)]
     if bad:
-        raise ConfigError(f"task {task.id} ({task.type.name}): there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}")
+        raise ConfigError(
+            f"task {task.id} ({task.type.name}): there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}"
+        )
     if not any(task.type.minimum.fits(listed[n].capacity) for n in task.eligible):
         best = max((listed[n] for n in task.eligible), key=lambda c: c.capacity)
         raise ConfigError(

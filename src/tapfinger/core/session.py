@@ -46,9 +46,7 @@ class Executor(Protocol):
 class Session:
     """One run of one scheduler on one executor."""
 
-    def __init__(
-        self, state: EdgeState, executor: Executor, sinks: Iterable[Callable[[Event], None]] = ()
-    ) -> None:
+    def __init__(self, state: EdgeState, executor: Executor, sinks: Iterable[Callable[[Event], None]] = ()) -> None:
         """Apply what holds before the first slot; each sink gets every event in canonical order."""
         self.state = state
         self._executor = executor

@@ -94,7 +94,8 @@ class EdgeState:
         return Snapshot(self.slot, self.turn, tuple(views), self._queue_view)
 
     def _view_cluster(self, index: int) -> ClusterView:
-        running, paused = [], []
+        running: list[TaskView] = []
+        paused: list[TaskView] = []
         for held in self._on[index].values():
             (paused if held.phase is Phase.PAUSED else running).append(held.view())
         cluster = self.clusters[index]
@@ -162,8 +163,9 @@ class EdgeState:
         for placement in decision.placements:
             waiting = self._waiting.get(placement.task)
             if waiting is None or placement.task in seen:
-                again = "it appears twice in one decision" if waiting else f"it does not wait ({self.story(placement.task)})"
-                raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {again}")
+                twice = "it appears twice in one decision"
+                why = twice if waiting else f"it does not wait ({self.story(placement.task)})"
+                raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {why}")
             seen.add(placement.task)
             self._check_cluster(placement.task, placement.cluster, waiting.eligible)
             check_size(placement.task, waiting.type, placement.allocation)

@@ -61,7 +61,9 @@ class Poisson(_Modulated):
 class Bursty(_Modulated):
     """Calm and burst phases of random length (a two-state Markov-modulated Poisson process)."""
 
-    def __init__(self, rate: float, burst_factor: float = 4.0, burst_share: float = 0.2, burst_slots: float = 10.0) -> None:
+    def __init__(
+        self, rate: float, burst_factor: float = 4.0, burst_share: float = 0.2, burst_slots: float = 10.0
+    ) -> None:
         """``rate`` is the overall mean; bursts have ``burst_factor`` times the calm rate.
 
         ``burst_share`` of the time is burst, each burst ``burst_slots`` long on average.

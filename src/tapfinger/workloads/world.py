@@ -95,7 +95,10 @@ def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTy
             "that do not change the speed, or use larger units"
         )
     rates, shape_offset = build_rates(scenario, config, resources, minimum, maximum)
-    profile = SpeedProfile(minimum, maximum, rates, shape_offset)
+    try:
+        profile = SpeedProfile(minimum, maximum, rates, shape_offset)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.speed: {error}") from None
     return TaskType(config.name, minimum, maximum, profile, config.weight)
 
 
@@ -139,9 +142,7 @@ def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> n
     return fits
 
 
-def _draw_eligible(
-    world: World, types: npt.NDArray[np.int64], rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
+def _draw_eligible(world: World, types: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """(tasks, clusters) by the scenario's model; tasks that could run nowhere are drawn again."""
     config = world.scenario.eligibility
     count, clusters = len(types), len(world.clusters)

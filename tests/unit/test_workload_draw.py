@@ -1,0 +1,208 @@
+"""Drawing workloads: the same seed gives the same draw, every part from its own stream."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import StartAll, log_of, make_scenario, make_world
+
+from tapfinger.config import load_scenario
+from tapfinger.errors import ConfigError
+from tapfinger.registry import create
+from tapfinger.workloads.base import Workload, WorkloadContext
+from tapfinger.workloads.world import build_world, draw_workload
+
+PARTS = ("slot", "type", "eligible", "noise_key")
+
+
+def same(a: Workload, b: Workload) -> dict[str, bool]:
+    return {part: bool(np.array_equal(getattr(a, part), getattr(b, part))) for part in PARTS}
+
+
+def draw(seed: int = 0, name: str = "synthetic-3", *overrides: str) -> Workload:
+    return draw_workload(build_world(load_scenario(name, overrides)), seed)
+
+
+def test_the_same_seed_gives_the_same_draw_and_another_seed_another() -> None:
+    assert all(same(draw(3), draw(3)).values())
+    assert not any(same(draw(3), draw(4)).values())
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["noise.amplitude=0.3", "noise.kind=relative", "switching_cost=0", "clusters.edge.capacity.gpu=8", "mode=multi"],
+)
+def test_what_does_not_concern_arrivals_does_not_change_them(override: str) -> None:
+    assert all(same(draw(3), draw(3, "synthetic-3", override)).values())
+
+
+def test_parts_are_independent_of_each_other() -> None:
+    faster = same(draw(3), draw(3, "synthetic-3", "arrivals.rate=5"))
+    assert faster == {"slot": False, "type": True, "eligible": True, "noise_key": True}
+    weighted = same(draw(3), draw(3, "synthetic-3", "task_types.sensitive.weight=9"))
+    assert weighted == {"slot": True, "type": False, "eligible": True, "noise_key": True}
+    linked = same(draw(3), draw(3, "synthetic-3", "eligibility.kind=bandwidth"))
+    assert linked == {"slot": True, "type": True, "eligible": False, "noise_key": True}
+
+
+def test_running_a_scheduler_leaves_the_draw_alone() -> None:
+    world = build_world(load_scenario("synthetic-3"))
+    before = draw_workload(world, 3)
+    log_of(world, StartAll(), seed=3)
+    assert all(same(before, draw_workload(world, 3)).values())
+
+
+def test_the_schedulers_own_seed_differs_from_run_to_run_and_repeats() -> None:
+    world = make_world()
+    assert world.context(3).seed == world.context(3).seed != world.context(4).seed
+
+
+def test_a_shorter_workload_is_the_beginning_of_a_longer_one() -> None:
+    long, short = draw(3), draw(3, "synthetic-3", "tasks=50")
+    assert np.array_equal(long.slot[:50], short.slot)
+
+
+def test_shapes_and_order() -> None:
+    work = draw()
+    assert len(work) == 192
+    assert work.eligible.shape == (192, 3)
+    assert (np.diff(work.slot) >= 0).all()
+    assert work.slot.min() >= 0
+
+
+# --------------------------------------------------------------------- types
+
+
+def test_types_follow_their_weights() -> None:
+    types = draw(0, "multi-3", "tasks=8000", "task_types.sensitive.weight=3").type
+    assert abs((types == 1).mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 8000)
+    assert (draw(0, "multi-3", "task_types.sensitive.weight=0").type == 0).all()
+    with pytest.raises(ConfigError, match="at least one weight must be above 0"):
+        draw(0, "multi-3", "task_types.sensitive.weight=0", "task_types.insensitive.weight=0")
+
+
+# --------------------------------------------------------------- eligibility
+
+
+def test_subset_eligibility_has_a_uniform_count_and_no_favourite() -> None:
+    eligible = draw(0, "synthetic-6", "tasks=9000").eligible
+    counts = np.bincount(eligible.sum(axis=1), minlength=7)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] / 9000 - 1 / 6).max() < 4 * np.sqrt(5 / 36 / 9000)
+    # Mean share of a cluster: (1 + ... + 6) / 6 / 6 = 3.5 / 6.
+    assert np.abs(eligible.mean(axis=0) - 3.5 / 6).max() < 4 * np.sqrt(0.25 / 9000)
+
+
+def test_bandwidth_eligibility_is_a_coin_per_link_given_at_least_one() -> None:
+    eligible = draw(0, "synthetic-3", "tasks=9000", "eligibility.kind=bandwidth").eligible
+    assert eligible.any(axis=1).all()
+    # Given that not all three links fail: (1/2) / (1 - 1/8) = 4/7 each.
+    assert np.abs(eligible.mean(axis=0) - 4 / 7).max() < 4 * np.sqrt(0.25 / 9000)
+    strict = draw(0, "synthetic-3", "tasks=9000", "eligibility.kind=bandwidth", "eligibility.minimum_mbps=8").eligible
+    assert np.abs(strict.mean(axis=0) - 0.2 / (1 - 0.8**3)).max() < 4 * np.sqrt(0.25 / 9000)
+
+
+def test_all_clusters_can_be_eligible() -> None:
+    assert draw(0, "hetero-6", "eligibility.kind=all").eligible.all()
+
+
+@pytest.mark.parametrize("kind", ["subset", "bandwidth", "all"])
+def test_some_eligible_cluster_always_holds_the_minimum(kind: str) -> None:
+    # Only the two large clusters of six hold (20, 20).
+    overrides = [f"task_types.{t}.{end}={{cpu=20, gpu=20}}" for t in ("sensitive",) for end in ("minimum", "maximum")]
+    world = build_world(load_scenario("hetero-6", [*overrides, "tasks=2000", f"eligibility.kind={kind}"]))
+    work = draw_workload(world, 0)
+    holds = np.array([[t.minimum.fits(c.capacity) for c in world.clusters] for t in world.task_types])
+    assert holds.sum(axis=1).tolist() == [6, 2]
+    assert (work.eligible & holds[work.type]).any(axis=1).all()
+
+
+def test_minimum_that_fits_no_cluster_is_refused_with_numbers() -> None:
+    world = make_world(clusters=[{"name": "c0", "capacity": {"cpu": 1, "gpu": 1}}])
+    with pytest.raises(ConfigError, match=r"'steady': minimum \(2, 1\) fits no cluster; capacities are \(1, 1\)"):
+        draw_workload(world, 0)
+
+
+def test_bandwidth_that_no_link_reaches_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"after 1000 draws .*minimum_mbps 20 of 10"):
+        draw(0, "synthetic-3", "eligibility.kind=bandwidth", "eligibility.minimum_mbps=20")
+
+
+# ------------------------------------------------------------------- arrivals
+
+
+def arrivals(kind: str, tasks: int = 40_000, seed: int = 0, **options: Any) -> np.ndarray[Any, Any]:
+    context = WorkloadContext(tasks, ("a",), ("c",), 10.0, ".")
+    slots = create("arrivals", kind, options).arrivals(context, np.random.default_rng(seed)).slot
+    assert len(slots) == tasks
+    return np.asarray(slots)
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.5, 6.0])
+def test_poisson_has_its_mean_and_variance(rate: float) -> None:
+    slots = arrivals("poisson", rate=rate)
+    per_slot = np.bincount(slots)[:-1]
+    error = np.sqrt(rate / len(per_slot))
+    assert abs(per_slot.mean() - rate) < 4 * error
+    assert abs(per_slot.var() / rate - 1) < 0.1
+
+
+def test_bursty_keeps_the_mean_rate_but_varies_more() -> None:
+    rates = [40_000 / arrivals("bursty", seed=seed, rate=2.0)[-1] for seed in range(5)]
+    assert np.mean(rates) == pytest.approx(2.0, rel=0.05)
+    per_slot = np.bincount(arrivals("bursty", rate=2.0))
+    assert per_slot.var() > 1.5 * per_slot.mean()
+
+
+def test_bursts_have_their_share_and_length() -> None:
+    per_slot = np.bincount(
+        arrivals("bursty", rate=50.0, burst_factor=20.0, burst_share=0.3, burst_slots=15.0, tasks=400_000)
+    )
+    burst = per_slot > 80  # calm 7.5, burst 149 a slot
+    assert burst.mean() == pytest.approx(0.3, abs=0.05)
+    begins = int((np.diff(burst.astype(int)) == 1).sum())
+    assert burst.sum() / begins == pytest.approx(15.0, rel=0.2)
+    assert begins > 100
+
+
+def test_day_and_night_swing_around_the_mean() -> None:
+    slots = arrivals("day-night", rate=4.0, swing=0.5, period=400.0)
+    per_slot = np.bincount(slots)
+    whole = per_slot[: len(per_slot) // 400 * 400].reshape(-1, 400)
+    assert whole.mean() == pytest.approx(4.0, rel=0.03)
+    assert whole[:, 50:150].mean() == pytest.approx(4.0 * (1 + 0.5 * 2 * np.sqrt(2) / np.pi), rel=0.03)
+    assert whole[:, 250:350].mean() == pytest.approx(4.0 * (1 - 0.5 * 2 * np.sqrt(2) / np.pi), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("poisson", {"rate": 0}, r"arrivals\.rate = 0"),
+        ("poisson", {"rate": -1.0}, r"arrivals\.rate = -1\.0"),
+        ("poisson", {"rate": float("nan")}, "nan"),
+        ("poisson", {"rate": "fast"}, "'fast'"),
+        ("bursty", {"rate": 1, "burst_share": 1.0}, r"burst_share = 1 must be below 1"),
+        (
+            "bursty",
+            {"rate": 1, "burst_share": 0.9, "burst_slots": 2},
+            "cannot be reached with bursts of burst_slots = 2",
+        ),
+        ("bursty", {"rate": 1, "burst_factor": -2}, r"burst_factor = -2"),
+        ("day-night", {"rate": 1, "swing": 1.5}, r"swing = 1\.5 must be at most 1"),
+        ("day-night", {"rate": 1, "period": 0}, r"period = 0"),
+    ],
+)
+def test_bad_arrival_options_name_key_and_value(kind: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        arrivals(kind, **options)
+
+
+def test_generated_arrivals_need_the_number_of_tasks() -> None:
+    world = build_world(make_scenario(tasks=None))
+    with pytest.raises(ConfigError, match="set tasks in the scenario"):
+        draw_workload(world, 0)
+
+
+def test_unknown_arrival_options_are_explained() -> None:
+    with pytest.raises(ConfigError, match="arrivals 'poisson' has no option 'rat'"):
+        draw(0, "multi-3", "arrivals.rat=3")
