@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from tapfinger.evaluation.accumulate import align
@@ -21,6 +22,8 @@ _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _WIDTH = 9.0
 #: With more schedulers than this, bands over seeds would hide each other.
 _MAX_BANDS = 3
+#: With more columns than this, numbers would not fit into a strip.
+_MAX_NUMBERS = 20
 #: Points of a curve beyond which nothing more can be seen.
 _CURVE_POINTS = 1000
 
@@ -173,15 +176,21 @@ def utilisation(comparison: Comparison) -> Figure:
     return figure
 
 
-def _heat(figure: Figure, axis: Axes, values: FloatArray, rows: Sequence[str], top: float, label: str) -> None:
-    """A strip per scheduler; numbers where there is room."""
-    picture = axis.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=top, interpolation="nearest")
+def _heat(figure: Figure, axis: Axes, values: FloatArray, rows: Sequence[str], gamma: float = 1.0) -> None:
+    """A strip of percentages per scheduler, as numbers where there is room for them, else with a scale."""
+    picture = axis.imshow(values, aspect="auto", cmap="Blues", norm=PowerNorm(gamma, 0, 100), interpolation="nearest")
     axis.set_yticks(range(len(rows)), rows, fontsize=8)
     axis.spines[:].set_visible(False)
-    figure.colorbar(picture, ax=axis, fraction=0.03, pad=0.01).set_label(label, fontsize=8)
-    if values.shape[1] <= 8:
-        for (row, column), value in np.ndenumerate(values):
-            colour = "white" if value < 0.6 * top else "black"
+    axis.set_yticks(np.arange(len(rows) - 1) + 0.5, minor=True)
+    axis.grid(axis="y", which="minor", color="white", linewidth=2)
+    axis.tick_params(which="minor", length=0)
+    if values.shape[1] > _MAX_NUMBERS:
+        bar = figure.colorbar(picture, ax=axis, fraction=0.03, pad=0.01, label="%")
+        bar.ax.tick_params(labelsize=7)
+        return
+    for (row, column), value in np.ndenumerate(values):
+        if value >= 0.5:
+            colour = "white" if (value / 100) ** gamma > 0.6 else "black"
             axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
 
 
@@ -195,7 +204,8 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
         shares = [
             np.mean([r.cluster_utilisation[:, index] for r in comparison.records[name]], axis=0) for name in names
         ]
-        _heat(figure, axes[index, 0], 100 * np.array(shares), names, 100, f"{resource} in use [%]")
+        _heat(figure, axes[index, 0], 100 * np.array(shares), names)
+        axes[index, 0].set_title(f"{resource} in use [%]", fontsize=8)
         step = -(-len(sample.clusters) // 12)
         axes[index, 0].set_xticks(range(0, len(sample.clusters), step), sample.clusters[::step], fontsize=8)
     figure.suptitle(f"Mean utilisation per cluster, {comparison.title}", fontsize=10)
@@ -215,11 +225,11 @@ def allocations(comparison: Comparison) -> Figure:
             amounts = np.arange(min(map(min, counts)), max(map(max, counts)) + 1)
             shares = [[100 * c.get(int(a), 0) / max(1, sum(c.values())) for a in amounts] for c in counts]
             axis = axes[row, column]
-            _heat(figure, axis, np.array(shares), names, 100, "tasks [%]")
+            _heat(figure, axis, np.array(shares), names, gamma=0.5)  # the square root shows small shares too
             step = -(-len(amounts) // 16)
             axis.set_xticks(range(0, len(amounts), step), amounts[::step])
             axis.set_xlabel(f"{resource} allotted [units]", fontsize=8)
-            axis.set_title(kind, fontsize=8)
+            axis.set_title(f"{kind}: share of tasks [%]", fontsize=8)
     figure.suptitle(f"Allocations by task type, {comparison.title}", fontsize=10)
     return figure
 

@@ -1,0 +1,56 @@
+"""The command line. Commands import what they need when they run, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tapfinger import __version__
+from tapfinger.commands import compare, scenarios, simulate
+from tapfinger.errors import TapfingerError
+
+app = typer.Typer(
+    name="tapfinger",
+    help="Place machine-learning tasks on edge clusters and decide what each one gets: try schedulers, compare them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,  # boxes leave too little room for the words
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: tapfinger compare multi-3 --seeds 0:5",
+)
+app.command("compare")(compare.compare)
+app.command("simulate")(simulate.simulate)
+app.add_typer(scenarios.app, name="scenarios")
+app.command("schedulers")(scenarios.schedulers)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tapfinger {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; what a user can put right is one message without a traceback, exit code 2."""
+    try:
+        app(prog_name="tapfinger")
+    except TapfingerError as error:
+        colour = typer.colors.RED if sys.stderr.isatty() else None
+        typer.echo(f"{typer.style('error:', fg=colour, bold=colour is not None)} {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""``tapfinger compare``: every scheduler on the same draws."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console
+
+    from tapfinger.evaluation.output import Request
+    from tapfinger.evaluation.runner import Outcome
+    from tapfinger.evaluation.specs import SchedulerSpec
+    from tapfinger.evaluation.stats import Summary
+
+#: Width of tables where there is no terminal to ask.
+_WIDTH = 140
+
+ScenarioArgument = Annotated[str, typer.Argument(help="A shipped scenario (see 'tapfinger scenarios') or a TOML file.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override any key of the scenario, e.g. arrivals.rate=4. May be repeated."
+    ),
+]
+
+
+def compare(
+    scenario: ScenarioArgument,
+    schedulers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Schedulers, separated by commas; options after @, e.g. min@pending=5; your own class as "
+            "package.module:Class. Without it: the usual baselines.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="SEEDS", help="0:30 (that is 0 to 29), 1,2,3 or 7. Each seed is another workload.")
+    ] = "0:10",
+    overrides: SetOption = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The scheduler that differences are taken against. Without it: greedy, or else the first one.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory for the results. Without it: below results/SCENARIO."),
+    ] = None,
+    json_path: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="PATH", help="Write results.json to this file. Without --out, write only that."),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Reuse runs that were finished before, and keep those made now.")
+    ] = True,
+    event_logs: Annotated[
+        bool, typer.Option("--event-logs/--no-event-logs", help="Keep an event log of every run.")
+    ] = True,
+) -> None:
+    """Compare schedulers on the same workloads.
+
+    Prints a table and writes a directory with results, figures, event logs and a report. Every scheduler meets the same arrivals, types and noise, so differences are taken seed by seed.
+    Finished runs are kept: stop with Ctrl-C and give the same command to go on.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
+    from rich.console import Console
+
+    from tapfinger.config import load_scenario
+    from tapfinger.evaluation import output, specs
+    from tapfinger.evaluation.stats import summarise
+
+    chosen = specs.parse_specs(schedulers) if schedulers is not None else _usual()
+    request = output.Request(
+        scenario,
+        load_scenario(scenario, overrides or ()),
+        tuple(overrides or ()),
+        chosen,
+        specs.parse_seeds(seeds),
+        _baseline(baseline, chosen),
+    )
+    only_json = json_path is not None and out is None
+    folder = out or request.default_folder()
+    if not only_json:
+        output.prepare_folder(folder)
+    messages = Console(stderr=True)
+    with_events = event_logs and not only_json
+    with _run(request, jobs, cache, with_events, messages) as outcome:
+        summaries = summarise(outcome.records, request.baseline)
+        screen = Console()
+        if not screen.is_terminal:
+            screen = Console(width=_WIDTH)
+        _show(request, summaries, screen)
+        if json_path is not None:
+            output.write_json(json_path, output.results(request, summaries))
+        if not only_json:
+            with messages.status("drawing figures and writing the report"):
+                output.write_all(folder, request, outcome, summaries, with_events)
+    where = str(json_path) if only_json else f"{folder} (open {folder / 'report.html'})"
+    screen.print(f"Results are in {where}", highlight=False, soft_wrap=True)
+
+
+def _usual() -> tuple[SchedulerSpec, ...]:
+    from tapfinger.evaluation.specs import USUAL_SCHEDULERS, parse_specs
+    from tapfinger.registry import names
+
+    known = names("scheduler")
+    return parse_specs(",".join(name for name in USUAL_SCHEDULERS if name in known))
+
+
+def _baseline(wanted: str | None, chosen: tuple[SchedulerSpec, ...]) -> str:
+    from tapfinger.errors import UnknownNameError
+
+    texts = [spec.text for spec in chosen]
+    if wanted is None:
+        return "greedy" if "greedy" in texts else texts[0]
+    if wanted not in texts:
+        raise UnknownNameError("baseline among the compared schedulers called", wanted, texts)
+    return wanted
+
+
+@contextmanager
+def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: Console) -> Iterator[Outcome]:
+    """All runs, under a progress bar; a context, because without a cache they are gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tapfinger.evaluation.runner import Interrupted, Runner, open_store
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs"),
+        TimeRemainingColumn(),
+    )
+    with open_store(cache) as store:
+        with Progress(*columns, console=messages, transient=True) as progress:
+            bar = progress.add_task(request.scenario.name, total=None)
+            runner = Runner(
+                store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total)
+            )
+            try:
+                outcome = runner.run(request.scenario, request.specs, request.seeds)
+            except Interrupted as stopped:
+                progress.stop()
+                kept = "finished runs are kept, give the same command again to go on" if cache else "nothing is kept"
+                messages.print(f"{stopped}: {kept}", style="yellow", highlight=False)
+                raise typer.Exit(130) from None
+        if outcome.reused:
+            text = f"{outcome.reused} runs were finished before and are reused (--no-cache would make them anew)"
+            messages.print(text, style="dim", highlight=False)
+        yield outcome
+
+
+def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -> None:
+    """The table, best first."""
+    from rich import box
+    from rich.table import Table
+
+    resources = list(next(iter(summaries.values())).by_resource("utilisation"))
+    count = len(request.seeds)
+    table = Table(
+        title=f"{request.scenario.name}: completion time in slots, {count} seed{'s' * (count != 1)}",
+        caption=f"±: 95 % interval over seeds; differences are paired, seed by seed; in use: {', '.join(resources)}",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("scheduler", overflow="fold")
+    against = f"minus {request.baseline}"
+    for head in ("mean", "median", "p95", "p99", "max", "waiting", "in use", against, "ms/decision"):
+        table.add_column(head, justify="right", no_wrap=head != against)
+    for name, summary in summaries.items():
+        gap = summary.difference.mean
+        table.add_row(
+            name,
+            summary.estimate("mean").text(),
+            *(f"{summary[measure]:.1f}" for measure in ("median", "p95", "p99")),
+            f"{summary['max']:.0f}",
+            f"{summary['waiting']:.2f}",
+            "/".join(f"{100 * share:.0f}" for share in summary.by_resource("utilisation").values()) + " %",
+            "-" if name == request.baseline else gap.text(sign=True),
+            f"{summary['decision_ms_mean']:.2f}",
+            style="bold" if name == next(iter(summaries)) else None,
+        )
+    screen.print(table)

@@ -1,0 +1,69 @@
+"""``tapfinger scenarios`` and ``tapfinger schedulers``: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List the shipped scenarios, or show one.", invoke_without_command=True)
+
+
+@app.callback()
+def list_scenarios(context: typer.Context) -> None:
+    """List the shipped scenarios, or show one."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from tapfinger.config import load_scenario, scenario_names
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("scenario", "mode", "clusters", "tasks", "what it is"):
+        table.add_column(head, no_wrap=head == "scenario", justify="right" if head in ("clusters", "tasks") else "left")
+    for name in scenario_names():
+        scenario = load_scenario(name)
+        clusters = sum(cluster.count for cluster in scenario.clusters)
+        table.add_row(name, scenario.mode, str(clusters), str(scenario.tasks or ""), scenario.description)
+    Console().print(table)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="A shipped scenario.")]) -> None:
+    """Print a scenario's TOML, to read or to save and change."""
+    from importlib import resources
+
+    from tapfinger.config import scenario_names
+    from tapfinger.errors import UnknownNameError
+
+    if name not in scenario_names():
+        raise UnknownNameError("scenario", name, scenario_names())
+    typer.echo((resources.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"), nl=False)
+
+
+def schedulers() -> None:
+    """List the schedulers with their options."""
+    import inspect
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from tapfinger.registry import lookup, names
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("scheduler", "what it does", "options (with their defaults)"):
+        table.add_column(head, no_wrap=head == "scheduler")
+    for name in names("scheduler"):
+        try:
+            factory = lookup("scheduler", name)
+        except Exception as error:  # an installed plug-in may be broken in any way; list the others all the same
+            table.add_row(name, f"cannot be loaded: {error}", "")
+            continue
+        parameters = inspect.signature(factory).parameters.values()
+        options = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
+        table.add_row(name, (inspect.getdoc(factory) or "").partition("\n")[0], ", ".join(options))
+    Console().print(table)
+    typer.echo("Options are given after @: min@pending=5. Your own scheduler: package.module:Class.")

@@ -1,0 +1,107 @@
+"""``tapfinger simulate``: one scheduler, one workload."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tapfinger.commands.compare import ScenarioArgument, SetOption
+
+if TYPE_CHECKING:
+    from tapfinger.records import RunRecord
+
+
+def simulate(
+    scenario: ScenarioArgument,
+    scheduler: Annotated[
+        str, typer.Option(metavar="NAME", help="A scheduler (see 'tapfinger schedulers'), with options after @.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the workload.")] = 0,
+    overrides: SetOption = None,
+    gantt: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw who held what on each cluster over time.")
+    ] = None,
+    resource: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Resource that the Gantt chart shows. Without it: the last one.")
+    ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the event log (JSON lines; compressed if it ends in .gz)."),
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write the measurements to this file.")
+    ] = None,
+) -> None:
+    """Run one scheduler on one workload and say how it went."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
+    from tapfinger.config import load_scenario
+    from tapfinger.errors import ConfigError
+    from tapfinger.evaluation.cells import run_once
+    from tapfinger.evaluation.output import write_json
+    from tapfinger.evaluation.specs import parse_spec
+    from tapfinger.evaluation.stats import measures
+    from tapfinger.workloads.world import build_world
+
+    spec = parse_spec(scheduler)
+    world = build_world(load_scenario(scenario, overrides or ()))
+    names = world.resources.names
+    shown = resource if resource is not None else names[-1]
+    if shown not in names:
+        raise ConfigError(f"--resource {shown!r}: resources are {', '.join(names)}")
+    sinks = []
+    if gantt is not None:
+        from tapfinger.evaluation.gantt import Gantt
+
+        chart = Gantt(world.clusters, world.task_types, names.index(shown))
+        sinks.append(chart)
+    try:
+        record = run_once(world, spec, seed, events, *sinks)
+    except OSError as error:
+        raise ConfigError(f"cannot write {events}: {error.strerror}; give another path") from None
+    found = measures(record)
+    _show(record, found)
+    if json_path is not None:
+        plain = {"scenario": record.scenario, "scheduler": spec.text, "seed": seed, **found}
+        write_json(json_path, plain)
+    if gantt is not None:
+        from tapfinger.evaluation.plots import save
+
+        title = f"{record.scenario}, {spec.text}, seed {seed}"
+        save(chart.draw(title, shown, world.scenario.slot_seconds), gantt)
+    for path in (events, json_path, gantt):
+        if path is not None:
+            typer.echo(f"Wrote {path}")
+
+
+def _show(record: RunRecord, found: dict[str, float]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{record.scenario}, {record.scheduler}, seed {record.seed}", box=box.SIMPLE_HEAD, show_header=False
+    )
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    rows = [
+        ("tasks", f"{record.tasks}"),
+        ("slots", f"{record.slots}"),
+        ("completion time, mean [slots]", f"{found['mean']:.3f}"),
+        ("  median / p95 / p99 / max", " / ".join(f"{found[name]:g}" for name in ("median", "p95", "p99", "max"))),
+        ("waiting / running, mean [slots]", f"{found['waiting']:.3f} / {found['running']:.3f}"),
+        ("tasks in system, most", f"{found['in_system_max']:g}"),
+        *((f"{name} in use", f"{100 * found[f'utilisation.{name}']:.1f} %") for name in record.resources),
+        *((f"{name} idle while tasks wait", f"{100 * found[f'idle.{name}']:.1f} %") for name in record.resources),
+        ("conflicts", f"{record.conflicts}"),
+        ("tasks overtaken", f"{100 * found['overtaken_share']:.1f} %, by at most {found['overtaken_max']:g}"),
+        (
+            "decision, mean / p95 / max [ms]",
+            " / ".join(f"{found[f'decision_ms_{n}']:.2f}" for n in ("mean", "p95", "max")),
+        ),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,134 @@
+"""A Gantt chart of clusters over time, drawn from the events of one run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    Event,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
+from tapfinger.core.model import Cluster, TaskType
+from tapfinger.evaluation.plots import COLOURS
+
+#: More slots than this cannot be told apart in one picture.
+MAX_SLOTS = 400
+#: Clusters beyond this number are left out.
+MAX_CLUSTERS = 24
+#: Task ids are written while there are at most this many slots.
+_MAX_SLOTS_WITH_IDS = 70
+
+
+@dataclass(slots=True)
+class _Bar:
+    """A task on some units of a cluster since a slot."""
+
+    cluster: int
+    units: list[int]
+    begin: int
+
+
+class Gantt:
+    """A sink of events that remembers who held which units of one resource when."""
+
+    def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], resource: int = -1) -> None:
+        """``resource``: position of the resource to draw; the last one if left out."""
+        self._clusters = tuple(clusters)
+        self._kinds = {task_type.name: index for index, task_type in enumerate(task_types)}
+        self._resource = resource
+        self._free = [list(range(cluster.capacity[resource])) for cluster in clusters]
+        self._kind_of: dict[int, int] = {}
+        self._bars: dict[int, _Bar] = {}
+        #: (task, kind, cluster, first unit, units, begin, end), end exclusive.
+        self._drawn: list[tuple[int, int, int, int, int, int, int]] = []
+        #: (cluster, begin, end) while a cluster was away.
+        self._away: list[tuple[int, int, int]] = []
+        self._lost: dict[int, int] = {}
+        self.slots = 0
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, TaskArrived):
+            self._kind_of[event.task.id] = self._kinds[event.task.type.name]
+        elif isinstance(event, TaskStarted):
+            self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
+        elif isinstance(event, TaskResized):
+            self._end(event.task, event.slot)
+            self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
+        elif isinstance(event, TaskFinished | TaskFailed):
+            self._end(event.task, event.slot + 1)
+            del self._kind_of[event.task]
+        elif isinstance(event, ClusterLost):
+            for task in [task for task, bar in self._bars.items() if bar.cluster == event.cluster]:
+                self._end(task, event.slot)
+            self._lost[event.cluster] = event.slot
+        elif isinstance(event, ClusterJoined):
+            self._away.append((event.cluster, self._lost.pop(event.cluster), event.slot))
+
+    def _hold(self, task: int, cluster: int, amount: int, slot: int) -> None:
+        units = sorted(heapq.heappop(self._free[cluster]) for _ in range(amount))
+        self._bars[task] = _Bar(cluster, units, slot)
+
+    def _end(self, task: int, slot: int) -> None:
+        bar = self._bars.pop(task)
+        self.slots = max(self.slots, slot)
+        for unit in bar.units:
+            heapq.heappush(self._free[bar.cluster], unit)
+        if bar.begin >= min(slot, MAX_SLOTS) or bar.cluster >= MAX_CLUSTERS:
+            return
+        first = 0
+        for i in range(1, len(bar.units) + 1):
+            if i == len(bar.units) or bar.units[i] != bar.units[i - 1] + 1:
+                place = (bar.cluster, bar.units[first], i - first, bar.begin, min(slot, MAX_SLOTS))
+                self._drawn.append((task, self._kind_of[task], *place))
+                first = i
+
+    def draw(self, title: str, resource: str, slot_seconds: float) -> Figure:
+        """The chart: a strip per cluster, as high as its capacity; a bar per task, coloured by its type."""
+        shown, slots = self._clusters[:MAX_CLUSTERS], min(self.slots, MAX_SLOTS)
+        figure = Figure(
+            figsize=(min(20.0, 7 + slots / 25), 1.4 + max(0.5, 1.7 / len(shown) ** 0.25) * len(shown)),
+            layout="constrained",
+        )
+        axes = figure.subplots(len(shown), squeeze=False, sharex=True)[:, 0]
+        for index, (axis, cluster) in enumerate(zip(axes, shown, strict=True)):
+            self._draw_cluster(axis, index, slots)
+            axis.set_xlim(0, max(1, slots))
+            axis.set_ylim(0, max(1, cluster.capacity[self._resource]))
+            axis.set_ylabel(f"{cluster.name}\n[{resource}]", fontsize=8)
+            axis.tick_params(labelsize=7)
+        axes[-1].set_xlabel(f"time [slots of {slot_seconds:g} s]", fontsize=8)
+        left_out = [f"first {slots} of {self.slots} slots"] if slots < self.slots else []
+        left_out += (
+            [f"first {len(shown)} of {len(self._clusters)} clusters"] if len(shown) < len(self._clusters) else []
+        )
+        figure.suptitle(f"{title}{': ' if left_out else ''}{', '.join(left_out)}", fontsize=10)
+        handles = [Patch(color=COLOURS[i % len(COLOURS)], label=name) for name, i in self._kinds.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+        return figure
+
+    def _draw_cluster(self, axis: Any, index: int, slots: int) -> None:
+        mine = [bar for bar in self._drawn if bar[2] == index]
+        boxes = [Rectangle((begin, unit), end - begin, height) for _, _, _, unit, height, begin, end in mine]
+        colours = [COLOURS[bar[1] % len(COLOURS)] for bar in mine]
+        axis.add_collection(PatchCollection(boxes, facecolor=colours, edgecolor="white", linewidth=0.6))
+        gone = [*self._away, *((cluster, begin, slots) for cluster, begin in self._lost.items())]
+        for _, begin, end in (away for away in gone if away[0] == index):
+            axis.axvspan(begin, min(end, slots), facecolor="none", edgecolor="grey", hatch="///", linewidth=0)
+        if slots <= _MAX_SLOTS_WITH_IDS:
+            for task, _, _, unit, height, begin, end in mine:
+                middle = ((begin + end) / 2, unit + height / 2)
+                axis.text(*middle, str(task), fontsize=5, ha="center", va="center", color="white", clip_on=True)

@@ -1,0 +1,206 @@
+"""The directory a comparison leaves behind: results, tables, event logs, figures, report and configuration."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tapfinger import __version__
+from tapfinger.config import Scenario
+from tapfinger.errors import ConfigError
+from tapfinger.evaluation.cells import EVENTS
+from tapfinger.evaluation.runner import Outcome
+from tapfinger.evaluation.specs import SchedulerSpec, describe_seeds
+from tapfinger.evaluation.stats import Summary
+from tapfinger.records import RunRecord
+
+_TASK_COLUMNS = ("task", "arrival", "start", "end", "completion", "waiting_time", "running", "overtaken")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    #: Name or file, as given.
+    source: str
+    scenario: Scenario
+    overrides: tuple[str, ...]
+    specs: tuple[SchedulerSpec, ...]
+    seeds: tuple[int, ...]
+    baseline: str
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same results."""
+        words = ["tapfinger", "compare", self.source, "--schedulers", ",".join(spec.text for spec in self.specs)]
+        words += ["--seeds", describe_seeds(self.seeds), "--baseline", self.baseline]
+        for override in self.overrides:
+            words += ["--set", override]
+        return shlex.join(words)
+
+    def default_folder(self) -> Path:
+        """results/<scenario>/<...>: the same for the same question, another for another."""
+        identity = json.dumps([self.scenario.resolved(), [s.text for s in self.specs], self.seeds, self.baseline])
+        count = len(self.specs)
+        name = f"{count}-scheduler{'s' * (count != 1)}-{len(self.seeds)}-seed{'s' * (len(self.seeds) != 1)}"
+        return Path("results") / slug(self.scenario.name) / f"{name}-{_short(identity)}"
+
+    def plain(self) -> dict[str, Any]:
+        """For config.json."""
+        return {
+            "scenario": self.scenario.resolved(),
+            "source": self.source,
+            "overrides": list(self.overrides),
+            "schedulers": [spec.text for spec in self.specs],
+            "baseline": self.baseline,
+            "seeds": list(self.seeds),
+            "command": self.command,
+            "versions": _versions(),
+            "git_revision": git_revision(),
+        }
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def slug(text: str) -> str:
+    """A file name for any text; different texts give different names."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
+    return safe if safe == text else f"{safe[:60]}-{_short(text)}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"tapfinger": __version__, "python": platform.python_version()}
+    for package in ("numpy", "numba", "onnxruntime"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_revision() -> str | None:
+    """Revision of the checkout this package runs from, with ``+`` if its sources were edited; None if there is none."""
+    folder = Path(__file__).parents[1]
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+        )
+        return done.stdout.strip()
+
+    try:
+        # An installed copy inside somebody's repository is not a checkout of ours: its files are not tracked there.
+        git("ls-files", "--error-unmatch", "registry.py")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def results(request: Request, summaries: Mapping[str, Summary]) -> dict[str, Any]:
+    """The content of results.json."""
+    return {
+        "scenario": request.scenario.name,
+        "overrides": list(request.overrides),
+        "seeds": list(request.seeds),
+        "baseline": request.baseline,
+        "schedulers": {name: summary.plain(request.baseline) for name, summary in summaries.items()},
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Readable JSON, with the directories above it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the directory, before hours of runs end in an error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the directory {folder}: {error.strerror}; give another with --out") from None
+
+
+def write_all(
+    folder: Path, request: Request, outcome: Outcome, summaries: Mapping[str, Summary], with_events: bool
+) -> None:
+    """Write everything into the directory."""
+    from tapfinger.evaluation.plots import Comparison, draw_all  # matplotlib is slow to import
+    from tapfinger.evaluation.report import write_report
+
+    scenario, config = request.scenario, request.plain()
+    write_json(folder / "results.json", results(request, summaries))
+    write_json(folder / "config.json", config)
+    _write_seeds(folder / "seeds.csv", request.seeds, summaries)
+    _write_tasks(folder / "tasks.csv.gz", outcome.records)
+    if with_events:
+        copy_events(folder / "events", outcome)
+    title = f"{scenario.name}, {len(request.seeds)} seed{'s' * (len(request.seeds) != 1)}"
+    comparison = Comparison(title, scenario.slot_seconds, outcome.records, summaries, request.baseline)
+    figures = draw_all(comparison, folder / "figures")
+    resolved = json.dumps(scenario.resolved(), indent=2)
+    write_report(folder / "report.html", config, summaries, request.baseline, figures, resolved)
+
+
+def _write_seeds(path: Path, seeds: Sequence[int], summaries: Mapping[str, Summary]) -> None:
+    """One row per scheduler and seed with every measure."""
+    measures = list(next(iter(summaries.values())).per_seed)
+    rows = (
+        [name, seed, *(round(summary.per_seed[measure][i], 6) for measure in measures)]
+        for name, summary in summaries.items()
+        for i, seed in enumerate(seeds)
+    )
+    with path.open("w", newline="", encoding="utf-8") as file:
+        _write_csv(file, ["scheduler", "seed", *measures], rows)
+
+
+def _write_csv(file: Any, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+
+
+def _write_tasks(path: Path, records: Mapping[str, Sequence[RunRecord]]) -> None:
+    """One row per task; compressed, without time or name inside, so that equal results are equal files."""
+    sample = next(iter(records.values()))[0]
+    head = ["scheduler", "seed", "type", "cluster", *_TASK_COLUMNS, *sample.resources]
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped,
+        io.TextIOWrapper(zipped, encoding="utf-8", newline="") as file,
+    ):
+        _write_csv(file, head, (row for runs in records.values() for run in runs for row in _task_rows(run)))
+
+
+def _task_rows(run: RunRecord) -> Iterable[list[Any]]:
+    numbers = zip(*(getattr(run, column).tolist() for column in _TASK_COLUMNS), strict=True)
+    places = zip(run.type.tolist(), run.cluster.tolist(), numbers, run.allocation.tolist(), strict=True)
+    for kind, cluster, row, allocation in places:
+        yield [run.scheduler, run.seed, run.task_types[kind], run.clusters[cluster], *row, *allocation]
+
+
+def copy_events(folder: Path, outcome: Outcome) -> None:
+    """The event log of every run, as <scheduler>-<seed>.jsonl.gz; logs of an earlier comparison go."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for (scheduler, seed), cell in outcome.folders.items():
+        shutil.copyfile(cell / EVENTS, folder / f"{slug(scheduler)}-{seed}.jsonl.gz")
