@@ -35,6 +35,8 @@ class _Run:
     cluster: int
     allocation: Resources
     noise_key: int
+    #: Rate of its profile at this allocation, 0 while it is paused.
+    rate: float
     progress: float = 0.0
     #: Slots run so far: the counter of its noise.
     slots: int = 0
@@ -81,7 +83,7 @@ class SimExecutor:
         reports: dict[int, float] = {}
         ended: list[int] = []
         for ident, run in self._runs.items():
-            if run.allocation.none:
+            if run.rate == 0.0:
                 continue
             self._progress(run)
             if run.progress >= DONE:
@@ -97,16 +99,18 @@ class SimExecutor:
         ident = command.task.id
         if isinstance(command, StartTask):
             key = int(self._workload.noise_key[ident])
-            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key)
+            rate = command.task.type.profile.rate(command.allocation)
+            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key, rate)
             return TaskStarted(slot, ident, command.cluster, command.allocation)
         run = self._runs[ident]
         if run.allocation != command.allocation and not command.allocation.none:
             run.overhead += self._switching_cost
         run.allocation = command.allocation
+        run.rate = 0.0 if command.allocation.none else command.task.type.profile.rate(command.allocation)
         return TaskResized(slot, ident, command.cluster, command.allocation)
 
     def _progress(self, run: _Run) -> None:
-        gain = run.task.type.profile.gain(run.allocation, run.progress)
+        gain = run.rate * run.task.type.profile.shape(run.progress)
         gain = self._noise.apply(gain, run.noise_key, run.slots)
         if run.overhead:
             lost = min(1.0, run.overhead)

@@ -143,12 +143,20 @@ def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> n
 
 
 def _draw_eligible(world: World, types: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """(tasks, clusters) by the scenario's model; tasks that could run nowhere are drawn again."""
+    """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
+    possible = np.array([_possible(world.clusters, t.minimum, t.name) for t in world.task_types])
+    if world.scenario.eligibility.kind == "all":
+        return np.ones((len(types), len(world.clusters)), dtype=np.bool_)
+    chunks = [types[i : i + 4096] for i in range(0, len(types), 4096)]
+    return np.concatenate([_draw_eligible_chunk(world, possible[chunk], rng) for chunk in chunks])
+
+
+def _draw_eligible_chunk(
+    world: World, possible: npt.NDArray[np.bool_], rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Tasks that could run nowhere are drawn again."""
     config = world.scenario.eligibility
-    count, clusters = len(types), len(world.clusters)
-    possible = np.array([_possible(world.clusters, t.minimum, t.name) for t in world.task_types])[types]
-    if config.kind == "all":
-        return np.ones((count, clusters), dtype=np.bool_)
+    count, clusters = possible.shape
     eligible = np.zeros((count, clusters), dtype=np.bool_)
     redo = np.arange(count)
     for _ in range(1000):
