@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 #: Width of tables where there is no terminal to ask.
 _WIDTH = 140
 
-ScenarioArgument = Annotated[str, typer.Argument(help="A shipped scenario (see 'tapfinger scenarios') or a TOML file.")]
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A shipped scenario (see 'tapfinger scenarios') or a TOML file.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -70,8 +72,9 @@ def compare(
 ) -> None:
     """Compare schedulers on the same workloads.
 
-    Prints a table and writes a directory with results, figures, event logs and a report. Every scheduler meets the same arrivals, types and noise, so differences are taken seed by seed.
-    Finished runs are kept: stop with Ctrl-C and give the same command to go on.
+    Prints a table and writes a directory with results, figures, event logs and a report. Every scheduler
+    meets the same arrivals, types and noise, so differences are taken seed by seed. Finished runs
+    are kept: stop with Ctrl-C and give the same command to go on.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
     from rich.console import Console
@@ -165,6 +168,7 @@ def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: 
 def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -> None:
     """The table, best first."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     resources = list(next(iter(summaries.values())).by_resource("utilisation"))
@@ -177,11 +181,11 @@ def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -
     table.add_column("scheduler", overflow="fold")
     against = f"minus {request.baseline}"
     for head in ("mean", "median", "p95", "p99", "max", "waiting", "in use", against, "ms/decision"):
-        table.add_column(head, justify="right", no_wrap=head != against)
+        table.add_column(escape(head), justify="right", no_wrap=head != against)
     for name, summary in summaries.items():
         gap = summary.difference.mean
         table.add_row(
-            name,
+            escape(name),
             summary.estimate("mean").text(),
             *(f"{summary[measure]:.1f}" for measure in ("median", "p95", "p99")),
             f"{summary['max']:.0f}",

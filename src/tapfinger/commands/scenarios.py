@@ -31,7 +31,7 @@ def list_scenarios(context: typer.Context) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="A shipped scenario.")]) -> None:
+def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped scenario.")]) -> None:
     """Print a scenario's TOML, to read or to save and change."""
     from importlib import resources
 
@@ -49,6 +49,7 @@ def schedulers() -> None:
 
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from tapfinger.registry import lookup, names
@@ -60,10 +61,11 @@ def schedulers() -> None:
         try:
             factory = lookup("scheduler", name)
         except Exception as error:  # an installed plug-in may be broken in any way; list the others all the same
-            table.add_row(name, f"cannot be loaded: {error}", "")
+            table.add_row(name, escape(f"cannot be loaded: {error}"), "")
             continue
         parameters = inspect.signature(factory).parameters.values()
         options = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
-        table.add_row(name, (inspect.getdoc(factory) or "").partition("\n")[0], ", ".join(options))
+        summary = (inspect.getdoc(factory) or "").partition("\n")[0]
+        table.add_row(name, escape(summary), escape(", ".join(options)))
     Console().print(table)
     typer.echo("Options are given after @: min@pending=5. Your own scheduler: package.module:Class.")

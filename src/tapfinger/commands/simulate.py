@@ -79,11 +79,11 @@ def simulate(
 def _show(record: RunRecord, found: dict[str, float]) -> None:
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(
-        title=f"{record.scenario}, {record.scheduler}, seed {record.seed}", box=box.SIMPLE_HEAD, show_header=False
-    )
+    title = f"{record.scenario}, {record.scheduler}, seed {record.seed}"
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, show_header=False)
     table.add_column("what")
     table.add_column("value", justify="right")
     rows = [
@@ -103,5 +103,5 @@ def _show(record: RunRecord, found: dict[str, float]) -> None:
         ),
     ]
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console().print(table)

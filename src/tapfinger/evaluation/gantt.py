@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from tapfinger.core.events import (
     ClusterJoined,
@@ -52,6 +53,8 @@ class Gantt:
         self._free = [list(range(cluster.capacity[resource])) for cluster in clusters]
         self._kind_of: dict[int, int] = {}
         self._bars: dict[int, _Bar] = {}
+        # What grows may need what another gives up in the same slot, so all give up first.
+        self._resized: list[TaskResized] = []
         #: (task, kind, cluster, first unit, units, begin, end), end exclusive.
         self._drawn: list[tuple[int, int, int, int, int, int, int]] = []
         #: (cluster, begin, end) while a cluster was away.
@@ -61,13 +64,18 @@ class Gantt:
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
+        if not isinstance(event, TaskResized):
+            for change in self._resized:
+                self._hold(change.task, change.cluster, change.allocation[self._resource], change.slot)
+            self._resized.clear()
         if isinstance(event, TaskArrived):
             self._kind_of[event.task.id] = self._kinds[event.task.type.name]
         elif isinstance(event, TaskStarted):
             self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
         elif isinstance(event, TaskResized):
-            self._end(event.task, event.slot)
-            self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
+            if event.allocation[self._resource] != len(self._bars[event.task].units):
+                self._end(event.task, event.slot)
+                self._resized.append(event)
         elif isinstance(event, TaskFinished | TaskFailed):
             self._end(event.task, event.slot + 1)
             del self._kind_of[event.task]
@@ -79,14 +87,18 @@ class Gantt:
             self._away.append((event.cluster, self._lost.pop(event.cluster), event.slot))
 
     def _hold(self, task: int, cluster: int, amount: int, slot: int) -> None:
-        units = sorted(heapq.heappop(self._free[cluster]) for _ in range(amount))
-        self._bars[task] = _Bar(cluster, units, slot)
+        """Take the lowest units that lie together, or the lowest there are."""
+        free = self._free[cluster]
+        starts = range(len(free) - amount + 1)
+        first = next((i for i in starts if amount and free[i + amount - 1] == free[i] + amount - 1), 0)
+        self._bars[task] = _Bar(cluster, free[first : first + amount], slot)
+        del free[first : first + amount]
 
     def _end(self, task: int, slot: int) -> None:
         bar = self._bars.pop(task)
         self.slots = max(self.slots, slot)
         for unit in bar.units:
-            heapq.heappush(self._free[bar.cluster], unit)
+            insort(self._free[bar.cluster], unit)
         if bar.begin >= min(slot, MAX_SLOTS) or bar.cluster >= MAX_CLUSTERS:
             return
         first = 0
@@ -110,6 +122,7 @@ class Gantt:
             axis.set_ylim(0, max(1, cluster.capacity[self._resource]))
             axis.set_ylabel(f"{cluster.name}\n[{resource}]", fontsize=8)
             axis.tick_params(labelsize=7)
+            axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes[-1].set_xlabel(f"time [slots of {slot_seconds:g} s]", fontsize=8)
         left_out = [f"first {slots} of {self.slots} slots"] if slots < self.slots else []
         left_out += (
