@@ -1,0 +1,95 @@
+"""Figures that describe a workload: how many tasks, how fast they come, of what kind, and how much work they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
+from tapfinger.workloads.world import World
+
+
+@dataclass(frozen=True)
+class TypeSummary:
+    """One task type in a workload."""
+
+    name: str
+    count: int
+    share: float
+    #: Smallest allocation for people; empty without a scenario.
+    minimum: str = ""
+    #: Seconds under the minimum; None without a scenario.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What there is to say about a workload."""
+
+    tasks: int
+    #: Seconds from the start to the last arrival.
+    span: float
+    #: Tasks per hour from the first to the last arrival; None for fewer than two times.
+    rate_per_hour: float | None
+    #: Standard deviation of the gaps between arrivals over their mean: 1 for Poisson, more for bursts.
+    burstiness: float | None
+    types: tuple[TypeSummary, ...]
+    #: Tasks whose eligible clusters are not in the workload but drawn by the scenario.
+    drawn: int
+    #: Cluster name -> tasks that may run there, where it is said.
+    eligible: dict[str, int]
+    #: Mean number of eligible clusters of tasks that name them; None if none does.
+    mean_eligible: float | None
+    #: Resource -> work under minimum allocations over capacity and span; None without a scenario.
+    load: dict[str, float] | None
+
+
+def summarise(workload: WorkloadFile, world: World | None = None) -> Summary:
+    """Describe a workload; with a world, also by what its clusters and task types are."""
+    arrival = workload.arrival
+    gaps = np.diff(np.sort(arrival))
+    busy = len(gaps) > 0 and float(gaps.sum()) > 0
+    counts = Counter(workload.type)
+    clusters = _clusters(workload, world)
+    named = [names for names in clusters if names]
+    return Summary(
+        tasks=len(workload),
+        span=float(arrival.max()),
+        rate_per_hour=3600.0 * len(gaps) / float(gaps.sum()) if busy else None,
+        burstiness=float(gaps.std() / gaps.mean()) if busy else None,
+        types=tuple(_type(name, count, len(workload), world) for name, count in counts.most_common()),
+        drawn=len(clusters) - len(named),
+        eligible=dict(sorted(Counter(name for names in named for name in names).items())),
+        mean_eligible=float(np.mean([len(names) for names in named])) if named else None,
+        load=_load(counts, float(arrival.max()), world) if world is not None else None,
+    )
+
+
+def _clusters(workload: WorkloadFile, world: World | None) -> list[tuple[str, ...]]:
+    """Names of eligible clusters per task; without a scenario, ``*`` stands for itself."""
+    everywhere = tuple(c.name for c in world.clusters) if world is not None else (ALL_CLUSTERS,)
+    return [
+        everywhere if text == ALL_CLUSTERS else tuple(name.strip() for name in text.split(SEPARATOR) if name.strip())
+        for text in workload.eligible
+    ]
+
+
+def _type(name: str, count: int, total: int, world: World | None) -> TypeSummary:
+    if world is None:
+        return TypeSummary(name, count, count / total)
+    task_type = next(t for t in world.task_types if t.name == name)
+    slots = task_type.profile.slots(task_type.minimum)
+    minimum = world.resources.describe(task_type.minimum)
+    return TypeSummary(name, count, count / total, minimum, slots * world.scenario.slot_seconds)
+
+
+def _load(counts: Counter[str], span: float, world: World) -> dict[str, float]:
+    slots = span / world.scenario.slot_seconds + 1.0
+    load = {}
+    for position, name in enumerate(world.resources.names):
+        capacity = sum(cluster.capacity[position] for cluster in world.clusters)
+        work = sum(counts[t.name] * t.minimum[position] * t.profile.slots(t.minimum) for t in world.task_types)
+        load[name] = work / (capacity * slots) if capacity else float("inf")
+    return load

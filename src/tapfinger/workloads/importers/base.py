@@ -1,0 +1,110 @@
+"""What every importer shares: the record of a task, reading of tables, and dropping of unusable rows."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tapfinger.errors import DataError
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """One task of a foreign trace, in common terms."""
+
+    #: Seconds on the trace's own clock.
+    arrival: float
+    #: How long it ran under what it had requested.
+    seconds: float
+    #: Requested natural quantities by resource name.
+    request: Mapping[str, float]
+    #: The kind of work, where the trace says it (an application's name); tasks of different groups never share a type.
+    group: str = ""
+    #: The cluster it ran on, where the trace says it.
+    cluster: str = ""
+
+
+@dataclass
+class RecordedTrace:
+    """The usable tasks of a trace, unsorted as they come, and why the other rows were dropped."""
+
+    #: Resource names and their smallest units.
+    resources: dict[str, float]
+    tasks: list[RecordedTask] = field(default_factory=list)
+    #: Reason -> number of rows.
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def collect(self, rows: Iterable[Mapping[str, str]], convert: Callable[[Mapping[str, str]], RecordedTask]) -> None:
+        """Convert row by row; a row that cannot be used is dropped with its reason counted."""
+        for row in rows:
+            try:
+                self.tasks.append(convert(row))
+            except UnusableRow as problem:
+                self.dropped[str(problem)] += 1
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a trace may not say by itself."""
+
+    #: CPUs to request beside each GPU where a trace counts GPUs only.
+    cpus_per_gpu: float = 2.0
+    #: Application -> GPU-hours of one task, where a trace has no durations.
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    #: Whether memory becomes a resource, where a trace has it.
+    memory: bool = False
+
+
+class UnusableRow(Exception):  # noqa: N818 - never leaves the importers
+    """A row without something that is needed; the message is the reason it is counted under."""
+
+
+def number(row: Mapping[str, str], name: str, above: float | None = None) -> float:
+    """A finite number from a row, or the row is unusable; ``above``: it must be greater."""
+    text = (row.get(name) or "").strip()
+    if not text:
+        raise UnusableRow(f"{name} is empty")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UnusableRow(f"{name} is not a number")
+    if above is not None and value <= above:
+        raise UnusableRow(f"{name} is not above {above:g}")
+    return value
+
+
+def read_text(path: Path) -> str:
+    """The whole file as text, with an error a user understands."""
+    if not path.is_file():
+        raise DataError(f"there is no trace file {path}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a text file: {error}") from None
+
+
+def header(text: str) -> list[str]:
+    """The column names of a CSV text: its first line that is neither empty nor a comment."""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            return [name.strip() for name in next(csv.reader([line]))]
+    return []
+
+
+def table(text: str, dropped: Counter[str]) -> list[dict[str, str]]:
+    """The rows of a CSV text by column name; rows of another length are dropped."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    names = header(text)
+    rows = []
+    for cells in csv.reader(lines[1:]):
+        if len(cells) == len(names):
+            rows.append(dict(zip(names, cells, strict=True)))
+        else:
+            dropped["row has another number of values than the header"] += 1
+    return rows

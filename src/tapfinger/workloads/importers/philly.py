@@ -1,0 +1,40 @@
+"""Philly-style traces: timestamp, duration in seconds, num_gpus and the (virtual) cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace, UnusableRow, number, table
+
+COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
+
+
+def read(text: str, options: ReadOptions) -> RecordedTrace:
+    """Tasks that ask for GPUs; CPUs are added per GPU because the trace does not record them."""
+    trace = RecordedTrace({"cpu": 1.0, "gpu": 1.0})
+
+    def convert(row: Mapping[str, str]) -> RecordedTask:
+        gpus = number(row, "num_gpus", above=0)
+        cluster = row["cluster"].strip()
+        if not cluster:
+            raise UnusableRow("cluster is empty")
+        request = {"cpu": max(1.0, math.ceil(gpus * options.cpus_per_gpu)), "gpu": math.ceil(gpus)}
+        return RecordedTask(_time(row["timestamp"].strip()), number(row, "duration", above=0), request, cluster=cluster)
+
+    trace.collect(table(text, trace.dropped), convert)
+    return trace
+
+
+def _time(text: str) -> float:
+    """Seconds from a date such as 2017-10-09 07:01:55, or from a plain number of seconds."""
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else _utc(datetime.fromisoformat(text)).timestamp()
+    except ValueError:
+        raise UnusableRow("timestamp is not a date") from None
+
+
+def _utc(time: datetime) -> datetime:
+    # Without a zone any will do, as only differences count; but not the local one, whose clock jumps twice a year.
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

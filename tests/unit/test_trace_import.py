@@ -1,0 +1,299 @@
+"""Importers: tiny traces with the quirks of the public ones, and the scenarios made of them."""
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tapfinger.config import parse_scenario
+from tapfinger.errors import ConfigError, DataError, UnknownNameError
+from tapfinger.registry import create
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.files import write_workload
+from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace
+from tapfinger.workloads.importers.binning import bin_tasks
+from tapfinger.workloads.importers.convert import ConvertOptions, convert
+from tapfinger.workloads.importers.formats import read_trace
+from tapfinger.workloads.importers.toml import to_toml
+from tapfinger.workloads.world import build_world
+
+PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
+2017-10-09 07:00:00,600.0,1,600.0,vc1
+2017-10-09 06:00:00,3000.0,8,24000.0,vc2
+2017-10-09 06:30:00,0.0,1,0.0,vc1
+2017-10-09 06:30:00,,1,,vc1
+None,60,1,60,vc1
+2017-10-09 06:30:00,60,0,0,vc1
+2017-10-09 06:30:00,60,1
+2017-10-09 06:45:00,700.0,1,700.0,vc 1;b
+"""
+POLLUX = """name,time,application,num_replicas,batch_size
+cifar10-0,107,cifar10,4,2048
+ncf-2,35,ncf,1,32768
+ncf-3,140,ncf,,32768
+bert-4,150,bert,8,384
+"""
+OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+p0,12000,16384,1,1000,,LS,Running,100,1100,200
+p1,3152,5600,1,470,,BE,Succeeded,50,350,50
+p2,8000,30517,0,0,,BE,Failed,120,180,130
+p3,8000,30517,1,1000,,BE,Pending,130,500,
+p4,8000,30517,8,1000,V100,BE,Failed,140,140,140
+p5,96000,1024,8,1000,,BE,Failed,140,5000,1000
+"""
+SWF = """; Version: 2
+; MaxNodes: 256
+
+1    5094 -1   12072  16 -1 -1 -1 -1 -1 1 -1 -1 -1 0 -1 -1 -1
+2    5000 -1       2  -1 -1 -1  4 -1 -1 1 -1 -1 -1 0 -1 -1 -1
+3    6742 -1      -1   1 -1 -1 -1 -1 -1 0 -1 -1 -1 0 -1 -1 -1
+4    6742 -1      50  -1 -1 -1 -1 -1 -1 0 -1 -1 -1 0 -1 -1 -1
+5    6742 -1
+"""
+
+
+def read(folder: Path, text: str, name: str = "trace.csv", format_name: str | None = None, **options):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return read_trace(path, format_name, ReadOptions(**options))
+
+
+def test_philly(tmp_path):
+    found, trace = read(tmp_path, PHILLY)
+    assert found == "philly"
+    assert [(t.seconds, t.request, t.cluster) for t in trace.tasks] == [
+        (3000, {"cpu": 16, "gpu": 8}, "vc2"),
+        (700, {"cpu": 2, "gpu": 1}, "vc 1;b"),
+        (600, {"cpu": 2, "gpu": 1}, "vc1"),
+    ]
+    assert trace.tasks[2].arrival - trace.tasks[0].arrival == 3600
+    assert trace.dropped == {
+        "duration is not above 0": 1,
+        "duration is empty": 1,
+        "timestamp is not a date": 1,
+        "num_gpus is not above 0": 1,
+        "row has another number of values than the header": 1,
+    }
+
+
+def test_pollux(tmp_path):
+    found, trace = read(tmp_path, POLLUX, cpus_per_gpu=4, gpu_hours={"ncf": 2.0})
+    assert found == "pollux"
+    assert [(t.arrival, t.group, t.request["gpu"], t.request["cpu"]) for t in trace.tasks] == [
+        (35, "ncf", 1, 4),
+        (107, "cifar10", 4, 16),
+        (150, "bert", 8, 32),
+    ]
+    assert trace.tasks[0].seconds == 7200  # 2 GPU-hours on one GPU
+    assert trace.tasks[1].seconds == 450  # half a GPU-hour on four
+    assert trace.dropped == {"num_replicas is empty": 1}
+
+
+def test_pollux_application_of_unknown_length(tmp_path):
+    with pytest.raises(DataError, match=r"trace\.csv: application 'gpt'.*--gpu-hours gpt=HOURS"):
+        read(tmp_path, POLLUX + "gpt-9,160,gpt,2,1\n")
+
+
+def test_pollux_own_durations_are_used(tmp_path):
+    _, trace = read(tmp_path, "name,time,application,num_replicas,batch_size,duration\nx-0,1,gpt,2,1,33\n")
+    assert trace.tasks[0].seconds == 33
+
+
+def test_openb(tmp_path):
+    found, trace = read(tmp_path, OPENB, memory=True)
+    assert found == "openb"
+    assert [(t.arrival, t.seconds, t.request) for t in trace.tasks] == [
+        (50, 300, {"cpu": 4, "gpu": 0.5, "memory": 8}),
+        (100, 900, {"cpu": 12, "gpu": 1, "memory": 16}),
+        (120, 50, {"cpu": 8, "gpu": 0, "memory": 32}),
+        (140, 4000, {"cpu": 96, "gpu": 8, "memory": 4}),
+    ]
+    assert trace.dropped == {"scheduled_time is empty": 1, "deletion_time is not after scheduled_time": 1}
+    assert set(read(tmp_path, OPENB)[1].resources) == {"cpu", "gpu"}
+
+
+def test_swf(tmp_path):
+    found, trace = read(tmp_path, SWF, "trace.swf")
+    assert found == "swf"
+    assert [(t.arrival, t.seconds, t.request, t.cluster) for t in trace.tasks] == [
+        (5000, 2, {"cpu": 4}, ""),
+        (5094, 12072, {"cpu": 16}, ""),
+    ]
+    assert trace.dropped == {
+        "run time is not above 0": 1,
+        "neither allocated nor requested processors are known": 1,
+        "row has fewer than 18 values": 1,
+    }
+
+
+def test_unknown_columns_format_or_nothing_usable(tmp_path):
+    with pytest.raises(DataError, match=r"its columns a, b are of no known trace format.*philly: timestamp"):
+        read(tmp_path, "a,b\n1,2\n")
+    with pytest.raises(DataError, match="the file is empty"):
+        read(tmp_path, "")
+    with pytest.raises(UnknownNameError, match="Did you mean 'philly'"):
+        read(tmp_path, PHILLY, format_name="phily")
+    with pytest.raises(DataError, match="format openb needs the column 'cpu_milli'"):
+        read(tmp_path, PHILLY, format_name="openb")
+    with pytest.raises(DataError, match=r"no usable task.*1 x num_replicas is empty"):
+        read(tmp_path, "name,time,application,num_replicas,batch_size\nncf-3,140,ncf,,32768\n")
+    with pytest.raises(DataError, match="there is no trace file"):
+        read_trace(tmp_path / "gone.csv", None, ReadOptions())
+
+
+def play(tmp_path, imported, scheduler):
+    """Run the written scenario to its end; returns (tasks, total completion time)."""
+    write_workload(tmp_path / "workload.csv", imported.workload)
+    scenario = parse_scenario(tomllib.loads(to_toml(imported.scenario)), directory=str(tmp_path))
+    world = build_world(scenario)
+    totals = run_scheduler(world, create("scheduler", scheduler, {}), 0)
+    return world, totals
+
+
+@pytest.mark.parametrize("scheduler", ["min", "random"])
+@pytest.mark.parametrize("elastic", [None, 0.8])
+@pytest.mark.parametrize("text", [PHILLY, POLLUX, OPENB, SWF], ids=["philly", "pollux", "openb", "swf"])
+def test_every_import_runs(tmp_path, text, elastic, scheduler):
+    _, trace = read(tmp_path, text)
+    imported = convert(trace, ConvertOptions("x", elastic=elastic))
+    _, totals = play(tmp_path, imported, scheduler)
+    assert totals.tasks == len(trace.tasks)
+
+
+def test_the_traces_clusters_and_durations_are_kept(tmp_path):
+    _, trace = read(tmp_path, PHILLY)
+    imported = convert(trace, ConvertOptions("x", slot_seconds=100))
+    world, totals = play(tmp_path, imported, "min")
+    assert [c.name for c in world.clusters] == ["vc1", "vc2", "vc_1_b"]
+    assert imported.workload.eligible == ("vc2", "vc_1_b", "vc1")
+    assert imported.workload.arrival.tolist() == [0, 2700, 3600]
+    assert totals.total_completion_time == 30 + 7 + 7  # 700 s and 600 s are near enough for one type of 650 s
+
+
+def test_clusters_whose_clean_names_are_alike_stay_apart():
+    tasks = [RecordedTask(0.0, 10.0, {"gpu": 1.0}, cluster=name) for name in ("a b", "a;b", "a_b", "a b")]
+    imported = convert(RecordedTrace({"gpu": 1.0}, tasks), ConvertOptions("x"))
+    first, second, third, again = imported.workload.eligible
+    assert again == first
+    assert len({first, second, third}) == 3
+
+
+def test_own_all_draw_and_made_up_clusters(tmp_path):
+    _, trace = read(tmp_path, PHILLY)
+    assert set(convert(trace, ConvertOptions("x", eligible="all")).workload.eligible) == {"*"}
+    assert set(convert(trace, ConvertOptions("x", eligible="draw")).workload.eligible) == {""}
+    made_up = convert(trace, ConvertOptions("x", clusters=5))
+    assert [c["name"] for c in made_up.scenario["clusters"]] == [f"cluster-{n}" for n in range(5)]
+    with pytest.raises(ConfigError, match="--clusters replaces them"):
+        convert(trace, ConvertOptions("x", clusters=5, eligible="own"))
+
+
+def test_given_capacities_must_hold_every_task(tmp_path):
+    _, trace = read(tmp_path, PHILLY)
+    with pytest.raises(ConfigError, match=r"asks for 8 gpu, but clusters have 4.*--drop-oversized"):
+        convert(trace, ConvertOptions("x", capacity={"cpu": 16, "gpu": 4}))
+    imported = convert(trace, ConvertOptions("x", capacity={"cpu": 16, "gpu": 4}, drop_oversized=True))
+    assert len(imported.workload) == 2
+    assert imported.dropped["request exceeds the gpu of a cluster"] == 1
+    with pytest.raises(ConfigError, match=r"this trace has cpu, gpu.*cpu=64,gpu=64"):
+        convert(trace, ConvertOptions("x", capacity={"cpu": 16}))
+    with pytest.raises(ConfigError, match="no task fits"):
+        convert(trace, ConvertOptions("x", capacity={"cpu": 1, "gpu": 1}, drop_oversized=True))
+
+
+def test_capacities_follow_the_wanted_load():
+    # 100 tasks of 1 GPU for 1000 s, one every 100 s: 10 at a time once it is going.
+    tasks = [RecordedTask(100.0 * i, 1000.0, {"gpu": 1.0}) for i in range(100)]
+    gpus = {}
+    for load in (0.5, 1.0):
+        imported = convert(RecordedTrace({"gpu": 1.0}, list(tasks)), ConvertOptions("x", clusters=2, load=load))
+        gpus[load] = sum(c["capacity"]["gpu"] for c in imported.scenario["clusters"])
+    assert gpus == {0.5: 20, 1.0: 10}
+
+
+def test_elastic_tasks_grow_in_the_main_resource_up_to_the_factor():
+    tasks = [RecordedTask(0.0, 1000.0, {"cpu": 2.0, "gpu": 0.5}), RecordedTask(1.0, 10.0, {"cpu": 2.0, "gpu": 0.0})]
+    trace = RecordedTrace({"cpu": 1.0, "gpu": 0.1}, tasks)
+    capacity = {"cpu": 5.0, "gpu": 8.0}
+    imported = convert(trace, ConvertOptions("x", elastic=0.9, maximum_factor=3, clusters=1, capacity=capacity))
+    types = {t["name"]: t for t in imported.scenario["task_types"]}
+    assert types["0.5gpu-2cpu-16.7m"]["maximum"] == {"gpu": 1.5}
+    assert types["2cpu-10s"]["maximum"] == {"cpu": 5}  # three times 2, but the cluster has 5
+    build_world(parse_scenario(imported.scenario))
+
+
+def test_time_scale_and_limit(tmp_path):
+    _, trace = read(tmp_path, PHILLY)
+    imported = convert(trace, ConvertOptions("x", time_scale=0.5, limit=2))
+    assert imported.workload.arrival.tolist() == [0, 1350]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"load": 0}, {"clusters": 0}, {"types": 0}, {"time_scale": -1}, {"elastic": 1.5}, {"eligible": "some"}],
+)
+def test_bad_options_are_named(tmp_path, bad):
+    _, trace = read(tmp_path, PHILLY)
+    with pytest.raises(ConfigError, match=next(iter(bad)).replace("_", "-")):
+        convert(trace, ConvertOptions("x", **bad))
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(0.1, 1e6), st.integers(1, 64), st.integers(0, 8), st.sampled_from(["", "a", "b"])),
+        min_size=1,
+        max_size=80,
+    ),
+    limit=st.integers(1, 24),
+)
+def test_bins_hold_every_task_once_and_keep_the_work(rows, limit):
+    tasks = [RecordedTask(0.0, seconds, {"cpu": cpu, "gpu": gpu}, group) for seconds, cpu, gpu, group in rows]
+    bins = bin_tasks(tasks, {"cpu": 1.0, "gpu": 1.0}, limit)
+    assert len(bins) <= limit
+    assert Counter(i for one in bins for i in one.members) == Counter(range(len(tasks)))
+    total = sum(one.seconds * len(one.members) for one in bins)
+    assert total == pytest.approx(sum(task.seconds for task in tasks))
+
+
+def test_short_and_long_tasks_of_one_request_become_two_types():
+    tasks = [RecordedTask(0.0, seconds, {"gpu": 1.0}) for seconds in (10, 11, 12, 5000, 5500)]
+    bins = bin_tasks(tasks, {"gpu": 1.0}, 24)
+    assert sorted(one.seconds for one in bins) == [pytest.approx(11), pytest.approx(5250)]
+
+
+def test_rare_requests_join_the_nearest_frequent_one():
+    gpus = [1] * 50 + [8] * 50 + [7]
+    tasks = [RecordedTask(0.0, 10.0, {"gpu": float(g)}) for g in gpus]
+    bins = bin_tasks(tasks, {"gpu": 1.0}, 3)
+    assert {one.request["gpu"]: len(one.members) for one in bins} == {1: 50, 8: 51}
+    assert convert(RecordedTrace({"gpu": 1.0}, tasks), ConvertOptions("x", types=3)).rounded == 1
+
+
+def test_the_median_task_takes_several_slots():
+    for seconds in (3.0, 70.0, 2800.0):
+        tasks = [RecordedTask(float(i), seconds, {"gpu": 1.0}) for i in range(9)]
+        slot = convert(RecordedTrace({"gpu": 1.0}, tasks), ConvertOptions("x")).scenario["slot_seconds"]
+        assert 3 <= seconds / slot <= 8
+
+
+def test_written_toml_reads_back():
+    data = {
+        "name": 'a "quoted" \\ name',
+        "on": True,
+        "half": 0.1,
+        "tiny": 1e-9,
+        "list": [1, 2],
+        "table": {"odd key": "é\n", "inner": {"x": 2}},
+        "tables": [{"a": 1}, {"b": {"c": 2.5}}],
+    }
+    assert tomllib.loads(to_toml(data)) == data
+
+
+def test_same_import_twice_is_the_same(tmp_path):
+    one, two = (convert(read(tmp_path, PHILLY)[1], ConvertOptions("x")) for _ in range(2))
+    assert one.scenario == two.scenario
+    np.testing.assert_array_equal(one.workload.arrival, two.workload.arrival)
