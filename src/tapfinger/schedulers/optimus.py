@@ -7,7 +7,6 @@ gpu in the paper's scenarios); any further resource stays at its minimum.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations, islice
 
