@@ -4,7 +4,7 @@ The coefficients were fitted by robust least squares on log-seconds to a measure
 (two runs per cell, 8 x RTX 3090), under the condition that the durations span the paper's table "Test-bed ML
 tasks" over its range of 2..16 CPUs x 1..8 GPUs: 34-262 s, 75-264 s and 17-18 s.
 
-Error of the fit over that grid (median, 95th percentile): image classification 2.5 %, 15 %; language modeling
+Error of the fit over that grid (median, 95th percentile): image classification 2.5 %, 14 %; language modeling
 1.2 %, 4 %. Where the table and the measurements disagree, the table is kept:
 
 * image classification: the table's slowest 262 s was measured on 1 CPU and 8 GPUs (262 and 279 s), outside the
