@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, scenarios, simulate
+from tapfinger.commands import compare, scenarios, simulate, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("compare")(compare.compare)
 app.command("simulate")(simulate.simulate)
 app.add_typer(scenarios.app, name="scenarios")
+app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
 
 

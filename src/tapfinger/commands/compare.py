@@ -147,7 +147,7 @@ def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: 
         TimeRemainingColumn(),
     )
     with open_store(cache) as store:
-        with Progress(*columns, console=messages, transient=True) as progress:
+        with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
             bar = progress.add_task(request.scenario.name, total=None)
             runner = Runner(
                 store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total)

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
+from tapfinger.errors import ConfigError
 from tapfinger.evaluation.accumulate import align
 from tapfinger.evaluation.stats import Summary
 from tapfinger.records import FloatArray, RunRecord
@@ -59,7 +60,10 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; without date or version, so that the same numbers give the same file."""
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    try:
+        figure.savefig(path, dpi=110, metadata={"Software": None}, format="png")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
 
 
 def _figure(height: float, **grid: Any) -> tuple[Figure, Any]:

@@ -22,7 +22,7 @@ from tapfinger.errors import TapfingerError
 from tapfinger.evaluation.cells import Cell, CellStore, make_cells, run_cell
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import RunRecord
-from tapfinger.workloads.world import build_world
+from tapfinger.workloads.world import build_world, draw_workload
 
 #: Set to move the store of finished cells elsewhere.
 CACHE_VARIABLE = "TAPFINGER_CACHE_DIR"
@@ -65,7 +65,7 @@ class Runner:
 
     def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> Outcome:
         """Every scheduler on every seed; what is in the store is not run again."""
-        build_world(scenario)  # faults of the input are found before anything is started
+        draw_workload(build_world(scenario), seeds[0])  # faults of the input are found before anything is started
         for spec in specs:
             spec.create()
         cells = make_cells(scenario, specs, seeds)
