@@ -1,3 +1,53 @@
 """TapFinger: task placement and resource allocation for machine learning on edge clusters."""
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+#: Where the public names live; imported when first asked for, so that ``import tapfinger`` stays quick.
+#: Type checkers read them in __init__.pyi.
+_HOME = {
+    "tapfinger.config": ("Scenario", "load_scenario", "parse_scenario", "scenario_names"),
+    "tapfinger.core.conflict": ("resolve",),
+    "tapfinger.core.contract": (
+        "VOID",
+        "ClusterView",
+        "Decision",
+        "Mode",
+        "Phase",
+        "Placement",
+        "Proposal",
+        "Resize",
+        "Scheduler",
+        "SchedulerContext",
+        "Snapshot",
+        "TaskView",
+    ),
+    "tapfinger.core.feasibility": ("can_start", "largest_allocation"),
+    "tapfinger.core.model": ("Resources", "SpeedProfile", "TaskType"),
+    "tapfinger.envs.joint": ("EdgeJointEnv",),
+    "tapfinger.envs.parallel": ("EdgeParallelEnv",),
+    "tapfinger.envs.vector": ("EdgeBatchEnv",),
+    "tapfinger.errors": ("ConfigError", "InvalidDecision", "TapfingerError"),
+    "tapfinger.sim.run": ("RunTotals", "run_scheduler"),
+    "tapfinger.workloads.base": ("ArrivalProcess", "Arrivals", "Workload", "WorkloadContext"),
+    "tapfinger.workloads.world": ("World", "build_world", "draw_workload"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tapfinger' has no attribute {name!r}")
+    found = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Public names, whether imported yet or not."""
+    return [*__all__]
