@@ -101,14 +101,10 @@ class EdgeBatchEnv:
         sim = self.sim
         if self._ended.any():
             raise InvalidDecision(f"world {int(self._ended.argmax())} has ended; call restart() first")
-        before = self._own_counts() if self._own else None
-        wanted = np.take_along_axis(sim.observations.task, np.maximum(choice, 0)[:, :, None], axis=2)[:, :, 0]
+        before = self._before(choice) if self._own else None
         sim.step(choice, allocation, score if score is not None else np.ones(choice.shape))
         granted = sim.worlds.granted.copy()
-        if before is None:
-            cost = np.repeat(sim.cost[:, None], choice.shape[1], axis=1)
-        else:
-            cost = self._own_cost(before, wanted, granted)
+        cost = np.repeat(sim.cost[:, None], choice.shape[1], axis=1) if before is None else self._own_cost(*before)
         settled, terminated = sim.settled.copy(), sim.done.copy()
         truncated = np.zeros(self.batch, dtype=np.bool_)
         if self._max_slots is not None:
@@ -118,13 +114,16 @@ class EdgeBatchEnv:
             self.restart(self._ended)
         return BatchStep(sim.observations, -cost.astype(np.float64), terminated, truncated, settled, granted)
 
-    def _own_counts(self) -> Ints:
+    def _before(self, choice: Ints) -> tuple[Ints, Ints]:
+        """(B, N) tasks on or waiting for each cluster before the turn, and the task each one wants."""
         obs = self.sim.observations
-        return obs.running_count + obs.waiting
+        wanted = np.take_along_axis(obs.task, np.maximum(choice, 0)[:, :, None], axis=2)[:, :, 0]
+        return obs.running_count + obs.waiting, wanted
 
-    def _own_cost(self, before: Ints, wanted: Ints, granted: Bools) -> Ints:
+    def _own_cost(self, before: Ints, wanted: Ints) -> Ints:
         """(B, N) tasks on or waiting for each cluster after the turn, where it ended a slot."""
         # A granted task leaves the queue of all its clusters and runs on one.
+        granted = self.sim.worlds.granted
         eligible = self.sim.draws.eligible[np.arange(self.batch)[:, None], wanted]  # (B, N, N)
         after = before + granted - (eligible & granted[:, :, None]).sum(axis=1)
         return np.where(self.sim.settled[:, None], after, 0)
