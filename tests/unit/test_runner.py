@@ -1,0 +1,174 @@
+import os
+import sys
+
+import pytest
+
+from tapfinger.config import load_scenario
+from tapfinger.errors import ConfigError
+from tapfinger.evaluation import cells
+from tapfinger.evaluation.cells import EVENTS, CellStore, make_cells
+from tapfinger.evaluation.runner import CellFailed, Interrupted, Runner, cache_folder, open_store
+from tapfinger.evaluation.specs import parse_spec, parse_specs
+from tapfinger.schedulers.naive import Min
+
+SPECS = parse_specs("min,random")
+
+
+def scenario(*overrides):
+    return load_scenario("multi-3", ["tasks=25", *overrides])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CellStore(tmp_path / "cells")
+
+
+class Broken(Min):
+    """Raises at the first decision."""
+
+    def decide(self, snapshot):
+        raise ZeroDivisionError(f"in slot {snapshot.slot}")
+
+
+class Threads(Min):
+    """Min that fails unless its process was told to use one thread."""
+
+    def decide(self, snapshot):
+        if os.environ.get("OMP_NUM_THREADS") != "1":
+            raise RuntimeError("several threads")
+        return super().decide(snapshot)
+
+
+def test_cells_are_run_once_and_then_reused(store):
+    first = Runner(store).run(scenario(), SPECS, (0, 1))
+    again = Runner(store).run(scenario(), SPECS, (0, 1, 2))
+    assert (first.reused, again.reused) == (0, 4)
+    assert [run.seed for run in again.records["random"]] == [0, 1, 2]
+    assert again.records["min"][1].completion.tolist() == first.records["min"][1].completion.tolist()
+
+
+def test_schedulers_meet_the_same_draws(store):
+    records = Runner(store).run(scenario(), SPECS, (3,)).records
+    one, two = records["min"][0], records["random"][0]
+    assert (one.arrival.tolist(), one.type.tolist()) == (two.arrival.tolist(), two.type.tolist())
+    assert one.end.tolist() != two.end.tolist()
+
+
+def test_processes_change_neither_results_nor_logs(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    specs = (*SPECS, parse_spec(f"{__name__}:Threads"))
+    here = Runner(store).run(scenario(), SPECS, (0, 1))
+    there = Runner(CellStore(tmp_path / "other"), jobs=2).run(scenario(), specs, (0, 1))
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert list(there.records) == [spec.text for spec in specs]
+    for cell, folder in here.folders.items():
+        assert (folder / EVENTS).read_bytes() == (there.folders[cell] / EVENTS).read_bytes()
+    for text, runs in here.records.items():
+        for mine, other in zip(runs, there.records[text], strict=True):
+            assert mine.completion.tolist() == other.completion.tolist()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_comparison_goes_on_where_it_stopped(store, jobs):
+    def stop_after_two(done, total):
+        assert total == 8
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="2 of 8"):
+        Runner(store, jobs, on_progress=stop_after_two).run(scenario(), SPECS, range(4))
+    outcome = Runner(store).run(scenario(), SPECS, range(4))
+    assert 2 <= outcome.reused < 8
+    assert len(outcome.records["min"]) == 4
+    assert not list(store.root.glob("unfinished/*")) or jobs == 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_scheduler_that_raises_is_named_with_its_traceback(store, jobs, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    specs = parse_specs(f"{__name__}:Broken,min")
+    with pytest.raises(CellFailed, match=r"Broken', seed \d(?s:.*)Traceback(?s:.*)in slot \d"):
+        Runner(store, jobs).run(scenario(), specs, (0, 1))
+
+
+def test_faults_of_the_input_are_found_before_anything_runs(store):
+    with pytest.raises(ConfigError, match="rat"):
+        Runner(store).run(scenario("arrivals.rat=3"), SPECS, (0,))
+    assert not store.root.exists()
+
+
+def keys(*overrides, spec="min", directory=None):
+    loaded = scenario(*overrides)
+    loaded = loaded if directory is None else loaded.model_copy(update={"directory": str(directory)})
+    return [cell.key for cell in make_cells(loaded, (parse_spec(spec),), (0, 1))]
+
+
+def test_a_key_depends_on_all_that_changes_a_result(monkeypatch):
+    base = keys()
+    assert base == keys()
+    assert len(set(base)) == 2
+    assert not set(base) & {*keys("arrivals.rate=2"), *keys(spec="min@pending=9"), *keys(spec="random")}
+    cells._tree_digest.cache_clear()
+    monkeypatch.setattr(cells, "_NO_PART_IN_RESULTS", cells._NO_PART_IN_RESULTS | {"executor.py"})
+    assert not set(base) & set(keys())
+    cells._tree_digest.cache_clear()
+
+
+def test_a_key_depends_on_files_the_scenario_names(tmp_path):
+    trace = tmp_path / "tasks.csv"
+    seen = set()
+    for text in ("one", "two"):
+        trace.write_text(text)
+        seen |= set(keys("arrivals.file=tasks.csv", directory=tmp_path))
+    assert len(seen) == 4
+
+
+def test_a_key_depends_on_the_users_own_source(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = set()
+    for number in (1, 2):
+        (tmp_path / "own_scheduler_xyz.py").write_text(
+            f"from tapfinger.schedulers.naive import Min\nclass Own(Min):\n    number = {number}\n"
+        )
+        seen |= set(keys(spec="own_scheduler_xyz:Own"))
+    del sys.modules["own_scheduler_xyz"]
+    assert len(seen) == 4
+
+
+def test_logs_are_made_when_they_are_wanted_later(store):
+    Runner(store, with_events=False).run(scenario(), SPECS, (0,))
+    outcome = Runner(store).run(scenario(), SPECS, (0,))
+    assert outcome.reused == 0
+    assert all((folder / EVENTS).is_file() for folder in outcome.folders.values())
+
+
+def test_cells_nobody_uses_are_forgotten(store):
+    outcome = Runner(store).run(scenario(), SPECS, (0,))
+    old, new = outcome.folders.values()
+    os.utime(old, (0, 0))
+    store.forget_old()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_where_cells_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAPFINGER_CACHE_DIR", str(tmp_path / "mine"))
+    with open_store(cached=True) as kept:
+        assert kept.root == cache_folder() == tmp_path / "mine"
+    with open_store(cached=False) as fleeting:
+        assert fleeting.root.exists()
+    assert not fleeting.root.exists()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TAPFINGER_CACHE_DIR", str(tmp_path / "file" / "impossible"))
+    with open_store(cached=True) as fleeting:
+        assert "impossible" not in str(fleeting.root)
+    monkeypatch.delenv("TAPFINGER_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "tapfinger" / "cells"
+
+
+def test_two_notations_of_one_scheduler_keep_their_names(store):
+    specs = parse_specs("min@pending=5,min@pending=+5")
+    assert specs[0].options == specs[1].options
+    records = Runner(store).run(scenario(), specs, (0,)).records
+    assert [(text, runs[0].scheduler) for text, runs in records.items()] == [(spec.text, spec.text) for spec in specs]
