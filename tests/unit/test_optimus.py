@@ -16,11 +16,14 @@ from tapfinger.core.model import NO_NOISE, Cluster, ResourceTypes, SpeedProfile,
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import ConfigError
 from tapfinger.schedulers.optimus import (
+    NO_GAIN,
     Optimus,
     SpeedModel,
+    _Share,
     central,
     first_wins,
     fit_speed,
+    hand_out,
     nonnegative_least_squares,
     static,
 )
@@ -119,6 +122,41 @@ def test_the_next_unit_goes_to_the_larger_gain():
     state.end_slot({1: 0.0, 2: 0.5})
     decision = ready(Optimus(), state, TWELFTHS).decide(state.snapshot())
     assert decision == Decision(resizes=(Resize(1, R((2, 3))), Resize(2, R((2, 2)))))
+
+
+def test_a_gain_counts_per_unit_already_held():
+    # A has all its work left, B a quarter. A's first gpu saves 6, its second 2, which is 1 per gpu held;
+    # B's first saves 1.5. Two spare gpus therefore go to A and B, not both to A.
+    state = make_state((16, 4))
+    running(state, make_task(1, TWELFTHS), 0, 2, 1)
+    running(state, make_task(2, TWELFTHS), 0, 2, 1)
+    state.end_slot({1: 0.0, 2: 0.75})
+    decision = ready(Optimus(), state, TWELFTHS).decide(state.snapshot())
+    assert decision.resizes == (Resize(1, R((2, 2))), Resize(2, R((2, 2))))
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=5, max_size=5), st.integers(1, 8)), min_size=1, max_size=4),
+    st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_the_heap_does_what_trying_every_unit_each_time_would_do(tasks, room):
+    views = make_state((99, 99))
+    play(views, *arrive(*[make_task(i, constant_type((2, 1), (4, 4))) for i in range(len(tasks))]))
+
+    def shares():
+        pairs = zip(views.snapshot().queue, tasks, strict=True)
+        return [_Share(view, SpeedModel(*coefficients), left / 8) for view, (coefficients, left) in pairs]
+
+    ours, plain, left = shares(), shares(), list(room)
+    hand_out(ours, R(room))
+    while True:
+        offers = [(s.gain(r), -i, -r) for i, s in enumerate(plain) for r in (0, 1) if left[r]]
+        gain, i, r = max(offers, default=(0.0, 0, 0))
+        if gain <= NO_GAIN:
+            break
+        plain[-i].amounts[-r] += 1
+        left[-r] -= 1
+    assert [s.amounts for s in ours] == [s.amounts for s in plain]
 
 
 def test_every_slot_starts_over_from_the_minimum():

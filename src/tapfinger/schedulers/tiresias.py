@@ -98,8 +98,10 @@ class Tiresias:
         # A task that is only just starting cannot be resized: it keeps what it has.
         tasks = [t for t in (*cluster.running, *cluster.paused) if t.phase is not Phase.PLACED]
         tasks.sort(key=lambda t: (self._started.get(t.id, t.arrival), t.id))
-        first = [t for t in tasks if t.service <= self._threshold]
-        return first, [t for t in tasks if t.service > self._threshold]
+        queues: tuple[list[TaskView], list[TaskView]] = ([], [])
+        for task in tasks:
+            queues[task.service > self._threshold].append(task)
+        return queues
 
     def _remember(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
         """Keep the start slots of tasks that are on a cluster, and only of those."""
