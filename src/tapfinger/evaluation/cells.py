@@ -33,9 +33,12 @@ from tapfinger.workloads.world import World, build_world
 #: Stored cells that nobody has used for this long are removed.
 KEEP_SECONDS = 30 * 24 * 3600
 
-#: Parts of the package that cannot change a result.
-_NO_PART_IN_RESULTS = frozenset(
-    {"__pycache__", "commands", "cli.py", "__main__.py", "gantt.py", "plots.py", "report.py", "stats.py"}
+#: Parts of this package that cannot change a result, by the beginning of their path.
+_NO_PART_IN_RESULTS = (
+    "commands/",
+    "cli.py",
+    "__main__.py",
+    *(f"evaluation/{name}.py" for name in ("gantt", "output", "plots", "report", "stats")),
 )
 
 RECORD = "record.npz"
@@ -61,7 +64,7 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
     text = json.dumps(resolved, sort_keys=True)
     common = hashlib.sha256(text.encode())
     common.update(f"{sys.version_info[:2]} {platform.machine()} {np.__version__}".encode())
-    common.update(_tree_digest(Path(__file__).parents[1]).encode())
+    common.update(_tree_digest(Path(__file__).parents[1], _NO_PART_IN_RESULTS).encode())
     common.update(_code_digest("arrivals", scenario.arrivals.kind).encode())
     for path in _files_in(resolved, Path(scenario.directory)):
         common.update(_file_digest(path))
@@ -98,13 +101,13 @@ def _file_digest(path: Path) -> bytes:
 
 
 @cache
-def _tree_digest(folder: Path) -> str:
-    """Contents of all files below a folder that can change a result."""
+def _tree_digest(folder: Path, without: tuple[str, ...] = ()) -> str:
+    """Contents of all files below a folder, but for compiled code and paths that begin with one of ``without``."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not _NO_PART_IN_RESULTS.intersection(parts):
-            digest.update("/".join(parts).encode() + _file_digest(path))
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and "__pycache__" not in path.parts and not name.startswith(without):
+            digest.update(name.encode() + _file_digest(path))
     return digest.hexdigest()
 
 
