@@ -77,7 +77,8 @@ def _figure(height: float, **grid: Any) -> tuple[Figure, Any]:
 
 def _legend(figure: Figure, axis: Axes, count: int) -> None:
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(count, 5), fontsize=8, frameon=False)
+    columns = -(-count // -(-count // 5))  # at most 5, and rows of equal length
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def completion_times(comparison: Comparison) -> Figure:
@@ -138,6 +139,8 @@ def _over_time(
         if len(runs) > 1 and len(comparison.summaries) <= _MAX_BANDS:
             spread = runs.std(axis=0, ddof=1)
             axis.fill_between(slots, np.maximum(0, mean - spread), mean + spread, color=look["color"], alpha=0.15, lw=0)
+    if axis.collections:
+        axis.set_title("mean over seeds, with one standard deviation", fontsize=8)
     axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.25)
