@@ -11,8 +11,7 @@ export OMP_NUM_THREADS = 1
 .PHONY: demo setup check test bench docs clean
 
 demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
-	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --out results/demo
-	@echo "Report: results/demo/report.html"
+	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --jobs 2 --out results/demo
 
 setup: $(VENV)/.dev  ## everything needed to work on the project
 

@@ -106,4 +106,5 @@ class DayNight(_Modulated):
 
     def _rates(self, first_slot: int, slots: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:  # noqa: ARG002
         slot = np.arange(first_slot, first_slot + slots)
-        return self._rate * (1.0 + self._swing * np.sin(2.0 * np.pi * slot / self._period))
+        swing: npt.NDArray[np.float64] = np.sin(2.0 * np.pi * slot / self._period)
+        return self._rate * (1.0 + self._swing * swing)
