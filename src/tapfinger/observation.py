@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,16 +49,21 @@ class Observer:
     def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], pending: int = 10) -> None:
         """``pending``: size of the pending set (10 in the paper)."""
         self.pending = pending
-        self._types = {t.name: i for i, t in enumerate(task_types)}
         self._resources = len(task_types[0].minimum)
+        width = self._resources + len(task_types) + 1
+        #: (R+T+1,) row of a pending task of each type; a running task's differs in amounts and the last column.
+        self._rows = {t.name: np.zeros(width, dtype=np.float32) for t in task_types}
+        for i, t in enumerate(task_types):
+            self._rows[t.name][: self._resources] = t.minimum
+            self._rows[t.name][self._resources + i] = 1.0
+        self._width = width
         self._clusters = len(clusters)
         #: S: the most tasks one cluster can run at once.
         self.most_running = most_running(clusters, task_types)
 
     def observe(self, snapshot: Snapshot) -> GraphObs:
         """Arrays of this moment."""
-        n_clusters, size, amounts = self._clusters, self.pending, self._resources
-        width = amounts + len(self._types) + 1
+        n_clusters, size, amounts, width = self._clusters, self.pending, self._resources, self._width
         obs = GraphObs(
             cluster_features=np.zeros((n_clusters, amounts + 1), dtype=np.float32),
             pending_features=np.zeros((n_clusters * size, width), dtype=np.float32),
@@ -72,24 +76,29 @@ class Observer:
             waiting=np.zeros(n_clusters, dtype=np.int64),
         )
         self._pending(snapshot, obs)
-        self._running(snapshot, obs)
         for n, cluster in enumerate(snapshot.clusters):
             obs.cluster_features[n, :amounts] = cluster.free
             obs.cluster_features[n, amounts] = max(0, obs.waiting[n] - size)
+            obs.running_count[n] = len(cluster.running)
+            for row, task in zip(obs.running_features[n], cluster.running, strict=False):
+                row[:] = self._rows[task.type.name]
+                row[:amounts] = task.allocation
+                row[-1] = task.elapsed
         return obs
 
     def _pending(self, snapshot: Snapshot, obs: GraphObs) -> None:
+        waiting = [0] * self._clusters  # a list: counting in an array is several times slower
         nodes = 0
         for task in snapshot.queue:
             node = -1
             for n in task.eligible:
-                place = int(obs.waiting[n])
-                obs.waiting[n] += 1
+                place = waiting[n]
+                waiting[n] += 1
                 if place >= self.pending:
                     continue
                 if node < 0:
                     node, nodes = nodes, nodes + 1
-                    self._describe(obs.pending_features[node], task.type, task.type.minimum)
+                    obs.pending_features[node] = self._rows[task.type.name]
                 obs.task[n, place] = task.id
                 obs.node[n, place] = node
                 cluster = snapshot.clusters[n]
@@ -97,19 +106,8 @@ class Observer:
                 if top is not None and can_start(task, cluster):
                     obs.startable[n, place] = True
                     obs.largest[n, place] = top
+        obs.waiting[:] = waiting
         obs.pending_features[nodes:, -1] = 1.0
-
-    def _running(self, snapshot: Snapshot, obs: GraphObs) -> None:
-        for n, cluster in enumerate(snapshot.clusters):
-            obs.running_count[n] = len(cluster.running)
-            for place, task in enumerate(cluster.running):
-                row = obs.running_features[n, place]
-                self._describe(row, task.type, task.allocation or ())
-                row[-1] = task.elapsed
-
-    def _describe(self, row: Any, task_type: TaskType, amounts: tuple[int, ...]) -> None:
-        row[: self._resources] = amounts
-        row[self._resources + self._types[task_type.name]] = 1.0
 
 
 def most_running(clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> int:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import worlds
 
-from tapfinger.config import load_scenario, parse_scenario
+from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Proposal
 from tapfinger.core.events import Event
@@ -78,47 +79,8 @@ def test_shipped_scenarios(name: str) -> None:
     compare_run(world, seed=3)
 
 
-amounts = st.integers(1, 3)
-
-
-@st.composite
-def scenarios(draw: st.DrawFn) -> World:
-    names = ["cpu", "gpu", "memory"][: draw(st.integers(1, 3))]
-    types = []
-    for i in range(draw(st.integers(1, 3))):
-        minimum = {n: draw(amounts) for n in names}
-        speed = draw(
-            st.sampled_from(
-                [
-                    {"kind": "constant", "slots": 3},
-                    {"kind": "tanh", "resource": names[-1], "scale": 6, "shape_offset": 1.2},
-                    {"kind": "amdahl", "seconds": 70, "parallel": {names[0]: 0.7}},
-                ]
-            )
-        )
-        maximum = {n: m + draw(st.integers(0, 4)) for n, m in minimum.items()}
-        types.append({"name": f"t{i}", "minimum": minimum, "maximum": maximum, "speed": speed})
-    clusters = [
-        {"name": f"c{i}", "capacity": {n: draw(st.integers(3, 12)) for n in names}} for i in range(draw(st.integers(1, 4)))
-    ]
-    data = {
-        "name": "random",
-        "mode": draw(st.sampled_from(["single", "multi"])),
-        "tasks": 25,
-        "resources": dict.fromkeys(names, 1.0),
-        "clusters": clusters,
-        "task_types": types,
-        "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([0.5, 2.0, 8.0]))},
-        "eligibility": {"kind": draw(st.sampled_from(["subset", "all"]))},
-        "noise": draw(
-            st.sampled_from([{"kind": "none"}, {"kind": "additive", "amplitude": 0.1}, {"kind": "relative", "amplitude": 0.3}])
-        ),
-    }
-    return build_world(parse_scenario(data))
-
-
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(scenarios(), st.integers(0, 2**20))
+@given(worlds(), st.integers(0, 2**20))
 def test_random_scenarios(world: World, seed: int) -> None:
     compare_run(world, seed)
 

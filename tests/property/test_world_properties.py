@@ -149,7 +149,7 @@ def check_ledger(world: World, events: list[Event]) -> None:
     assert not held
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(worlds(), st.integers(0, 2**32))
 def test_rules_hold_and_the_run_ends(world: World, seed: int) -> None:
     events: list[Event] = []

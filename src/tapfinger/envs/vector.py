@@ -139,7 +139,7 @@ class EdgeBatchEnv:
                     f"the workload of seed {self.seeds[b]} has {count} tasks, the first ones had {room}; "
                     "a batched environment needs workloads of equal length: set tasks in the scenario"
                 )
-            draws.count[b] = count
+            draws.tasks[b] = count
             _write(draws.arrival[b], workload.slot)
             _write(draws.type[b], workload.type)
             _write(draws.eligible[b], workload.eligible)

@@ -8,6 +8,7 @@ from tapfinger.core.contract import SchedulerContext
 from tapfinger.core.model import Resources
 from tapfinger.profiles.durations import efficient_sizes
 
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """A size and what it takes."""
@@ -59,4 +60,4 @@ class Options:
 
     def free_share(self, free: Resources) -> float:
         """Free resources in mean clusters, summed over resources; for ties between clusters."""
-        return sum(a / c for a, c in zip(free, self.mean_capacity, strict=True) if c)
+        return sum((a / c for a, c in zip(free, self.mean_capacity, strict=True) if c), start=0.0)

@@ -12,6 +12,7 @@ from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snaps
 from tapfinger.core.model import Resources
 from tapfinger.profiles.options import Option, Options
 
+
 class Greedy:
     """Patient greedy that knows the speed profiles (the baseline to beat)."""
 

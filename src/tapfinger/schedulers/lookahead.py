@@ -67,7 +67,12 @@ class Lookahead:
     one_shot = True
 
     def __init__(
-        self, budget_ms: float = 20.0, plans: int = 44, futures: int = 64, horizon: int | None = None, caution: float = 1.0
+        self,
+        budget_ms: float = 20.0,
+        plans: int = 44,
+        futures: int = 64,
+        horizon: int | None = None,
+        caution: float = 1.0,
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
@@ -93,7 +98,6 @@ class Lookahead:
         self._horizon = self._fixed_horizon or int(np.clip(round(5 * self._sizes.least_slots.mean()), 8, 40))
         self._rng = np.random.default_rng(context.seed)
         self._seen = _Seen(len(types), self._clusters)
-        self._room = 0
 
     # ------------------------------------------------------------------ deciding
 
@@ -173,7 +177,7 @@ class Lookahead:
         per_future = counts.sum(axis=1)
         k, total = len(known), len(known) + int(per_future.max())
         draws = Draws(
-            count=per_future + k,
+            tasks=per_future + k,
             arrival=np.zeros((futures, total), dtype=np.int64),
             type=np.zeros((futures, total), dtype=np.int64),
             eligible=np.zeros((futures, total, self._clusters), dtype=np.bool_),
@@ -198,8 +202,8 @@ class Lookahead:
             now.starts[0, n] = 0 if cluster.starts_left is None else 1 - cluster.starts_left
         for i, task in enumerate(running):
             now.running[0, i] = i
-            now.cluster[0, i] = task.cluster
-            now.allocation[0, i] = task.allocation
+            now.cluster[0, i] = -1 if task.cluster is None else task.cluster
+            now.allocation[0, i] = task.allocation or task.type.minimum
             now.elapsed[0, i] = task.elapsed
             now.progress[0, i] = task.progress if task.progress is not None else _guess_progress(task)
         k, waiting = len(running), len(snapshot.queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,6 @@ from tapfinger.sim.layout import (
 )
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
-
-#: done[b] after a step with an illegal choice in world b.
-_ILLEGAL = 2
 
 
 class BatchSim:
@@ -56,20 +53,16 @@ class BatchSim:
         self.cost: Ints = np.zeros(batch, dtype=np.int64)
         #: (B,) whether the last step ended a slot.
         self.settled: Bools = np.zeros(batch, dtype=np.bool_)
-        self._done = np.zeros(batch, dtype=np.int64)
+        #: (B,) worlds in which every task has ended; they stand still.
+        self.done: Bools = np.zeros(batch, dtype=np.bool_)
         self._task = np.zeros(len(self.world.clusters), dtype=np.int64)
         kernels.reset_all(self.tables, self.draws, self.worlds, self.observations)
-
-    @property
-    def done(self) -> Bools:
-        """(B,) worlds in which every task has ended; they stand still."""
-        return self._done > 0
 
     def step(
         self, choice: npt.NDArray[np.int64], allocation: npt.NDArray[np.int64], score: npt.NDArray[np.float64]
     ) -> None:
         """One turn. choice (B, N), allocation (B, N, R), score (B, N): Pr(j|n), for conflicts."""
-        kernels.step_all(
+        bad = kernels.step_all(
             self.tables,
             self.draws,
             self.worlds,
@@ -80,21 +73,18 @@ class BatchSim:
             self._task,
             self.cost,
             self.settled,
-            self._done,
+            self.done,
         )
-        bad = np.flatnonzero(self._done == _ILLEGAL)
-        if len(bad):
-            self._done[bad] = 0
-            b = int(bad[0])
+        if bad >= 0:
             raise InvalidDecision(
-                f"world {b}: choice {choice[b].tolist()} with allocations {allocation[b].tolist()} is not legal; "
+                f"world {bad}: choice {choice[bad].tolist()} with allocations {allocation[bad].tolist()} is not legal; "
                 "choose where observations.startable is true, between the minimum and observations.largest"
             )
 
     def restart(self, which: Bools) -> None:
         """Begin the workloads of these worlds anew."""
-        for b in np.flatnonzero(which):
-            self._done[b] = 0
+        for b in np.flatnonzero(which).tolist():
+            self.done[b] = False
             kernels.reset(b, self.tables, self.draws, self.worlds)
             kernels.observe(b, self.tables, self.draws, self.worlds, self.observations)
 
@@ -112,7 +102,3 @@ class BatchSim:
                 if worlds.finished[b, j] >= 0:
                     log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
         return sorted(log, key=event_key)
-
-
-#: A batched policy: fills choice, allocation and score from the simulator's observations.
-BatchPolicy = Callable[[BatchSim], tuple[Ints, Ints, npt.NDArray[np.float64]]]

@@ -33,16 +33,16 @@ def unit_uniform(key: Any, counter: Any) -> Any:
 
 
 @njit(cache=True)
-def rate_of(tables: Record, kind: int, allocation: Array) -> float:
+def rate_of(tables: Record, kind: int, allocation: Array) -> Any:
     """Mirror of SpeedProfile.rate."""
     position = 0
     for r in range(allocation.shape[0]):
         position = position * tables.extent[kind, r] + allocation[r] - tables.minimum[kind, r]
-    return tables.rates[tables.first_rate[kind] + position]  # type: ignore[no-any-return]
+    return tables.rates[tables.first_rate[kind] + position]
 
 
 @njit(cache=True)
-def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> float:
+def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> Any:
     """Mirror of SpeedProfile.gain followed by Noise.apply."""
     gain = rate_of(tables, kind, allocation)
     if tables.shape_offset[kind] > 0.0:
@@ -59,7 +59,7 @@ def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: 
 def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     """Mirror of SimExecutor._arrivals and EdgeState._arrive."""
     j = worlds.next_arrival[b]
-    while j < draws.count[d] and draws.arrival[d, j] <= worlds.slot[b]:
+    while j < draws.tasks[d] and draws.arrival[d, j] <= worlds.slot[b]:
         worlds.queue[b, worlds.queue_length[b]] = j
         worlds.queue_length[b] += 1
         j += 1
@@ -80,7 +80,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.starts[b, n] = 0
         for r in range(tables.capacity.shape[1]):
             worlds.free[b, n, r] = tables.capacity[n, r]
-    for j in range(draws.count[b]):
+    for j in range(draws.tasks[b]):
         worlds.cluster[b, j] = -1
         worlds.started[b, j] = -1
         worlds.finished[b, j] = -1
@@ -110,7 +110,7 @@ def start(b: int, j: int, n: int, allocation: Array, worlds: Record) -> None:
 
 
 @njit(cache=True)
-def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> int:
+def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system.
 
     World b plays workload d: the same, but for lookahead.
@@ -300,6 +300,26 @@ def reset_all(tables: Record, draws: Record, worlds: Record, obs: Record) -> Non
 
 
 @njit(cache=True)
+def first_illegal(tables: Record, draws: Record, obs: Record, choice: Array, allocation: Array, done: Array) -> int:
+    """The first world with a choice that is not legal, or -1. Mirrors what EdgeState.commit checks."""
+    for b in range(choice.shape[0]):
+        if done[b]:
+            continue
+        for n in range(choice.shape[1]):
+            place = choice[b, n]
+            if place < 0:
+                continue
+            if place >= obs.task.shape[2] or not obs.startable[b, n, place]:
+                return b
+            kind = draws.type[b, obs.task[b, n, place]]
+            for r in range(allocation.shape[2]):
+                amount = allocation[b, n, r]
+                if amount < tables.minimum[kind, r] or amount > obs.largest[b, n, place, r]:
+                    return b
+    return -1
+
+
+@njit(cache=True)
 def step_all(
     tables: Record,
     draws: Record,
@@ -312,39 +332,27 @@ def step_all(
     cost: Array,
     settled: Array,
     done: Array,
-) -> None:
+) -> int:
     """One turn of every world that is not done; where the round is settled, the slot ends.
 
     ``choice`` (worlds, clusters) is a place in the pending set or -1; ``cost`` gets the tasks in the
-    system where a slot ended and 0 elsewhere. An illegal choice raises ValueError by returning its
-    world in ``done[b] = 2``, before anything of that world changed.
+    system where a slot ended and 0 elsewhere. If any choice is illegal nothing happens anywhere and
+    that world's index is returned, otherwise -1.
     """
-    clusters, amounts = tables.capacity.shape
+    bad = first_illegal(tables, draws, obs, choice, allocation, done)
+    if bad >= 0:
+        return bad
     for b in range(worlds.slot.shape[0]):
         cost[b] = 0
         settled[b] = False
         if done[b]:
             continue
-        legal = True
-        for n in range(clusters):
-            place = choice[b, n]
-            task[n] = -1
-            if place >= 0:
-                if place >= obs.task.shape[2] or not obs.startable[b, n, place]:
-                    legal = False
-                    continue
-                task[n] = obs.task[b, n, place]
-                kind = draws.type[b, task[n]]
-                for r in range(amounts):
-                    amount = allocation[b, n, r]
-                    if amount < tables.minimum[kind, r] or amount > obs.largest[b, n, place, r]:
-                        legal = False
-        if not legal:
-            done[b] = 2
-            continue
+        for n in range(choice.shape[1]):
+            task[n] = obs.task[b, n, choice[b, n]] if choice[b, n] >= 0 else -1
         if play_turn(b, tables, draws, worlds, task, allocation[b], score[b]):
             cost[b] = end_slot(b, b, tables, draws, worlds)
             settled[b] = True
-            if worlds.next_arrival[b] == draws.count[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
-                done[b] = 1
+            if worlds.next_arrival[b] == draws.tasks[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
+                done[b] = True
         observe(b, tables, draws, worlds, obs)
+    return -1

@@ -39,7 +39,7 @@ class Tables(NamedTuple):
 class Draws(NamedTuple):
     """One workload per world, padded to J tasks. B worlds."""
 
-    count: Ints  # (B,) tasks of each world
+    tasks: Ints  # (B,) tasks of each world
     arrival: Ints  # (B, J)
     type: Ints  # (B, J)
     eligible: Bools  # (B, J, N)
@@ -114,7 +114,7 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
 
     clusters = workloads[0].eligible.shape[1]
     return Draws(
-        count=np.array([len(w) for w in workloads], dtype=np.int64),
+        tasks=np.array([len(w) for w in workloads], dtype=np.int64),
         arrival=pad("slot", np.int64),
         type=pad("type", np.int64),
         eligible=pad("eligible", np.bool_, clusters),

@@ -36,7 +36,7 @@ def greedy_round(
 
 
 @njit(cache=True)
-def _overdue(d: int, b: int, draws: Record, worlds: Record) -> int:
+def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
     """Mirror of greedy.overdue: waiting tasks that did not arrive in this very slot."""
     count = worlds.queue_length[b]
     while count > 0 and draws.arrival[d, worlds.queue[b, count - 1]] == worlds.slot[b]:
@@ -45,7 +45,7 @@ def _overdue(d: int, b: int, draws: Record, worlds: Record) -> int:
 
 
 @njit(cache=True)
-def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> int:
+def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of the sort in Greedy.decide: merge the types' queues, each already in order of arrival."""
     length = worlds.queue_length[b]
     kinds = sizes.least_slots.shape[0]
@@ -137,7 +137,7 @@ def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worl
     """Play every world to its end with one greedy: for tuning, and as proof that it mirrors Greedy."""
     for b in range(worlds.slot.shape[0]):
         reset(b, tables, draws, worlds)
-        while worlds.next_arrival[b] < draws.count[b] or worlds.queue_length[b] + worlds.running_count[b] > 0:
+        while worlds.next_arrival[b] < draws.tasks[b] or worlds.queue_length[b] + worlds.running_count[b] > 0:
             greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, worlds)
             end_slot(b, b, tables, draws, worlds)
 

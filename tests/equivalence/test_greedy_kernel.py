@@ -1,0 +1,52 @@
+"""The compiled greedy round must decide exactly as the readable Greedy does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import worlds
+
+from tapfinger.config import load_scenario
+from tapfinger.profiles.options import Options
+from tapfinger.schedulers.greedy import Greedy
+from tapfinger.sim import plan_kernels
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import Plan, make_sizes
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import World, build_world, draw_workload
+
+
+def compare(world: World, seed: int, plan: Plan) -> None:
+    workloads = [draw_workload(world, seed), draw_workload(world, seed + 1)]
+    batch = BatchSim(world, workloads)
+    sizes = make_sizes(Options(world.context(seed)), world.task_types)
+    plan_kernels.play_greedy(batch.tables, sizes, plan, batch.draws, batch.worlds)
+    for b, workload in enumerate(workloads):
+        log: list[object] = []
+        greedy = Greedy(plan.queue_price, plan.patience, plan.max_wait, plan.short_first)
+        run_scheduler(world, greedy, seed, [log.append], workload)
+        assert batch.events(b) == log
+
+
+@pytest.mark.parametrize("name", ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"])
+def test_shipped_scenarios(name: str) -> None:
+    compare(build_world(load_scenario(name, ["tasks=120"])), 5, Plan(2.0, 2.2, 10.0, 1.5))
+
+
+plans = st.builds(
+    Plan,
+    queue_price=st.sampled_from([0.0, 0.5, 2.0, 7.0]),
+    patience=st.sampled_from([1.0, 1.5, 2.2, 6.0]),
+    max_wait=st.sampled_from([1.0, 3.0, 10.0]),
+    short_first=st.sampled_from([0.0, 0.5, 1.5, 9.0, -1.0]),
+    emptiest=st.just(1.0),
+    jitter=st.just(0.0),
+    hold=st.just(0.0),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(worlds(), st.integers(0, 2**20), plans)
+def test_random_scenarios(world: World, seed: int, plan: Plan) -> None:
+    compare(world, seed, plan)

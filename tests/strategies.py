@@ -1,0 +1,50 @@
+"""Hypothesis strategies: random small worlds."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tapfinger.config import parse_scenario
+from tapfinger.workloads.world import World, build_world
+
+amounts = st.integers(1, 3)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> World:
+    """1-4 clusters, 1-3 resources, 1-3 task types, with and without noise; 25 tasks."""
+    names = ["cpu", "gpu", "memory"][: draw(st.integers(1, 3))]
+    types = []
+    for i in range(draw(st.integers(1, 3))):
+        minimum = {n: draw(amounts) for n in names}
+        speed = draw(
+            st.sampled_from(
+                [
+                    {"kind": "constant", "slots": 3},
+                    {"kind": "tanh", "resource": names[-1], "scale": 6, "shape_offset": 1.2},
+                    {"kind": "amdahl", "seconds": 70, "parallel": {names[0]: 0.7}},
+                ]
+            )
+        )
+        maximum = {n: m + draw(st.integers(0, 4)) for n, m in minimum.items()}
+        types.append({"name": f"t{i}", "minimum": minimum, "maximum": maximum, "speed": speed})
+    clusters = [
+        {"name": f"c{i}", "capacity": {n: draw(st.integers(3, 12)) for n in names}}
+        for i in range(draw(st.integers(1, 4)))
+    ]
+    data = {
+        "name": "random",
+        "mode": draw(st.sampled_from(modes)),
+        "tasks": 25,
+        "resources": dict.fromkeys(names, 1.0),
+        "clusters": clusters,
+        "task_types": types,
+        "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([0.5, 2.0, 8.0]))},
+        "eligibility": {"kind": draw(st.sampled_from(["subset", "all"]))},
+        "noise": draw(
+            st.sampled_from(
+                [{"kind": "none"}, {"kind": "additive", "amplitude": 0.1}, {"kind": "relative", "amplitude": 0.3}]
+            )
+        ),
+    }
+    return build_world(parse_scenario(data))
