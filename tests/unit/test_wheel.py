@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -25,19 +25,15 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(folder: Path) -> Path:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, ROOT, cwd=folder)
     (built,) = folder.glob("*.whl")
     return built
 
 
-@pytest.fixture(scope="module")
-def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The console script of an environment that has the wheel, and borrows only its dependencies from ours."""
-    env = tmp_path_factory.mktemp("env")
-    run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env)
+def install(wheel: Path, env: Path) -> Path:
+    """The console script of a new environment that has the wheel, and borrows only its dependencies from ours."""
+    run(sys.executable, "-m", "venv", "--without-pip", env, cwd=wheel.parent)
     python = env / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel, cwd=env)
     # Only now, or pip would find the package already there.
@@ -47,7 +43,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return env / "bin" / "tapfinger"
 
 
-def test_scenarios_types_and_licence_are_inside(wheel: Path) -> None:
+def check_contents(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     for path in (ROOT / "src" / "tapfinger" / "scenarios").glob("*.toml"):
         assert f"tapfinger/scenarios/{path.name}" in inside
@@ -56,10 +52,16 @@ def test_scenarios_types_and_licence_are_inside(wheel: Path) -> None:
     assert not [name for name in inside if name.endswith((".pyc", ".nbc", ".nbi")) or name.startswith("tests")]
 
 
-def test_scenarios_are_listed(program: Path, tmp_path: Path) -> None:
-    assert "synthetic-3" in run(program, "scenarios", cwd=tmp_path)
-
-
-def test_compare_runs_from_an_empty_directory(program: Path, tmp_path: Path) -> None:
-    run(program, "compare", "synthetic-3", "--schedulers", "min", "--seeds", "0:2", "--json", "out.json", cwd=tmp_path)
-    assert '"per_seed"' in (tmp_path / "out.json").read_text()
+@pytest.mark.slow
+def test_the_wheel_holds_everything_and_runs_from_an_empty_directory(tmp_path: Path) -> None:
+    # One test, so that two workers do not build the same wheel.
+    wheel = build_wheel(tmp_path)
+    check_contents(wheel)
+    program = install(wheel, tmp_path / "env")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "synthetic-3" in run(program, "scenarios", cwd=empty)
+    run(program, "compare", "synthetic-3", "--schedulers", "min", "--seeds", "0:2", "--json", "out.json", cwd=empty)
+    results = json.loads((empty / "out.json").read_text())
+    assert results["seeds"] == [0, 1]
+    assert len(results["schedulers"]["min"]["per_seed"]) == 2
