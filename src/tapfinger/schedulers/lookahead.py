@@ -57,6 +57,9 @@ _MICROSECONDS_PER_PAIR = 0.05
 _POOL = 512
 _RATE_MEMORY = 0.99
 
+#: Many plans turn out alike: this many times as many are tried as are wanted.
+_TRIES = 4
+
 #: Plans that survive the first quarter of the futures.
 _FINALISTS = 4
 
@@ -69,8 +72,8 @@ class Lookahead:
     def __init__(
         self,
         budget_ms: float = 20.0,
-        plans: int = 44,
-        futures: int = 64,
+        plans: int = 80,
+        futures: int = 32,
         horizon: int | None = None,
         caution: float = 1.0,
     ) -> None:
@@ -98,6 +101,18 @@ class Lookahead:
         self._horizon = self._fixed_horizon or int(np.clip(round(5 * self._sizes.least_slots.mean()), 8, 40))
         self._rng = np.random.default_rng(context.seed)
         self._seen = _Seen(len(types), self._clusters)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile (or load) the kernels now: the first decision must not pay for it."""
+        row = np.zeros((1, 1), dtype=np.int64)
+        nowhere = np.zeros((1, 1, self._clusters), dtype=np.bool_)
+        draws = Draws(row[0], row, row, nowhere, np.zeros((1, 1), dtype=np.uint64))
+        now, after = self._arrays(1, 1), self._arrays(1, 1)
+        table, keys = np.array([BASE], dtype=np.float64), np.zeros(1, dtype=np.uint64)
+        plan_kernels.first_moves(self._tables, self._sizes, table, keys, draws, now, after)
+        first = np.zeros(1, dtype=np.int64)
+        plan_kernels.roll_out(self._tables, self._sizes, table[0], 1, after, first, 0, 1, draws, now, np.zeros((1, 1)))
 
     # ------------------------------------------------------------------ deciding
 
@@ -113,7 +128,7 @@ class Lookahead:
         now = self._arrays(1, len(known))
         self._fill(now, snapshot, running)
         after = self._play_first_moves(plans, draws, now, len(known))
-        unique = _first_of_each(after, len(known))
+        unique = _first_of_each(after, len(known))[:plans]
         best = self._best(unique, after, draws, futures) if len(unique) > 1 else 0
         return _read(after, best, known, len(running))
 
@@ -137,11 +152,12 @@ class Lookahead:
     def _play_first_moves(self, plans: int, draws: Draws, now: Worlds, known: int) -> Worlds:
         """Every plan's round, played from the present state."""
         chosen = [BASE, *VARIANTS]
-        while len(chosen) < plans:
+        tries = plans if plans <= len(chosen) else _TRIES * plans
+        while len(chosen) < tries:
             chosen.append(RANDOMISED[len(chosen) % len(RANDOMISED)])
-        table = np.array(chosen[:plans], dtype=np.float64)
-        keys = self._rng.integers(0, 2**64, size=plans, dtype=np.uint64)
-        after = self._arrays(plans, known)
+        table = np.array(chosen[:tries], dtype=np.float64)
+        keys = self._rng.integers(0, 2**64, size=tries, dtype=np.uint64)
+        after = self._arrays(tries, known)
         plan_kernels.first_moves(self._tables, self._sizes, table, keys, draws, now, after)
         return after
 

@@ -17,6 +17,9 @@ from tapfinger.sim.layout import Plan
 Array = Any
 Record = Any
 
+# A literal 0 as an argument would have numba compile the called function once more, for that literal.
+_ZERO = np.int64(0)
+
 
 @njit(cache=True)
 def greedy_round(
@@ -54,9 +57,9 @@ def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: R
             worlds.order[b, i] = worlds.queue[b, i]
         return length
     for t in range(kinds):
-        worlds.head[b, t] = _next_of_type(d, b, t, 0, length, draws, worlds)
+        worlds.head[b, t] = _next_of_type(d, b, t, _ZERO, length, draws, worlds)
     for i in range(length):
-        best, best_key = -1, math.inf
+        best, best_key = _ZERO, math.inf
         for t in range(kinds):
             place = worlds.head[b, t]
             if place < length:
@@ -183,8 +186,8 @@ def first_moves(
 ) -> None:
     """World p of ``after`` gets the state once plan p has been played in world 0 of ``now``."""
     for p in range(plans.shape[0]):
-        copy_world(now, 0, after, p)
-        greedy_round(0, p, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
+        copy_world(now, _ZERO, after, p)
+        greedy_round(_ZERO, p, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
 
 
 @njit(cache=True)
@@ -209,12 +212,12 @@ def roll_out(
     greedy = plan_of(base)
     for future in range(first, last):
         for p in chosen:
-            copy_world(after, p, worlds, 0)
+            copy_world(after, p, worlds, _ZERO)
             total = 0.0
             for step in range(horizon):
                 if step > 0:
-                    greedy_round(future, 0, tables, sizes, greedy, np.uint64(0), draws, worlds)
-                total += end_slot(future, 0, tables, draws, worlds)
+                    greedy_round(future, _ZERO, tables, sizes, greedy, np.uint64(0), draws, worlds)
+                total += end_slot(future, _ZERO, tables, draws, worlds)
             cost[p, future] = total + _still_to_run(future, tables, sizes, draws, worlds)
 
 
