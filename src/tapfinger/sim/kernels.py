@@ -62,6 +62,8 @@ def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     while j < draws.tasks[d] and draws.arrival[d, j] <= worlds.slot[b]:
         worlds.queue[b, worlds.queue_length[b]] = j
         worlds.queue_length[b] += 1
+        for n in range(worlds.waiting.shape[1]):
+            worlds.waiting[b, n] += draws.eligible[d, j, n]
         j += 1
     worlds.next_arrival[b] = j
 
@@ -78,6 +80,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     worlds.conflicts[b] = 0
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
+        worlds.waiting[b, n] = 0
         for r in range(tables.capacity.shape[1]):
             worlds.free[b, n, r] = tables.capacity[n, r]
     for j in range(draws.tasks[b]):
@@ -90,7 +93,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
 
 
 @njit(cache=True)
-def start(b: int, j: int, n: int, allocation: Array, worlds: Record) -> None:
+def start(d: int, b: int, j: int, n: int, allocation: Array, draws: Record, worlds: Record) -> None:
     """Mirror of EdgeState.commit for one placement; the caller has checked that it is legal."""
     length = worlds.queue_length[b]
     place = 0
@@ -99,6 +102,8 @@ def start(b: int, j: int, n: int, allocation: Array, worlds: Record) -> None:
     for i in range(place, length - 1):
         worlds.queue[b, i] = worlds.queue[b, i + 1]
     worlds.queue_length[b] = length - 1
+    for m in range(worlds.waiting.shape[1]):
+        worlds.waiting[b, m] -= draws.eligible[d, j, m]
     worlds.running[b, worlds.running_count[b]] = j
     worlds.running_count[b] += 1
     worlds.cluster[b, j] = n
@@ -188,7 +193,7 @@ def play_turn(
                 worlds.conflicts[b] += 1
     for n in range(clusters):
         if worlds.granted[b, n]:
-            start(b, task[n], n, allocation[n], worlds)
+            start(b, b, task[n], n, allocation[n], draws, worlds)
     worlds.turn[b] += 1
     return void or tables.max_starts == 1
 
@@ -226,25 +231,29 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     clusters, amounts = tables.capacity.shape
     kinds = tables.minimum.shape[0]
     size = obs.task.shape[2]
-    obs.cluster_features[b] = 0.0
     obs.pending_features[b] = 0.0
     obs.task[b] = -1
     obs.node[b] = -1
     obs.startable[b] = False
     obs.largest[b] = 0
-    obs.waiting[b] = 0
     nodes = 0
+    filled = 0  # places filled in all pending sets together
+    wanted = 0
+    for n in range(clusters):
+        obs.waiting[b, n] = 0
+        wanted += min(size, worlds.waiting[b, n])
     for i in range(worlds.queue_length[b]):
+        if filled == wanted:
+            break
         j = worlds.queue[b, i]
         kind = draws.type[b, j]
         node = -1
         for n in range(clusters):
-            if not draws.eligible[b, j, n]:
-                continue
             place = obs.waiting[b, n]
-            obs.waiting[b, n] += 1
-            if place >= size:
+            if place >= size or not draws.eligible[b, j, n]:
                 continue
+            obs.waiting[b, n] += 1
+            filled += 1
             if node < 0:
                 node = nodes
                 nodes += 1
@@ -262,7 +271,8 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     for n in range(clusters):
         for r in range(amounts):
             obs.cluster_features[b, n, r] = worlds.free[b, n, r]
-        obs.cluster_features[b, n, amounts] = max(0, obs.waiting[b, n] - size)
+        obs.waiting[b, n] = worlds.waiting[b, n]
+        obs.cluster_features[b, n, amounts] = max(0, worlds.waiting[b, n] - size)
     _observe_running(b, tables, draws, worlds, obs)
 
 

@@ -56,6 +56,7 @@ class Worlds(NamedTuple):
     queue_length: Ints  # (B,)
     running: Ints  # (B, J) ids of running tasks, in order of placement
     running_count: Ints  # (B,)
+    waiting: Ints  # (B, N) waiting tasks that may run on the cluster
     free: Ints  # (B, N, R)
     starts: Ints  # (B, N) in this slot
     granted: Bools  # (B, N) who got the task it wanted in the last turn
@@ -137,6 +138,7 @@ def empty_worlds(batch: int, tasks: int, tables: Tables) -> Worlds:
         queue_length=ints(),
         running=ints(tasks),
         running_count=ints(),
+        waiting=ints(clusters),
         free=ints(clusters, resources),
         starts=ints(clusters),
         granted=np.zeros((batch, clusters), dtype=np.bool_),

@@ -35,7 +35,7 @@ def greedy_round(
         j = worlds.order[b, i]
         option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
         if option >= 0:
-            start(b, j, n, sizes.allocation[option], worlds)
+            start(d, b, j, n, sizes.allocation[option], draws, worlds)
 
 
 @njit(cache=True)
