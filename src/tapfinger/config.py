@@ -257,6 +257,8 @@ def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
     for override in overrides:
+        if override.startswith("resources."):  # one more resource, not instead of the default ones
+            data.setdefault("resources", dict(Scenario.model_fields["resources"].default))
         _override(data, override)
     return parse_scenario(data, source, directory)
 

@@ -268,3 +268,16 @@ def test_overrides_by_key_name_and_index() -> None:
 def test_bad_overrides_are_explained(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         overridden(override)
+
+
+def test_a_resource_can_be_added_by_override() -> None:
+    scenario = load_scenario(
+        "multi-3",
+        [
+            "resources.memory=4",
+            "clusters.edge.capacity.memory=64",
+            "task_types.sensitive.minimum.memory=8",
+            "task_types.insensitive.minimum.memory=4",
+        ],
+    )
+    assert scenario.resources == {"cpu": 1.0, "gpu": 1.0, "memory": 4.0}

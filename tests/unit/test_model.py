@@ -31,9 +31,17 @@ def test_resources_add_and_subtract_amount_by_amount() -> None:
 
 
 def test_resources_of_different_length_do_not_mix() -> None:
-    for operation in (R([1, 2]).__add__, R([1, 2]).__sub__, R([1, 2]).fits, R([1, 2]).at_most, R([1, 2]).copies_of):
+    for operation in (R([1, 2]).__add__, R([1, 2]).__sub__, R([1, 2]).at_most, R([1, 2]).copies_of):
         with pytest.raises(ValueError, match="zip"):
             operation(R([1]))
+
+
+def test_roles_are_found_by_name_or_else_by_place() -> None:
+    roles = [
+        (ResourceTypes(names, (1.0,) * len(names)).accelerator, ResourceTypes(names, (1.0,) * len(names)).processor)
+        for names in (("cpu", "gpu"), ("gpu", "cpu"), ("cpu", "gpu", "memory"), ("core", "npu"), ("unit",))
+    ]
+    assert roles == [(1, 0), (0, 1), (1, 0), (1, 0), (0, 0)]
 
 
 def test_fits_needs_every_amount() -> None:

@@ -77,7 +77,7 @@ def test_least_squares_drops_a_column_that_would_be_negative():
 
 def test_fit_recovers_known_coefficients_on_the_right_axes():
     truth = SpeedModel(a=9000, b=2000, c=1500, d=100, e=40)
-    fitted = fit_speed(table_type(truth.slots, (2, 1), (12, 8)), NO_NOISE)
+    fitted = fit_speed(table_type(truth.slots, (2, 1), (12, 8)), NO_NOISE, ResourceTypes())
     for name in ("a", "b", "c", "d", "e"):
         assert getattr(fitted, name) == pytest.approx(getattr(truth, name), rel=0.01), name
     # 2 cpus with 8 gpus is far from 8 cpus with 2 gpus: swapped axes would show here.
@@ -87,25 +87,25 @@ def test_fit_recovers_known_coefficients_on_the_right_axes():
 
 
 def test_fit_of_a_constant_profile_is_constant():
-    fitted = fit_speed(STEADY, NO_NOISE)
+    fitted = fit_speed(STEADY, NO_NOISE, ResourceTypes())
     assert fitted.slots(2, 1) == pytest.approx(4)
     assert fitted.slots(16, 16) == pytest.approx(4)
 
 
 def test_fit_uses_first_and_last_resource_and_leaves_the_middle_at_its_minimum():
     three = table_type(lambda p, memory, w: 900 / w + 50 * w / p + 10000 * (memory - 4), (1, 4, 1), (6, 8, 6))
-    fitted = fit_speed(three, NO_NOISE)
+    fitted = fit_speed(three, NO_NOISE, ResourceTypes(("cpu", "memory", "gpu"), (1.0, 1.0, 1.0)))
     assert fitted.slots(3, 2) == pytest.approx(900 / 2 + 50 * 2 / 3, rel=0.01)
 
 
 def test_fit_with_one_resource_has_no_p_terms():
-    fitted = fit_speed(table_type(lambda w: 900 / w + 30, (1,), (8,)), NO_NOISE)
+    fitted = fit_speed(table_type(lambda w: 900 / w + 30, (1,), (8,)), NO_NOISE, ResourceTypes(("gpu",), (1.0,)))
     assert (fitted.c, fitted.e) == (0, 0)
     assert fitted.slots(5, 5) == pytest.approx(210, rel=0.01)
 
 
 def test_fit_survives_a_minimum_of_zero():
-    fitted = fit_speed(table_type(lambda p, w: 600 / (w + 1) + p, (1, 0), (4, 4)), NO_NOISE)
+    fitted = fit_speed(table_type(lambda p, w: 600 / (w + 1) + p, (1, 0), (4, 4)), NO_NOISE, ResourceTypes())
     assert np.isfinite(fitted.slots(1, 0))
     assert fitted.slots(1, 0) > fitted.slots(1, 1) > fitted.slots(1, 4)
 

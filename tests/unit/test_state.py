@@ -95,7 +95,7 @@ def test_two_tasks_can_swap_their_sizes_on_a_full_cluster() -> None:
 # --------------------------------------------------------------- age and time
 
 
-def test_only_running_tasks_age_and_service_counts_the_last_resource() -> None:
+def test_only_running_tasks_age_and_service_adds_up() -> None:
     state = make_state((16, 16))
     running(state, make_task(0), 0, 4, 3)
     running(state, make_task(1), 0, 4, 2)
@@ -103,8 +103,8 @@ def test_only_running_tasks_age_and_service_counts_the_last_resource() -> None:
     state.end_slot({0: 0.25})
     state.end_slot({})
     cluster = state.snapshot().clusters[0]
-    assert [(t.elapsed, t.service, t.progress) for t in cluster.running] == [(2, 6, 0.25)]
-    assert [(t.elapsed, t.service, t.progress) for t in cluster.paused] == [(0, 0, None)]
+    assert [(t.elapsed, t.service, t.progress) for t in cluster.running] == [(2, (8, 6), 0.25)]
+    assert [(t.elapsed, t.service, t.progress) for t in cluster.paused] == [(0, None, None)]
     assert (state.slot, state.turn) == (2, 0)
 
 

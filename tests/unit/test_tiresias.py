@@ -38,10 +38,10 @@ def test_the_threshold_is_the_lower_median_of_service_at_minimum():
     quick = constant_type((2, 1), (4, 4), 4, "quick")  # 4 slots x 1 gpu
     wide = constant_type((2, 3), (4, 4), 5, "wide")  # 5 slots x 3 gpus = 15
     slow = constant_type((2, 1), (4, 4), 40, "slow")  # 40
-    assert median_service((quick, slow), NO_NOISE) == 4
-    assert median_service((slow, wide, quick), NO_NOISE) == 15
+    assert median_service((quick, slow), NO_NOISE, 1) == 4
+    assert median_service((slow, wide, quick), NO_NOISE, 1) == 15
     heavy = dataclasses.replace(slow, weight=3.0)  # 3 of 5 tasks need 40
-    assert median_service((quick, wide, heavy), NO_NOISE) == 40
+    assert median_service((quick, wide, heavy), NO_NOISE, 1) == 40
 
 
 # -------------------------------------------------------------------------------------------- preemption

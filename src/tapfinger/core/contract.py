@@ -52,8 +52,8 @@ class TaskView:
     allocation: Resources | None = None
     #: Slots it has run so far, at any size.
     elapsed: int = 0
-    #: Slots it has run times what it held of the last resource (GPU service, for Tiresias).
-    service: int = 0
+    #: What it has been served: slots run times amounts held, of each resource; None before it runs.
+    service: Resources | None = None
     #: Progress in [0, 1) as last reported by the task; None if it does not report.
     progress: float | None = None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import le
 
 from tapfinger.errors import ConfigError
 
@@ -31,10 +32,7 @@ class Resources(tuple[int, ...]):
 
     def fits(self, within: tuple[int, ...]) -> bool:
         """Whether every amount is at most the one in ``within``."""
-        for mine, other in zip(self, within, strict=True):  # noqa: SIM110 - half the time of all()
-            if mine > other:
-                return False
-        return True
+        return all(map(le, self, within))  # the hottest line of a run: a loop takes twice as long
 
     def __add__(self, other: tuple[int, ...]) -> Resources:  # type: ignore[override]
         """Amount by amount, not tuple concatenation."""
@@ -66,6 +64,18 @@ class ResourceTypes:
     names: tuple[str, ...] = ("cpu", "gpu")
     #: How much of the natural quantity one unit is, for example 4 for memory handed out in 4 GiB steps.
     units: tuple[float, ...] = (1.0, 1.0)
+
+    @property
+    def accelerator(self) -> int:
+        """Position of the resource that speeds tasks up most: gpu, or the last where there is none of that name."""
+        return self.names.index("gpu") if "gpu" in self.names else len(self.names) - 1
+
+    @property
+    def processor(self) -> int:
+        """Position of the resource that feeds it: cpu, or the first other one; the only one if there is but one."""
+        if "cpu" in self.names:
+            return self.names.index("cpu")
+        return next((r for r in range(len(self.names)) if r != self.accelerator), 0)
 
     def parse(self, amounts: Mapping[str, float], where: str) -> Resources:
         """Natural quantities by name -> counts of units; every name must be given, none extra."""

@@ -43,7 +43,7 @@ class _Held:
     allocation: Resources
     phase: Phase
     elapsed: int = 0
-    service: int = 0
+    service: Resources | None = None
     progress: float | None = None
 
     def view(self) -> TaskView:
@@ -279,7 +279,7 @@ class EdgeState:
         for held in self._held.values():
             if held.phase is Phase.RUNNING:
                 held.elapsed += 1
-                held.service += held.allocation[-1]
+                held.service = held.allocation if held.service is None else held.service + held.allocation
         for task, reported in progress.items():
             if task in self._held:
                 self._held[task].progress = reported

@@ -1,12 +1,13 @@
 """Optimus (Peng et al., EuroSys 2018): a fitted speed model, and single units to the largest marginal gain.
 
-The first resource plays the parameter servers' part p, the last one the workers' part w (cpu and
-gpu in the paper's scenarios); any further resource stays at its minimum.
+The cpu plays the parameter servers' part p, the gpu the workers' part w (where there is none of that
+name, the first and the last resource); any further resource stays at its minimum.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -26,7 +27,7 @@ from tapfinger.core.contract import (
     Snapshot,
     TaskView,
 )
-from tapfinger.core.model import Noise, Resources, TaskType
+from tapfinger.core.model import Noise, Resources, ResourceTypes, TaskType
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
 from tapfinger.schedulers.rooms import Rooms
@@ -53,27 +54,34 @@ class SpeedModel:
     c: float
     d: float
     e: float
+    #: Positions of w and p among the resources.
+    worker: int = 1
+    processor: int = 0
+
+    def duration(self, amounts: Sequence[int]) -> float:
+        """Modelled duration under an allocation."""
+        return self.slots(amounts[self.processor], amounts[self.worker])
 
     def slots(self, p: float, w: float) -> float:
-        """Modelled duration with p of the first and w of the last resource."""
+        """Modelled duration with p processors and w workers."""
         p, w = p or HALF_UNIT, w or HALF_UNIT
         return self.a / w + self.b + self.c * w / p + self.d * w + self.e * p
 
 
-def fit_speed(task_type: TaskType, noise: Noise) -> SpeedModel:
+def fit_speed(task_type: TaskType, noise: Noise, resources: ResourceTypes) -> SpeedModel:
     """Fit the model to the durations of the type's feasible allocations, errors counted relative to the duration."""
-    profile = task_type.profile
-    last = len(profile.extent) - 1
-    # (p, w): the plane of the table in which all resources between first and last are at their minimum.
+    profile, (worker, processor) = task_type.profile, (resources.accelerator, resources.processor)
+    alone = worker == processor  # a single resource: there is no p, and its terms must not compete with those of w
     table = mean_slots(profile, noise).reshape(profile.extent)
-    plane = table.reshape(table.shape[0], -1, table.shape[-1])[:, 0, :] if last else table[None, :]
-    amount = [np.maximum(np.arange(profile.minimum[r], profile.maximum[r] + 1), HALF_UNIT) for r in (0, last)]
-    # With a single resource there is no p: its terms must not compete with those of w.
-    p, w = np.meshgrid(amount[0] if last else [np.inf], amount[1], indexing="ij")
-    zero = np.zeros_like(w)
-    terms = (1.0 / w, np.ones_like(w), w / p, w, p if last else zero)
+    # The plane of the table in which all other resources are at their minimum; (p, w).
+    plane = table[tuple(slice(None) if r in (worker, processor) else 0 for r in range(table.ndim))]
+    plane = plane[None, :] if alone else plane if processor < worker else plane.T
+    amount = [np.maximum(np.arange(profile.minimum[r], profile.maximum[r] + 1), HALF_UNIT) for r in (processor, worker)]
+    p, w = np.meshgrid([np.inf] if alone else amount[0], amount[1], indexing="ij")
+    terms = (1.0 / w, np.ones_like(w), w / p, w, np.zeros_like(w) if alone else p)
     matrix = np.stack([(term / plane).ravel() for term in terms], axis=1)  # (cells, 5)
-    return SpeedModel(*nonnegative_least_squares(matrix, np.ones(len(matrix))).tolist())
+    a, b, c, d, e = nonnegative_least_squares(matrix, np.ones(len(matrix))).tolist()
+    return SpeedModel(a, b, c, d, e, worker, processor)
 
 
 def nonnegative_least_squares(
@@ -124,9 +132,9 @@ class _Share:
         amounts = self.amounts
         if amounts[resource] >= self.maximum[resource]:
             return 0.0
-        now = self.model.slots(amounts[0], amounts[-1])
+        now = self.model.duration(amounts)
         amounts[resource] += 1
-        then = self.model.slots(amounts[0], amounts[-1])
+        then = self.model.duration(amounts)
         amounts[resource] -= 1
         return self.remaining * (now - then) / (amounts[resource] or HALF_UNIT)
 
@@ -134,13 +142,11 @@ class _Share:
 def hand_out(shares: list[_Share], room: Resources) -> None:
     """Give single units to the largest gain until nothing is left or nothing gains; ties to the older share."""
     left = list(room)
-    last = len(left) - 1
-    roles = (last, 0) if last else (0,)
     heap: list[tuple[float, int, int, int]] = []  # (-gain, share, resource, stamp)
 
     def offer(index: int) -> None:
         share = shares[index]
-        for resource in roles:
+        for resource in {share.model.worker: None, share.model.processor: None}:  # in this order, each once
             gain = share.gain(resource) if left[resource] else 0.0
             if gain > NO_GAIN:
                 heapq.heappush(heap, (-gain, index, resource, share.stamp))
@@ -188,7 +194,7 @@ class Optimus:
     def reset(self, context: SchedulerContext) -> None:
         """Fit one model per task type."""
         self._types = context.task_types
-        self._models = {t.name: fit_speed(t, context.noise) for t in context.task_types}
+        self._models = {t.name: fit_speed(t, context.noise, context.resources) for t in context.task_types}
         self._rng = np.random.default_rng(context.seed)
         self._single = context.mode is Mode.SINGLE
 
@@ -272,7 +278,7 @@ class Optimus:
         done = task.progress
         if done is None:  # not reported: as if it had always had what it has
             held = task.allocation
-            done = task.elapsed / model.slots(held[0], held[-1]) if held else 0.0
+            done = task.elapsed / model.duration(held) if held else 0.0
         return _Share(task, model, max(LEAST_REMAINING, 1.0 - done))
 
 

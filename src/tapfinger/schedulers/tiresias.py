@@ -24,13 +24,13 @@ from tapfinger.profiles.durations import mean_slots
 from tapfinger.schedulers.rooms import Rooms
 
 
-def median_service(task_types: Iterable[TaskType], noise: Noise) -> float:
-    """Median over tasks of the service (slots x last resource) that a task needs at its minimum allocation.
+def median_service(task_types: Iterable[TaskType], noise: Noise, accelerator: int) -> float:
+    """Median over tasks of the service (slots x GPUs) that a task needs at its minimum allocation.
 
     The lower median: the least service that suffices for half of the tasks. Of two equally frequent
     types it is the smaller one's need, so that the threshold tells them apart.
     """
-    needs = sorted((float(mean_slots(t.profile, noise)[0]) * t.minimum[-1], t.weight) for t in task_types)
+    needs = sorted((float(mean_slots(t.profile, noise)[0]) * t.minimum[accelerator], t.weight) for t in task_types)
     half = sum(weight for _, weight in needs) / 2.0
     enough = 0.0
     for need, weight in needs:
@@ -64,8 +64,12 @@ class Tiresias:
     def reset(self, context: SchedulerContext) -> None:
         """Find the threshold; forget who started when."""
         self._types = context.task_types
-        given = self._given_threshold
-        self._threshold = given if given is not None else median_service(context.task_types, context.noise)
+        self._accelerator = context.resources.accelerator
+        self._threshold = (
+            self._given_threshold
+            if self._given_threshold is not None
+            else median_service(context.task_types, context.noise, self._accelerator)
+        )
         self._started: dict[int, int] = {}
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -100,7 +104,8 @@ class Tiresias:
         tasks.sort(key=lambda t: (self._started.get(t.id, t.arrival), t.id))
         queues: tuple[list[TaskView], list[TaskView]] = ([], [])
         for task in tasks:
-            queues[task.service > self._threshold].append(task)
+            attained = task.service[self._accelerator] if task.service else 0
+            queues[attained > self._threshold].append(task)
         return queues
 
     def _remember(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:

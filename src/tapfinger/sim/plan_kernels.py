@@ -18,7 +18,7 @@ Array = Any
 Record = Any
 
 # A literal 0 as an argument would have numba compile the called function once more, for that literal.
-_ZERO = np.int64(0)
+_ZERO: Any = np.int64(0)
 
 
 @njit(cache=True)

@@ -1,0 +1,196 @@
+"""How fast things are: simulators, start-up, warm-up, and growth with the size of the site."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from tapfinger.config import load_scenario
+from tapfinger.core.contract import Decision, SchedulerContext, Snapshot
+from tapfinger.registry import create
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world, draw_workload
+
+#: What the published implementation does on the same kind of machine, env-steps per second.
+PUBLISHED = 1_500
+
+#: Scale of the growth curve: clusters, tasks.
+SCALE = ((3, 3_000), (10, 10_000), (30, 30_000), (100, 100_000))
+
+
+class _Counted:
+    """A scheduler that counts its turns: one turn is one env-step."""
+
+    one_shot = False
+
+    def __init__(self) -> None:
+        self._inner = create("scheduler", "min", {})
+        self.turns = 0
+
+    def reset(self, context: SchedulerContext) -> None:
+        self._inner.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        self.turns += 1
+        decision: Decision = self._inner.decide(snapshot)
+        return decision
+
+
+def _best(run: Callable[[], float], times: int = 3) -> float:
+    """The best of several: the machine is shared, and interference only ever slows down."""
+    return max(run() for _ in range(times))
+
+
+def readable(name: str, seeds: int = 20) -> float:
+    """Env-steps per second of session, simulator and Min, one thread."""
+    world = build_world(load_scenario(name))
+    workloads = [draw_workload(world, seed) for seed in range(seeds)]
+
+    def run() -> float:
+        counted = _Counted()
+        begin = time.perf_counter()
+        for seed, workload in enumerate(workloads):
+            run_scheduler(world, counted, seed, workload=workload)
+        return counted.turns / (time.perf_counter() - begin)
+
+    return _best(run)
+
+
+def batched(name: str, worlds: int = 128, steps: int = 500) -> float:
+    """Env-steps per second of the batched simulator, masks and features included, one thread."""
+    world = build_world(load_scenario(name))
+    sim = BatchSim(world, [draw_workload(world, seed) for seed in range(worlds)])
+    minimum = sim.tables.minimum[sim.draws.type]  # (B, J, R)
+    score = np.ones((worlds, len(world.clusters)))
+    rows = np.arange(worlds)[:, None]
+
+    def run() -> float:
+        spent, count = 0.0, 0
+        for _ in range(steps):
+            obs = sim.observations
+            place = obs.startable.argmax(axis=2)
+            choice = np.where(obs.startable.any(axis=2), place, -1)
+            wanted = np.maximum(np.take_along_axis(obs.task, place[..., None], axis=2)[..., 0], 0)
+            allocation = minimum[rows, wanted]
+            count += int((~sim.done).sum())
+            begin = time.perf_counter()
+            sim.step(choice, allocation, score)
+            spent += time.perf_counter() - begin
+            if sim.done.any():
+                sim.restart(sim.done)
+        return count / spent
+
+    run()
+    return _best(run)
+
+
+def _seconds(code: str, **environment: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL
+    )
+    return time.perf_counter() - begin
+
+
+def start_up() -> dict[str, float]:
+    """Seconds for the things a newcomer does first."""
+    warm_batch = (
+        "from tapfinger.config import load_scenario as l; from tapfinger.workloads.world import *;"
+        "from tapfinger.sim.batch import BatchSim; import numpy as np;"
+        "w=build_world(l('multi-3')); b=BatchSim(w,[draw_workload(w,0)]);"
+        "b.step(np.full((1,3),-1),np.zeros((1,3,2),dtype=np.int64),np.ones((1,3)))"
+    )
+    warm_lookahead = (
+        "from tapfinger.config import load_scenario as l; from tapfinger.workloads.world import build_world;"
+        "from tapfinger.schedulers.lookahead import Lookahead; Lookahead().reset(build_world(l('multi-3')).context(0))"
+    )
+    found = {
+        "`import tapfinger`": min(_seconds("import tapfinger") for _ in range(3)),
+        "`tapfinger --help`": min(
+            _seconds("import sys; sys.argv=['tapfinger','--help']; import tapfinger.cli as c; c.main()")
+            for _ in range(3)
+        ),
+    }
+    for label, code in (("batched simulator", warm_batch), ("lookahead", warm_lookahead)):
+        with tempfile.TemporaryDirectory() as cache:
+            found[f"first step of the {label}, cold cache"] = _seconds(code, NUMBA_CACHE_DIR=cache)
+            found[f"first step of the {label}, warm cache"] = _seconds(code, NUMBA_CACHE_DIR=cache)
+    return found
+
+
+#: Runs in a process of its own, so that its peak memory is its own.
+_GROWTH = """
+import sys, time
+from tapfinger.config import load_scenario
+from tapfinger.registry import create
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world, draw_workload
+n, tasks = int(sys.argv[1]), int(sys.argv[2])
+world = build_world(load_scenario("multi-3", [f"clusters.edge.count={n}", f"tasks={tasks}", f"arrivals.rate={n}"]))
+workload = draw_workload(world, 0)
+peak = [0]
+def watch(session): peak[0] = max(peak[0], session.state.tasks_in_system)
+begin = time.perf_counter()
+totals = run_scheduler(world, create("scheduler", "greedy", {}), 0, workload=workload, observe=watch)
+seconds = time.perf_counter() - begin
+memory = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
+print(seconds, totals.total_completion_time / totals.tasks, peak[0], int(memory) / 1024)
+"""
+
+
+def growth() -> list[tuple[int, int, float, float, int, float]]:
+    """(clusters, tasks, seconds, mean completion, most tasks in system, peak MB) of a Greedy run at equal load."""
+    rows = []
+    for clusters, tasks in SCALE:
+        print(f"greedy on {clusters} clusters, {tasks} tasks", flush=True)
+        out = subprocess.run(
+            [sys.executable, "-c", _GROWTH, str(clusters), str(tasks)], check=True, capture_output=True, text=True
+        ).stdout.split()
+        rows.append((clusters, tasks, float(out[0]), float(out[1]), int(out[2]), float(out[3])))
+    return rows
+
+
+def report() -> list[str]:
+    """The section of BENCHMARKS.md."""
+    lines = [
+        "## Speed",
+        "",
+        "One thread. A step is one turn of one world.",
+        "",
+        "| what | steps/s | against |",
+        "|---|---|---|",
+    ]
+    for name in ("synthetic-3", "multi-3"):
+        print(f"readable simulator on {name}", flush=True)
+        rate = readable(name)
+        lines.append(
+            f"| readable simulator with Min, {name} | {rate:,.0f} | "
+            f"{rate / PUBLISHED:.1f} x the published {PUBLISHED:,} |"
+        )
+    for name in ("multi-3", "hetero-6", "synthetic-3"):
+        print(f"batched simulator on {name}", flush=True)
+        rate = batched(name)
+        bar = " (to reach: 300,000)" if name == "multi-3" else ""
+        lines.append(f"| batched simulator, 128 worlds, masks and features, {name} | {rate:,.0f} |{bar} |")
+    lines += ["", "### Start-up", "", "| what | seconds |", "|---|---|"]
+    print("start-up", flush=True)
+    lines += [f"| {what} | {seconds:.2f} |" for what, seconds in start_up().items()]
+    lines += [
+        "",
+        "### Growth",
+        "",
+        "One Greedy run at equal load per cluster (multi-3 with more clusters, one task per cluster and slot).",
+        "Memory is the process's peak, the drawn workload (one byte per task and cluster) included.",
+        "",
+        "| clusters | tasks | seconds | mean completion | most tasks in system | peak MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [f"| {n} | {t:,} | {s:.1f} | {m:.2f} | {k} | {mb:.0f} |" for n, t, s, m, k, mb in growth()]
+    return lines
