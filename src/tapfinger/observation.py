@@ -41,6 +41,8 @@ class GraphObs:
     largest: npt.NDArray[np.int64]
     #: (N,) length of the cluster's queue.
     waiting: npt.NDArray[np.int64]
+    #: (M,) slots each pending node has waited; not part of the paper's state.
+    age: npt.NDArray[np.int64]
 
 
 class Observer:
@@ -74,6 +76,7 @@ class Observer:
             startable=np.zeros((n_clusters, size), dtype=np.bool_),
             largest=np.zeros((n_clusters, size, amounts), dtype=np.int64),
             waiting=np.zeros(n_clusters, dtype=np.int64),
+            age=np.zeros(n_clusters * size, dtype=np.int64),
         )
         self._pending(snapshot, obs)
         for n, cluster in enumerate(snapshot.clusters):
@@ -99,6 +102,7 @@ class Observer:
                 if node < 0:
                     node, nodes = nodes, nodes + 1
                     obs.pending_features[node] = self._rows[task.type.name]
+                    obs.age[node] = snapshot.slot - task.arrival
                 obs.task[n, place] = task.id
                 obs.node[n, place] = node
                 cluster = snapshot.clusters[n]

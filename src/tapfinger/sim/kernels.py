@@ -260,6 +260,7 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
                 for r in range(amounts):
                     obs.pending_features[b, node, r] = tables.minimum[kind, r]
                 obs.pending_features[b, node, amounts + kind] = 1.0
+                obs.age[b, node] = worlds.slot[b] - draws.arrival[b, j]
             obs.task[b, n, place] = j
             obs.node[b, n, place] = node
             if fits(tables, worlds, b, kind, n):
@@ -268,6 +269,7 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
                     obs.largest[b, n, place, r] = min(tables.maximum[kind, r], worlds.free[b, n, r])
     for node in range(nodes, obs.pending_features.shape[1]):
         obs.pending_features[b, node, amounts + kinds] = 1.0  # dummy bit
+        obs.age[b, node] = 0
     for n in range(clusters):
         for r in range(amounts):
             obs.cluster_features[b, n, r] = worlds.free[b, n, r]

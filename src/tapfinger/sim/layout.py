@@ -84,6 +84,7 @@ class Observations(NamedTuple):
     startable: Bools  # (B, N, K) whether it may start there now
     largest: Ints  # (B, N, K, R) upper corner of the legal allocations
     waiting: Ints  # (B, N) length of the cluster's queue
+    age: Ints  # (B, M) slots each pending node has waited
 
 
 def make_tables(clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode) -> Tables:
@@ -169,6 +170,7 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
         startable=np.zeros((batch, clusters, pending), dtype=np.bool_),
         largest=np.zeros((batch, clusters, pending, resources), dtype=np.int64),
         waiting=np.zeros((batch, clusters), dtype=np.int64),
+        age=np.zeros((batch, clusters * pending), dtype=np.int64),
     )
 
 

@@ -1,0 +1,124 @@
+"""Observation -> arrays of the network: one schema for training and running, numpy only."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: Raised whenever the meaning or number of a column changes; checkpoints carry it and refuse another.
+SCHEMA = "types-1"
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: Amounts, counts and slots are divided by these, so that inputs are about one.
+_AMOUNT = 16.0
+_COUNT = 10.0
+_SLOTS = 10.0
+
+
+class Inputs(NamedTuple):
+    """A batch of B states: N clusters, K pending places, M pending nodes, S running per cluster, R resources."""
+
+    cluster: Any  # float32 (B, N, Fc)
+    pending: Any  # float32 (B, M, Fp): one node per waiting task, shared by its clusters
+    pending_mask: Any  # bool (B, M): real tasks
+    running: Any  # float32 (B, N, S, Fr)
+    running_mask: Any  # bool (B, N, S)
+    node: Any  # int64 (B, N, K): index into M, 0 where there is none
+    place_mask: Any  # bool (B, N, K): places with a task
+    pair: Any  # float32 (B, N, K, Fq): features of (cluster, task)
+    startable: Any  # bool (B, N, K)
+    minimum: Any  # int64 (B, N, K, R): lower corner of the legal allocations
+    largest: Any  # int64 (B, N, K, R): upper corner, 0 where not startable
+
+
+class InputMaker:
+    """Turns observations of one set of clusters and types into network inputs."""
+
+    def __init__(self, capacity: Ints, minimum: Ints, accelerator: int) -> None:
+        """``capacity`` (N, R) and ``minimum`` (T, R); ``accelerator``: index of the gpu."""
+        self._capacity = capacity.astype(np.float32)
+        self._types, self._resources = minimum.shape
+        self._minimum = minimum
+        self._accelerator = accelerator
+
+    def make(self, obs: Any) -> Inputs:
+        """``obs``: sim.layout.Observations, or an observation.GraphObs with a leading batch axis."""
+        amounts = self._resources
+        place_mask = obs.task >= 0
+        node = np.maximum(obs.node, 0)
+        real = obs.pending_features[:, :, -1] == 0.0
+        adjacency = self._adjacency(node, place_mask, real.shape[1])
+        running_mask = np.arange(obs.running_features.shape[2]) < obs.running_count[:, :, None]
+        kind = obs.pending_features[:, :, amounts : amounts + self._types].argmax(axis=2)  # (B, M)
+        minimum = np.take_along_axis(
+            self._minimum[kind][:, None], node[:, :, :, None], axis=2
+        )  # (B, N, K, R) of the task in each place
+        pending = np.concatenate(
+            [
+                obs.pending_features[:, :, :amounts] / _AMOUNT,
+                obs.pending_features[:, :, amounts:-1],
+                np.minimum(obs.age / _SLOTS, 3.0)[:, :, None],
+                adjacency.mean(axis=1)[:, :, None],
+            ],
+            axis=2,
+            dtype=np.float32,
+        )
+        running = obs.running_features.copy()
+        running[..., :amounts] /= _AMOUNT
+        running[..., -1] = np.minimum(running[..., -1] / _SLOTS, 3.0)
+        return Inputs(
+            cluster=self._cluster(obs),
+            pending=pending,
+            pending_mask=real,
+            running=running,
+            running_mask=running_mask,
+            node=node,
+            place_mask=place_mask,
+            pair=self._pair(obs, node, place_mask, adjacency),
+            startable=obs.startable,
+            minimum=np.where(place_mask[..., None], minimum, 0),
+            largest=obs.largest,
+        )
+
+    def _adjacency(self, node: Ints, place_mask: Bools, nodes: int) -> Floats:
+        """(B, N, M): 1 where the node is in the cluster's pending set."""
+        batch, clusters, _ = node.shape
+        adjacency = np.zeros((batch, clusters, nodes), dtype=np.float32)
+        b, n, k = np.nonzero(place_mask)
+        adjacency[b, n, node[b, n, k]] = 1.0
+        return adjacency
+
+    def _cluster(self, obs: Any) -> Floats:
+        free = obs.cluster_features[:, :, :-1]
+        capacity = np.broadcast_to(self._capacity, free.shape)
+        fullness = free / np.maximum(capacity, 1.0)
+        queue = np.minimum(obs.waiting / _COUNT, 3.0)[..., None]
+        backlog = np.minimum(obs.cluster_features[:, :, -1:] / _COUNT, 3.0)
+        count = np.minimum(obs.running_count / _COUNT, 3.0)[..., None]
+        gpu = free[..., self._accelerator]
+        emptier = (gpu[:, None, :] > gpu[:, :, None]).mean(axis=2)[..., None]  # share of clusters with more free
+        return np.concatenate(
+            [free / _AMOUNT, capacity / _AMOUNT, fullness, queue, backlog, count, emptier], axis=2, dtype=np.float32
+        )
+
+    def _pair(self, obs: Any, node: Ints, place_mask: Bools, adjacency: Floats) -> Floats:
+        """Place in the queue, whether it can start, room, and how many of its other clusters are emptier."""
+        places = node.shape[2]
+        gpu = obs.cluster_features[:, :, self._accelerator]
+        emptier = (gpu[:, None, :] > gpu[:, :, None]).astype(np.float32)  # (B, N, N'): N' has more free than N
+        better = np.take_along_axis(emptier @ adjacency, node, axis=2) / adjacency.shape[1]
+        alone = np.take_along_axis(np.broadcast_to(adjacency.sum(axis=1)[:, None], adjacency.shape), node, axis=2) == 1.0
+        order = np.broadcast_to(np.arange(places, dtype=np.float32) / _COUNT, node.shape)
+        parts = [order, obs.startable, better, alone]
+        pair = np.concatenate([np.stack(parts, axis=3), obs.largest / _AMOUNT], axis=3, dtype=np.float32)
+        return np.where(place_mask[..., None], pair, np.float32(0.0))
+
+
+def batch_of_one(obs: Any) -> Any:
+    """A single GraphObs with a leading batch axis."""
+    return type(obs)(**{name: getattr(obs, name)[None] for name in obs.__dataclass_fields__})
