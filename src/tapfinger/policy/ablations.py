@@ -1,0 +1,137 @@
+"""The paper's ablations: the same network with one part taken out and another put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tapfinger.errors import UnknownNameError
+from tapfinger.policy.actor_critic import (
+    Actor,
+    ActorCritic,
+    NetworkConfig,
+    make_allocation,
+    make_encoder,
+    make_network,
+)
+from tapfinger.policy.han import Encoded, masked_mean, pick_nodes
+from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.pointer import Pointer, VoidHead
+
+
+def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
+    """``layers`` linear layers, each followed by ReLU."""
+    parts: list[nn.Module] = []
+    for layer in range(layers):
+        parts += [nn.Linear(hidden if layer else inside, hidden), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+class PerceptronEncoder(nn.Module):
+    """No-HAN: a four-layer perceptron on each [task, its cluster]; no cluster sees another."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        """Sizes from ``config``."""
+        super().__init__()
+        task = config.pending_features + config.cluster_features + config.pair_features
+        self.task = perceptron(task, config.hidden, 4)
+        self.cluster = perceptron(config.cluster_features, config.hidden, 4)
+        self.summary_width = 2 * config.hidden
+
+    def forward(self, inputs: Inputs) -> Encoded:
+        """As HanEncoder."""
+        tasks = pick_nodes(inputs.pending, inputs.node)
+        around = inputs.cluster.unsqueeze(2).expand(-1, -1, tasks.shape[2], -1)
+        places = self.task(torch.cat([tasks, around, inputs.pair], dim=3))
+        clusters = self.cluster(inputs.cluster)
+        mean = masked_mean(places.flatten(1, 2), inputs.place_mask.flatten(1, 2))
+        return Encoded(places, clusters, torch.cat([mean, clusters.mean(dim=1)], dim=1))
+
+
+class StackedEncoder(nn.Module):
+    """Vanilla: the cluster's whole state in one row, in the order of its places; sizes are fixed."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        """Sizes from ``config``, also of the pending set and the running tasks."""
+        super().__init__()
+        place = config.pending_features + config.pair_features + 1
+        running = config.running_features + 1
+        width = config.cluster_features + config.pending * place + config.running * running
+        self.state = perceptron(width, 2 * config.hidden, 2)
+        self.out = perceptron(2 * config.hidden, config.hidden, 1)
+        self.summary_width = config.hidden
+
+    def forward(self, inputs: Inputs) -> Encoded:
+        """As HanEncoder, but every place of a cluster has the cluster's embedding."""
+        real = inputs.place_mask.unsqueeze(3).to(inputs.pair.dtype)
+        there = inputs.running_mask.unsqueeze(3).to(inputs.pair.dtype)
+        places = torch.cat([pick_nodes(inputs.pending, inputs.node) * real, inputs.pair * real, real], dim=3)
+        running = torch.cat([inputs.running * there, there], dim=3)
+        clusters = self.out(self.state(torch.cat([inputs.cluster, places.flatten(2), running.flatten(2)], dim=2)))
+        same = clusters.unsqueeze(2).expand(-1, -1, places.shape[2], -1)
+        return Encoded(same, clusters, clusters.mean(dim=1))
+
+
+class UniformTask(nn.Module):
+    """No-pointer: every startable task is as likely as any other; only whether to start one is learnt."""
+
+    def __init__(self, hidden: int) -> None:
+        """``hidden``: of the embeddings."""
+        super().__init__()
+        self.void = VoidHead(hidden, 2)
+
+    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:
+        """As Pointer; the startable tasks together weigh one against void."""
+        count = startable.sum(dim=2, keepdim=True).clamp(min=1).to(places.dtype)
+        equal = -count.log().expand_as(places[..., 0]).masked_fill(~startable, float("inf"))
+        return torch.cat([equal, self.void(clusters, masked_mean(places, mask))], dim=2), places
+
+
+class FirstTask(nn.Module):
+    """Vanilla: the oldest startable task, or void."""
+
+    def __init__(self, hidden: int) -> None:
+        """``hidden``: of the embeddings."""
+        super().__init__()
+        self.void = VoidHead(hidden, 1)
+
+    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - the pointer's form
+        """As Pointer."""
+        first = startable & (startable.cumsum(dim=2) == 1)
+        oldest = torch.zeros_like(places[..., 0]).masked_fill(~first, float("-inf"))
+        return torch.cat([oldest, self.void(clusters)], dim=2), places
+
+
+def no_han(config: NetworkConfig) -> ActorCritic:
+    """Perceptron instead of the graph; pointer and allocation as in the full network."""
+    pointer = Pointer(config.hidden, config.heads, config.transformer_layers)
+    return ActorCritic(PerceptronEncoder(config), Actor(pointer, make_allocation(config)), config.hidden)
+
+
+def no_pointer(config: NetworkConfig) -> ActorCritic:
+    """Random task; draw it with a generator, as its probabilities are all alike."""
+    return ActorCritic(make_encoder(config), Actor(UniformTask(config.hidden), make_allocation(config)), config.hidden)
+
+
+def vanilla(config: NetworkConfig) -> ActorCritic:
+    """Stacked state and oldest task: only the allocation is learnt."""
+    actor = Actor(FirstTask(config.hidden), make_allocation(config))
+    return ActorCritic(StackedEncoder(config), actor, config.hidden)
+
+
+#: Every network by the name a config or checkpoint gives it.
+NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
+    "full": make_network,
+    "no-han": no_han,
+    "no-pointer": no_pointer,
+    "vanilla": vanilla,
+}
+
+
+def build(name: str, config: NetworkConfig) -> ActorCritic:
+    """The network of that name."""
+    if name not in NETWORKS:
+        raise UnknownNameError("network", name, NETWORKS)
+    return NETWORKS[name](config)

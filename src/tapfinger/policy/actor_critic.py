@@ -1,0 +1,200 @@
+"""The network: encoder, actor (pointer and allocation) and centralised critic, put together from a config."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.policy.allocation import Amounts, FactoredAllocation, JointAllocation
+from tapfinger.policy.han import HanEncoder
+from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.pointer import Pointer
+
+
+class Outputs(NamedTuple):
+    """What the network says about a batch; see distributions for the actions it stands for."""
+
+    task_logits: Any  # (B, N, K + 1): pending places, then void; -inf where not startable
+    amount_logits: Any  # (B, N, K, R, A)
+    amount_keys: Any  # (B, N, K, R, A, r)
+    amount_queries: Any  # (B, N, K, R, A, r)
+    value: Any  # (B,)
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of the network; those of the features follow from the inputs."""
+
+    cluster_features: int
+    pending_features: int
+    running_features: int
+    pair_features: int
+    #: Number of resource types, and which of them is decided first.
+    resources: int
+    accelerator: int
+    hidden: int = 32
+    heads: int = 4
+    #: HAN layers, and layers of the transformer over the pending set.
+    layers: int = 2
+    transformer_layers: int = 1
+    #: Size of the pending set.
+    pending: int = 10
+    #: Rows of running tasks; only the vanilla network, which stacks them, depends on it.
+    running: int = 8
+    #: "factored": any resources and capacities; "joint": the paper's box of two resources.
+    allocation: str = "factored"
+    #: Most units of a resource the joint head can give.
+    units: int = 16
+    #: Rank of the factored head's interaction between amounts.
+    rank: int = 8
+    #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
+    separate_actors: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.hidden % self.heads:
+            raise ConfigError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; choose one that is")
+        if self.allocation not in ("factored", "joint"):
+            raise UnknownNameError("allocation head", self.allocation, ("factored", "joint"))
+        if self.allocation == "joint" and self.resources != 2:
+            raise ConfigError(f"the joint head needs 2 resources, not {self.resources}; take allocation = 'factored'")
+        if not 0 <= self.accelerator < self.resources:
+            raise ConfigError(f"accelerator = {self.accelerator} is not an index of {self.resources} resources")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint's card; ``NetworkConfig(**values)`` is the way back."""
+        return asdict(self)
+
+
+#: Sizes by name: ``cpu`` trains on two cores, ``paper`` is the paper's.
+PRESETS: dict[str, dict[str, int]] = {
+    "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1},
+    "paper": {"hidden": 256, "heads": 4, "layers": 6, "transformer_layers": 2},
+}
+
+
+def config_for(inputs: Inputs, accelerator: int, preset: str = "cpu", **changes: Any) -> NetworkConfig:
+    """The preset's sizes for inputs (arrays or tensors) like these; ``changes`` replaces single values."""
+    if preset not in PRESETS:
+        raise UnknownNameError("preset", preset, PRESETS)
+    values: dict[str, Any] = {
+        "cluster_features": inputs.cluster.shape[-1],
+        "pending_features": inputs.pending.shape[-1],
+        "running_features": inputs.running.shape[-1],
+        "pair_features": inputs.pair.shape[-1],
+        "resources": inputs.largest.shape[-1],
+        "accelerator": accelerator,
+        "pending": inputs.node.shape[-1],
+        "running": inputs.running.shape[-2],
+    }
+    return NetworkConfig(**{**values, **PRESETS[preset], **changes})
+
+
+def as_tensors(inputs: Inputs) -> Inputs:
+    """Arrays -> tensors, without copying."""
+    return Inputs(*(torch.from_numpy(array) for array in inputs))
+
+
+class Actor(nn.Module):
+    """Chooses a task, then its amounts. Any chooser with the pointer's form will do."""
+
+    def __init__(self, chooser: nn.Module, allocation: nn.Module) -> None:
+        """``chooser`` gives task logits and encoded tasks, ``allocation`` the scores of their amounts."""
+        super().__init__()
+        self.chooser, self.allocation = chooser, allocation
+
+    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
+        """Task logits and amounts of every cluster."""
+        logits, tasks = self.chooser(places, clusters, inputs.place_mask, inputs.startable)
+        return logits, self.allocation(tasks, inputs.minimum, inputs.largest, amounts)
+
+
+class SeparateActors(nn.Module):
+    """One actor per cluster, as in the paper; fits only as many clusters as it was made for."""
+
+    def __init__(self, actors: list[nn.Module]) -> None:
+        """``actors[n]`` acts for cluster n."""
+        super().__init__()
+        self.actors = nn.ModuleList(actors)
+
+    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
+        """As Actor."""
+        logits, parts = [], []
+        for n, actor in enumerate(self.actors):
+            one = slice(n, n + 1)
+            mine = inputs._replace(
+                place_mask=inputs.place_mask[:, one],
+                startable=inputs.startable[:, one],
+                minimum=inputs.minimum[:, one],
+                largest=inputs.largest[:, one],
+            )
+            logit, part = actor(places[:, one], clusters[:, one], mine, amounts)
+            logits.append(logit)
+            parts.append(part)
+        return torch.cat(logits, dim=1), Amounts(*(torch.cat(column, dim=1) for column in zip(*parts, strict=True)))
+
+
+class ActorCritic(nn.Module):
+    """An encoder, an actor on its embeddings and a critic on its summary."""
+
+    def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int) -> None:
+        """``encoder`` gives Encoded and says its ``summary_width``."""
+        super().__init__()
+        self.encoder, self.actor = encoder, actor
+        width: Any = encoder.summary_width
+        # The last layer is linear: returns are negative.
+        self.critic = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, inputs: Inputs, columns: int | None = None) -> Outputs:
+        """Outputs for a batch of tensors. ``columns``: A; without it, one more than the largest legal amount."""
+        top: Any = inputs.largest.amax() + 1 if columns is None else columns
+        amounts = torch.arange(top, device=inputs.cluster.device).to(inputs.cluster.dtype)
+        encoded = self.encoder(inputs)
+        logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts)
+        return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
+
+
+class Positional(nn.Module):
+    """The network with the fields of Inputs as its arguments and plain tensors out: the form an exporter takes."""
+
+    def __init__(self, network: nn.Module) -> None:
+        """``network``: an ActorCritic."""
+        super().__init__()
+        self.network = network
+
+    def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
+        """Outputs as a tuple."""
+        return tuple(self.network(Inputs(*fields)))
+
+
+def make_encoder(config: NetworkConfig) -> HanEncoder:
+    """The graph encoder of a config."""
+    features = {
+        "cluster": config.cluster_features,
+        "pending": config.pending_features,
+        "running": config.running_features,
+        "pair": config.pair_features,
+    }
+    return HanEncoder(features, config.hidden, config.heads, config.layers)
+
+
+def make_allocation(config: NetworkConfig) -> nn.Module:
+    """The allocation head of a config."""
+    if config.allocation == "joint":
+        return JointAllocation(config.hidden, config.units, config.accelerator)
+    return FactoredAllocation(config.hidden, config.resources, config.rank)
+
+
+def make_network(config: NetworkConfig) -> ActorCritic:
+    """The full network: HAN, pointer, allocation, critic."""
+
+    def actor() -> nn.Module:
+        pointer = Pointer(config.hidden, config.heads, config.transformer_layers)
+        return Actor(pointer, make_allocation(config))
+
+    separate = [actor() for _ in range(config.separate_actors)]
+    return ActorCritic(make_encoder(config), SeparateActors(separate) if separate else actor(), config.hidden)

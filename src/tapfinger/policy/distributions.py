@@ -1,0 +1,148 @@
+"""From outputs to actions: drawing, best choice, log-probability and entropy of (task or void, amounts).
+
+The amounts are a chain: the accelerator first, then the other resources in order, each given those before
+it. Whatever is not legal has probability exactly zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapfinger.policy.actor_critic import Outputs
+from tapfinger.policy.inputs import Inputs
+
+
+class Actions(NamedTuple):
+    """What every cluster wants to do."""
+
+    place: Tensor  # int64 (B, N): the pending place, K for void
+    amounts: Tensor  # int64 (B, N, R): zero when void
+
+
+class Terms(NamedTuple):
+    """Log-probabilities and entropies of given actions, each (B, N)."""
+
+    task: Tensor  # log Pr(place): with exp, the score of a proposal
+    amounts: Tensor  # log Pr(amounts | place); zero when void
+    task_entropy: Tensor
+    amounts_entropy: Tensor  # along the chain actually chosen; zero when void
+
+    def log_prob(self, granted: Tensor) -> Tensor:
+        """log Pr(place) + m log Pr(amounts | place); ``granted`` is m, 1 for agents that really placed the task."""
+        m = granted.to(self.amounts.dtype)
+        return self.task + torch.where(m > 0, m * self.amounts, torch.zeros_like(m))
+
+    def entropy(self, granted: Tensor) -> Tensor:
+        """Entropy of the same composite; of the amounts only where they were carried out."""
+        return self.task_entropy + granted.to(self.amounts.dtype) * self.amounts_entropy
+
+
+def draw(
+    outputs: Outputs,
+    inputs: Inputs,
+    accelerator: int,
+    task_generator: torch.Generator | None = None,
+    amount_generator: torch.Generator | None = None,
+) -> tuple[Actions, Terms]:
+    """Actions of every cluster: sampled where a generator is given, otherwise the most likely one.
+
+    Both generators: exploration. None: the deterministic policy. The first alone: a policy whose task is
+    random by design (no pointer), with its best amounts.
+    """
+    task_logs = torch.log_softmax(outputs.task_logits, dim=2)
+    place = _pick(task_logs, task_generator)
+    chain = _Chain(outputs, inputs, place, accelerator)
+    amounts: dict[int, Tensor] = {}
+    for resource in chain.order:
+        amounts[resource] = _pick(chain.log_probs(resource), amount_generator)
+        chain.choose(resource, amounts[resource])
+    chosen = torch.stack([amounts[resource] for resource in range(len(amounts))], dim=2)
+    actions = Actions(place, chosen * chain.placed.unsqueeze(2))
+    return actions, chain.terms(task_logs)
+
+
+def evaluate(outputs: Outputs, inputs: Inputs, actions: Actions, accelerator: int) -> Terms:
+    """Terms of actions chosen before; minus infinity where such an action is not legal."""
+    chain = _Chain(outputs, inputs, actions.place, accelerator)
+    for resource in chain.order:
+        chain.choose(resource, actions.amounts[:, :, resource])
+    return chain.terms(torch.log_softmax(outputs.task_logits, dim=2))
+
+
+def amount_log_probs(
+    outputs: Outputs, inputs: Inputs, place: Tensor, earlier: dict[int, Tensor], resource: int
+) -> Tensor:
+    """(B, N, A) log-probabilities of the amounts of ``resource`` for the task at ``place``, given earlier amounts."""
+    chain = _Chain(outputs, inputs, place, resource)
+    for other, amount in earlier.items():
+        chain.choose(other, amount)
+    return chain.log_probs(resource)
+
+
+class _Chain:
+    """The amounts of the chosen tasks, resource by resource."""
+
+    def __init__(self, outputs: Outputs, inputs: Inputs, place: Tensor, accelerator: int) -> None:
+        batch, clusters, places = inputs.startable.shape
+        self.place, self.placed = place, place < places
+        at = place.clamp(max=places - 1)
+        rows = (
+            torch.arange(batch, device=place.device)[:, None],
+            torch.arange(clusters, device=place.device)[None, :],
+            at,
+        )
+        self.logits, self.keys = outputs.amount_logits[rows], outputs.amount_keys[rows]
+        self.queries = outputs.amount_queries[rows]
+        column = torch.arange(self.logits.shape[3], device=place.device)
+        low, high = inputs.minimum[rows].unsqueeze(3), inputs.largest[rows].unsqueeze(3)
+        legal = (column >= low) & (column <= high) & self.placed[:, :, None, None]
+        # A void agent has no amounts; it gets the certain choice of zero, so that nothing is undefined.
+        self.legal = legal | ((column == 0) & ~legal.any(dim=3, keepdim=True))  # (B, N, R, A)
+        resources = self.logits.shape[2]
+        self.order = [accelerator, *(r for r in range(resources) if r != accelerator)]
+        self.earlier = torch.zeros_like(self.keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
+        zero = torch.zeros_like(self.logits[:, :, 0, 0])
+        self.log_prob, self.entropy = zero, zero
+
+    def log_probs(self, resource: int) -> Tensor:
+        """(B, N, A) given what has been chosen so far."""
+        influence = (self.queries[:, :, resource] @ self.earlier.unsqueeze(3)).squeeze(3)
+        scores = self.logits[:, :, resource] + influence
+        return torch.log_softmax(scores.masked_fill(~self.legal[:, :, resource], float("-inf")), dim=2)
+
+    def choose(self, resource: int, amount: Tensor) -> None:
+        """Fix an amount (B, N) of a resource."""
+        log_probs = self.log_probs(resource)
+        index = amount.clamp(0, log_probs.shape[2] - 1).unsqueeze(2)
+        chosen = log_probs.gather(2, index).squeeze(2)
+        self.log_prob = self.log_prob + chosen.masked_fill(amount != index.squeeze(2), float("-inf"))
+        self.entropy = self.entropy + _entropy(log_probs)
+        keys = self.keys[:, :, resource]
+        self.earlier = self.earlier + keys.gather(2, index.unsqueeze(3).expand(-1, -1, 1, keys.shape[3])).squeeze(2)
+
+    def terms(self, task_logs: Tensor) -> Terms:
+        """All terms, once every resource is chosen."""
+        nothing = torch.zeros_like(self.log_prob)
+        return Terms(
+            task=task_logs.gather(2, self.place.unsqueeze(2)).squeeze(2),
+            amounts=torch.where(self.placed, self.log_prob, nothing),
+            task_entropy=_entropy(task_logs),
+            amounts_entropy=torch.where(self.placed, self.entropy, nothing),
+        )
+
+
+def _pick(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One index of the last axis of (B, N, choices)."""
+    if generator is None:
+        return log_probs.argmax(dim=2)
+    drawn = torch.multinomial(log_probs.detach().exp().flatten(0, 1), 1, generator=generator)
+    return drawn.reshape(log_probs.shape[:2])
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    """Of the last axis; what is impossible adds nothing, also not to the gradient."""
+    finite = log_probs.masked_fill(log_probs == float("-inf"), 0.0)
+    return -(log_probs.exp() * finite).sum(dim=-1)

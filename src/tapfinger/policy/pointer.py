@@ -1,0 +1,71 @@
+"""The actor's first choice: which pending task, by a transformer over the pending set and a pointer into it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tapfinger.policy.han import MASKED, masked_mean
+
+
+class EncoderBlock(nn.Module):
+    """One transformer layer without dropout: self-attention, then a perceptron, each with a residual."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        """``heads`` divides ``hidden``."""
+        super().__init__()
+        self.heads, self.width = heads, hidden // heads
+        self.before_attention = nn.LayerNorm(hidden)
+        self.query_key_value = nn.Linear(hidden, 3 * hidden)
+        self.merge = nn.Linear(hidden, hidden)
+        self.before_perceptron = nn.LayerNorm(hidden)
+        self.perceptron = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden))
+
+    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
+        """``rows`` (sequences, K, H); ``mask`` (sequences, K) True where a row is real."""
+        split = self.query_key_value(self.before_attention(rows)).unflatten(2, (3, self.heads, self.width))
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)  # each (sequences, heads, K, width)
+        scores = (query @ key.transpose(2, 3)) * self.width**-0.5
+        weights = torch.softmax(scores.masked_fill(~mask[:, None, None, :], MASKED), dim=3)
+        rows = rows + self.merge((weights @ value).transpose(1, 2).flatten(2))
+        after: Tensor = rows + self.perceptron(self.before_perceptron(rows))
+        return after
+
+
+class VoidHead(nn.Module):
+    """How much a cluster wants to start nothing."""
+
+    def __init__(self, hidden: int, views: int) -> None:
+        """``views``: how many embeddings it is given."""
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(views * hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+    def forward(self, *views: Tensor) -> Tensor:
+        """(B, N, H) each -> (B, N, 1)."""
+        logit: Tensor = self.layers(torch.cat(views, dim=2))
+        return logit
+
+
+class Pointer(nn.Module):
+    """u_j = v . tanh(W1 h_j + W2 mean(h)) over the encoded pending tasks, and a logit for void."""
+
+    def __init__(self, hidden: int, heads: int, layers: int) -> None:
+        """``layers``: of the transformer encoder."""
+        super().__init__()
+        self.blocks = nn.ModuleList([EncoderBlock(hidden, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(hidden)
+        self.task = nn.Linear(hidden, hidden)  # W1
+        self.context = nn.Linear(hidden, hidden, bias=False)  # W2
+        self.score = nn.Linear(hidden, 1, bias=False)  # v
+        self.void = VoidHead(hidden, 2)
+
+    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H)."""
+        rows, real = places.flatten(0, 1), mask.flatten(0, 1)
+        for block in self.blocks:
+            rows = block(rows, real)
+        encoded = self.norm(rows).reshape(places.shape)
+        mean = masked_mean(encoded, mask)
+        pointed = self.score(torch.tanh(self.task(encoded) + self.context(mean).unsqueeze(2))).squeeze(3)
+        pointed = pointed.masked_fill(~startable, float("-inf"))
+        return torch.cat([pointed, self.void(clusters, mean)], dim=2), encoded

@@ -1,0 +1,43 @@
+"""Random network inputs for the tests of the policy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tapfinger.policy.inputs import Inputs
+
+
+def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, resources=2, units=16):
+    """Consistent random inputs: every task a node, shared by the clusters it waits for."""
+    rng = np.random.default_rng(seed)
+    nodes = nodes or clusters * places
+    node = np.zeros((batch, clusters, places), dtype=np.int64)
+    place_mask = np.zeros((batch, clusters, places), dtype=np.bool_)
+    pending_mask = np.zeros((batch, nodes), dtype=np.bool_)
+    for b in range(batch):
+        count = rng.integers(0, nodes + 1)
+        pending_mask[b, :count] = True
+        for n in range(clusters):
+            mine = np.flatnonzero(rng.random(count) < 0.6)[:places]
+            node[b, n, : len(mine)] = mine
+            place_mask[b, n, : len(mine)] = True
+    startable = place_mask & (rng.random(place_mask.shape) < 0.7)
+    minimum = rng.integers(0, 4, (*node.shape, resources)) * place_mask[..., None]
+    largest = np.minimum(minimum + rng.integers(0, units, minimum.shape), units) * startable[..., None]
+
+    def features(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    return Inputs(
+        cluster=features(batch, clusters, 2 * resources + 3),
+        pending=features(batch, nodes, resources + 4),
+        pending_mask=pending_mask,
+        running=features(batch, clusters, running, resources + 3),
+        running_mask=rng.random((batch, clusters, running)) < 0.5,
+        node=node,
+        place_mask=place_mask,
+        pair=features(batch, clusters, places, 6),
+        startable=startable,
+        minimum=minimum,
+        largest=largest,
+    )
