@@ -99,7 +99,7 @@ class FirstTask(nn.Module):
 
     def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - the pointer's form
         """As Pointer."""
-        first = startable & (startable.cumsum(dim=2) == 1)
+        first = startable & (startable.long().cumsum(dim=2) == 1)
         oldest = torch.zeros_like(places[..., 0]).masked_fill(~first, float("-inf"))
         return torch.cat([oldest, self.void(clusters)], dim=2), places
 

@@ -50,7 +50,7 @@ class NetworkConfig:
     #: Most units of a resource the joint head can give.
     units: int = 16
     #: Rank of the factored head's interaction between amounts.
-    rank: int = 8
+    rank: int = 4
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
 

@@ -17,8 +17,8 @@ from tapfinger.policy.han import MASKED
 
 #: Amounts with a score of their own; between and beyond them scores are interpolated.
 _KNOTS = (*range(17), 20, 24, 28, 32, 40, 48, 64, 96, 128)
-_TABLE = 24  # learned functions of an amount
-_RELATIVE = 5  # features of an amount in its legal range
+_FEATURES = len(_KNOTS) + 3
+_RELATIVE = 4  # features of an amount in its legal range
 
 
 class Amounts(NamedTuple):
@@ -29,9 +29,8 @@ class Amounts(NamedTuple):
     queries: Tensor  # (B, N, K, R, A, r)
 
 
-def amount_features(amounts: Tensor) -> Tensor:
+def amount_features(amounts: Tensor, knots: Tensor) -> Tensor:
     """(A,) float units -> (A, features): one hat per knot, and smooth scales that reach beyond the last knot."""
-    knots = torch.tensor(_KNOTS, dtype=amounts.dtype, device=amounts.device)
     left = torch.cat([knots[:1] - 1.0, knots[:-1]])
     right = torch.cat([knots[1:], knots[-1:] + 1.0])
     above = (amounts[:, None] - left) / (knots - left)
@@ -42,46 +41,52 @@ def amount_features(amounts: Tensor) -> Tensor:
 
 
 def relative_features(amounts: Tensor, minimum: Tensor, largest: Tensor) -> list[Tensor]:
-    """Features of each amount in the legal range of its task: five tensors (B, N, K, R, A)."""
+    """Features of each amount in the legal range of its task: four tensors (B, N, K, R, A)."""
     low, high = minimum.unsqueeze(4).to(amounts.dtype), largest.unsqueeze(4).to(amounts.dtype)
-    shares = high / amounts.clamp(min=1.0)
     return [
         (amounts == low).to(amounts.dtype),
         (amounts == high).to(amounts.dtype),
         (amounts / high.clamp(min=1.0)).clamp(max=1.0),
-        torch.log1p(torch.floor(shares)),  # how many such tasks the room takes
-        (shares == torch.floor(shares)).to(amounts.dtype),  # and whether they fill it
+        torch.floor(high / amounts.clamp(min=1.0)).clamp(max=8.0) / 8.0,  # how many such tasks the room takes
     ]
 
 
 class FactoredAllocation(nn.Module):
     """Resource by resource, for any number of resources and any capacity.
 
-    f_r(a) = <two-layer perceptron of the task, table of a> + <perceptron of the task, a in its legal range>:
-    the table is shared by all tasks, so no tensor of tasks x amounts x hidden is ever made.
+    The task goes through a two-layer perceptron; f_r(a) is its product with a table of learned functions of
+    ``a``, plus its product with the features of ``a`` in its legal range. The table is shared by all tasks, so
+    no tensor of tasks x amounts x hidden is ever made.
     """
 
-    def __init__(self, hidden: int, resources: int, rank: int = 8) -> None:
+    def __init__(self, hidden: int, resources: int, rank: int = 4) -> None:
         """``rank``: of the interaction between amounts."""
         super().__init__()
-        self.resources, self.rank = resources, rank
-        self.table = nn.Sequential(nn.Linear(len(_KNOTS) + 3, _TABLE), nn.Tanh())
-        self.partners = nn.Linear(_TABLE, 2 * resources * rank)
+        self.hidden, self.resources, self.rank, self.gates = hidden, resources, rank, resources * rank
         self.task = nn.Sequential(
-            nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, resources * (_TABLE + _RELATIVE + rank))
+            nn.Linear(hidden, 2 * hidden),
+            nn.ReLU(),
+            nn.Linear(2 * hidden, hidden + resources * _RELATIVE + self.gates),
         )
+        self.knots: Tensor
+        self.register_buffer("knots", torch.tensor(_KNOTS, dtype=torch.float32), persistent=False)
+        self.score = nn.Linear(_FEATURES, hidden * resources)
+        self.key = nn.Linear(_FEATURES, resources * rank)
+        self.query = nn.Linear(_FEATURES, self.gates * resources * rank)
 
     def forward(self, tasks: Tensor, minimum: Tensor, largest: Tensor, amounts: Tensor) -> Amounts:
         """``tasks`` (B, N, K, H); ``minimum`` and ``largest`` (B, N, K, R); ``amounts`` = 0..A-1 as floats."""
-        table = self.table(amount_features(amounts))  # (A, table)
-        weights = self.task(tasks).unflatten(3, (self.resources, _TABLE + _RELATIVE + self.rank))
-        of_table, of_range, gate = weights.split([_TABLE, _RELATIVE, self.rank], dim=4)
-        logits = of_table @ table.transpose(0, 1)
-        for feature, weight in zip(relative_features(amounts, minimum, largest), of_range.unbind(4), strict=True):
-            logits = logits + feature * weight.unsqueeze(4)
-        pairs = self.partners(table).unflatten(1, (2, self.resources, self.rank))
-        keys, queries = pairs.permute(1, 2, 0, 3).unbind(0)  # each (R, A, rank)
-        queries = gate.unsqueeze(4) * queries
+        features, wanted = amount_features(amounts, self.knots), self.task(tasks)
+        of_amount, of_range, gate = wanted.split([self.hidden, self.resources * _RELATIVE, self.gates], dim=3)
+        table = self.score(features).unflatten(1, (self.hidden, self.resources)).permute(1, 2, 0)  # (H, R, A)
+        shape = (*tasks.shape[:3], self.resources, amounts.shape[0])
+        logits = (of_amount @ table.flatten(1)).reshape(shape)
+        of_range = of_range.unflatten(3, (self.resources, _RELATIVE, 1)).unbind(4)
+        for feature, weight in zip(relative_features(amounts, minimum, largest), of_range, strict=True):
+            logits = torch.addcmul(logits, feature, weight)
+        mixes = self.query(features).unflatten(1, (self.gates, self.resources, self.rank))
+        queries = (gate @ mixes.permute(1, 2, 0, 3).flatten(1)).reshape(*shape, self.rank)  # from all gates
+        keys = self.key(features).unflatten(1, (self.resources, self.rank)).transpose(0, 1)  # (R, A, rank)
         return Amounts(logits=logits, keys=keys.expand_as(queries), queries=queries)
 
 
@@ -101,7 +106,7 @@ class JointAllocation(nn.Module):
     def forward(self, tasks: Tensor, minimum: Tensor, largest: Tensor, amounts: Tensor) -> Amounts:
         """As the factored head, but always with its own columns; ``amounts`` gives only the number type."""
         columns = torch.arange(self.columns, dtype=amounts.dtype, device=tasks.device)
-        joint = self.task(tasks).unflatten(3, (self.columns, self.columns))  # (..., second, first)
+        joint = self.task(tasks).reshape(*tasks.shape[:3], self.columns, self.columns)  # (..., second, first)
         low, high = minimum[..., 1 - self.first], largest[..., 1 - self.first]
         legal = (columns >= low.unsqueeze(3)) & (columns <= high.unsqueeze(3))  # of the second
         marginal = joint.masked_fill(~legal.unsqueeze(4), MASKED).logsumexp(dim=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as f
 
 from tapfinger.policy.han import MASKED, masked_mean
 
@@ -21,13 +22,12 @@ class EncoderBlock(nn.Module):
         self.before_perceptron = nn.LayerNorm(hidden)
         self.perceptron = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden))
 
-    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
-        """``rows`` (sequences, K, H); ``mask`` (sequences, K) True where a row is real."""
+    def forward(self, rows: Tensor, bias: Tensor) -> Tensor:
+        """``rows`` (sequences, K, H); ``bias`` (sequences, 1, 1, K) added to attention scores."""
         split = self.query_key_value(self.before_attention(rows)).unflatten(2, (3, self.heads, self.width))
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)  # each (sequences, heads, K, width)
-        scores = (query @ key.transpose(2, 3)) * self.width**-0.5
-        weights = torch.softmax(scores.masked_fill(~mask[:, None, None, :], MASKED), dim=3)
-        rows = rows + self.merge((weights @ value).transpose(1, 2).flatten(2))
+        seen = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        rows = rows + self.merge(seen.transpose(1, 2).flatten(2))
         after: Tensor = rows + self.perceptron(self.before_perceptron(rows))
         return after
 
@@ -61,9 +61,10 @@ class Pointer(nn.Module):
 
     def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H)."""
-        rows, real = places.flatten(0, 1), mask.flatten(0, 1)
+        rows = places.flatten(0, 1)
+        bias = ((1.0 - mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]
         for block in self.blocks:
-            rows = block(rows, real)
+            rows = block(rows, bias)
         encoded = self.norm(rows).reshape(places.shape)
         mean = masked_mean(encoded, mask)
         pointed = self.score(torch.tanh(self.task(encoded) + self.context(mean).unsqueeze(2))).squeeze(3)
