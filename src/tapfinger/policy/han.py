@@ -120,8 +120,9 @@ class HanLayer(nn.Module):
         if not self.final:
             everyone = torch.zeros_like(nodes.cluster[:, :, 0]).unsqueeze(1)
             to_shortcut, _ = self._attend("cluster-shortcut", cluster, shortcut, everyone)
+            to_running = torch.relu(cluster).unsqueeze(2).expand(-1, -1, nodes.running.shape[2], -1)
             new = new._replace(
-                running=self._join("running", nodes.running, torch.relu(cluster).unsqueeze(2)),
+                running=self._join("running", nodes.running, to_running),
                 shortcut=self._join("shortcut", nodes.shortcut, to_shortcut),
             )
         return new, attention
