@@ -123,6 +123,15 @@ def test_minimum_that_fits_no_cluster_is_refused_with_numbers() -> None:
         draw_workload(world, 0)
 
 
+def test_a_type_that_fits_nowhere_is_no_fault_if_it_is_never_drawn() -> None:
+    huge = ["task_types.sensitive.minimum={cpu=99, gpu=99}", "task_types.sensitive.maximum={cpu=99, gpu=99}"]
+    for kind in ("subset", "bandwidth", "all"):
+        chosen = [*huge, f"eligibility.kind={kind}"]
+        assert draw(0, "multi-3", *chosen, "task_types.sensitive.weight=0").eligible.any(axis=1).all()
+        with pytest.raises(ConfigError, match=r"'sensitive': minimum .* fits no cluster"):
+            draw(0, "multi-3", *chosen, "task_types.sensitive.weight=1e-9")
+
+
 def test_bandwidth_that_no_link_reaches_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"after 1000 draws .*minimum_mbps 20 of 10"):
         draw(0, "synthetic-3", "eligibility.kind=bandwidth", "eligibility.minimum_mbps=20")

@@ -144,7 +144,15 @@ def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> n
 
 def _draw_eligible(world: World, types: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
-    possible = np.array([_possible(world.clusters, t.minimum, t.name) for t in world.task_types])
+    # A type that fits nowhere is no fault as long as no task can be of it.
+    drawn = set(np.unique(types).tolist())
+    nowhere = np.zeros(len(world.clusters), dtype=np.bool_)
+    possible = np.array(
+        [
+            _possible(world.clusters, t.minimum, t.name) if t.weight > 0 or i in drawn else nowhere
+            for i, t in enumerate(world.task_types)
+        ]
+    )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.clusters)), dtype=np.bool_)
     chunks = [types[i : i + 4096] for i in range(0, len(types), 4096)]
@@ -169,6 +177,7 @@ def _draw_eligible_chunk(
         redo = redo[~(drawn & possible[redo]).any(axis=1)]
         if len(redo) == 0:
             return eligible
+    # Only bandwidth gets here: a subset holds any given cluster with a probability above one half.
     raise ConfigError(
         f"eligibility: after 1000 draws {len(redo)} tasks still had no cluster that holds their minimum "
         f"(minimum_mbps {config.minimum_mbps:g} of {config.maximum_mbps:g}); lower minimum_mbps or raise capacities"
