@@ -242,7 +242,7 @@ def test_a_scheduler_that_resizes_for_ever_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(session_module, "MAX_TURNS", 20)
     resizes = {(1, turn): resize(0, 3 + turn % 2, 1) for turn in range(1000)}
     restless = Scripted({(0, 0): place(0, 0, 2, 1), **resizes})
-    with pytest.raises(InvalidDecision, match="^Scripted was still not void"):
+    with pytest.raises(InvalidDecision, match=r"^Scripted was still not void"):
         run_scheduler(make_world(), restless, 0, workload=make_workload([0]))
 
 
