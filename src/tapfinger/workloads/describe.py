@@ -86,7 +86,7 @@ def _burstiness(arrival: npt.NDArray[np.float64]) -> Burstiness | None:
     """Counts and not gaps between tasks, because tasks that come in whole slots have many gaps of zero."""
     gaps = np.diff(arrival)
     # Where times are whole slots, all gaps are: an interval of several times the smallest cuts through no slot.
-    step = float(gaps[gaps > 0].min())
+    step = float(gaps[gaps > 1e-9 * gaps.sum()].min())  # less is rounding
     at = np.floor((arrival - arrival[0]) / step + 1e-6).astype(np.int64)
     steps = math.ceil(TASKS_PER_INTERVAL * int(at[-1]) / len(gaps))
     whole = int(at[-1]) // steps  # the rest is cut off: the workload ends somewhere in it
