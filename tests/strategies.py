@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tapfinger.config import parse_scenario
 from tapfinger.workloads.world import World, build_world
 
-amounts = st.integers(1, 3)
+amounts = st.integers(0, 3)
 
 
 @st.composite
@@ -17,21 +17,25 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
     types = []
     for i in range(draw(st.integers(1, 3))):
         minimum = {n: draw(amounts) for n in names}
+        minimum[draw(st.sampled_from(names))] = draw(st.integers(1, 4))  # a task needs something
+        sensitive = next(n for n, m in minimum.items() if m)
         speed = draw(
             st.sampled_from(
                 [
                     {"kind": "constant", "slots": 3},
-                    {"kind": "tanh", "resource": names[-1], "scale": 6, "shape_offset": 1.2},
-                    {"kind": "amdahl", "seconds": 70, "parallel": {names[0]: 0.7}},
+                    {"kind": "tanh", "resource": sensitive, "scale": 6, "shape_offset": 1.2},
+                    {"kind": "amdahl", "seconds": 70, "parallel": {sensitive: 0.7}},
                 ]
             )
         )
         maximum = {n: m + draw(st.integers(0, 4)) for n, m in minimum.items()}
         types.append({"name": f"t{i}", "minimum": minimum, "maximum": maximum, "speed": speed})
     clusters = [
-        {"name": f"c{i}", "capacity": {n: draw(st.integers(3, 12)) for n in names}}
-        for i in range(draw(st.integers(1, 4)))
+        {"name": f"c{i}", "capacity": {n: draw(st.integers(0, 12)) for n in names}}
+        for i in range(draw(st.integers(0, 3)))
     ]
+    # Some clusters may be too small for some types, but every type needs one that holds it.
+    clusters.append({"name": "roomy", "capacity": {n: draw(st.integers(4, 12)) for n in names}})
     data = {
         "name": "random",
         "mode": draw(st.sampled_from(modes)),

@@ -196,6 +196,8 @@ class RunRecord:
     conflicts: int
     #: Slots after whose decisions at least one task still waited.
     waiting_slots: int
+    #: Most tasks in the system in any slot; the series below knows only means over its bins.
+    in_system_max: int
     #: Slots per entry of the series; a power of two.
     bin_slots: int
     #: (clusters, resources) in units.
@@ -230,7 +232,7 @@ class RunRecord:
     stranded: FloatArray
     #: (resources,) the part of ``idle`` on clusters where a waiting task would fit.
     held_back: FloatArray
-    #: (4,) seconds of decisions per slot: mean, 95th percentile, largest, sum.
+    #: (4,) seconds of decisions per slot that began with a task waiting: mean, 95th percentile, largest, sum.
     decision: FloatArray
 
     @property

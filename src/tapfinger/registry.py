@@ -79,6 +79,15 @@ def lookup(kind: str, name: str) -> Any:
     return found
 
 
+def module_of(kind: str, name: str) -> str:
+    """The module that a name points into; its factory may have been written in another one."""
+    target = BUILT_IN.get(kind, {}).get(name)
+    if target is None:
+        for entry in entry_points(group=GROUPS[kind], name=name):
+            return entry.module
+    return (target or name).partition(":")[0]
+
+
 def create(kind: str, name: str, options: dict[str, Any]) -> Any:
     """Call the factory with options; an option it does not take is an error that lists the ones it does."""
     factory = lookup(kind, name)

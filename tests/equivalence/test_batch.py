@@ -35,8 +35,11 @@ def random_actions(obs: GraphObs, minimum: np.ndarray, types: np.ndarray, rng: n
             choice[n] = rng.choice(places)
             kind = types[obs.task[n, choice[n]]]
             allocation[n] = rng.integers(minimum[kind], obs.largest[n, choice[n]] + 1)
-    # Coarse scores make ties common, and a tie must have exactly one winner.
-    return choice, allocation, rng.integers(0, 3, clusters) / 2.0
+    # Coarse scores make ties common, neighbouring ones show a comparison that rounds: exactly one may win.
+    coarse = rng.integers(0, 3, clusters) / 2.0
+    fine = rng.random() * np.ones(clusters)
+    fine = np.where(rng.random(clusters) < 0.5, fine, np.nextafter(fine, 2.0))
+    return choice, allocation, coarse if rng.random() < 0.5 else fine
 
 
 def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
@@ -62,7 +65,7 @@ def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
             for n, k in enumerate(choice)
             if k >= 0
         ]
-        settled = session.turn(resolve(proposals, snapshot.clusters, minimum))
+        settled = session.turn(resolve(proposals, snapshot.free, minimum))
         session.state.validate()
         cost = session.end_slot() if settled else 0
         batch.step(np.stack([void[0], choice]), np.stack([void[1], allocation]), np.stack([np.ones(clusters), score]))
@@ -113,3 +116,45 @@ def test_restart_plays_the_same_workload_again() -> None:
     first = play()
     batch.restart(batch.done)
     assert play() == first
+
+
+def test_worlds_of_different_length_end_each_in_its_own_time() -> None:
+    worlds = [build_world(load_scenario("multi-3", [f"tasks={count}"])) for count in (12, 30)]
+    batch = BatchSim(worlds[0], [draw_workload(world, 5) for world in worlds])
+    ends: list[tuple[bool, bool]] = []
+    while not batch.done.all():
+        obs = batch.observations
+        choice = np.where(obs.startable.any(axis=2), obs.startable.argmax(axis=2), -1)
+        batch.step(choice, np.full((2, 3, 2), 2), np.ones((2, 3)))
+        ends.append((bool(batch.done[0]), bool(batch.done[1])))
+    assert (True, False) in ends
+    for b, world in enumerate(worlds):
+        alone = BatchSim(world, [draw_workload(world, 5)])
+        while not alone.done.all():
+            obs = alone.observations
+            choice = np.where(obs.startable.any(axis=2), obs.startable.argmax(axis=2), -1)
+            alone.step(choice, np.full((1, 3, 2), 2), np.ones((1, 3)))
+        assert batch.events(b) == alone.events(0)
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf, -1.0])
+def test_a_score_that_is_no_probability_is_refused(score: float) -> None:
+    world = build_world(load_scenario("multi-3", ["tasks=20", "eligibility.kind=all"]))
+    batch = BatchSim(world, [draw_workload(world, 1)])
+    with pytest.raises(InvalidDecision, match="world 0"):
+        batch.step(np.zeros((1, 3), dtype=np.int64), np.full((1, 3, 2), 2), np.full((1, 3), score))
+    assert batch.worlds.running_count[0] == 0
+
+
+def test_arrays_of_the_wrong_shape_are_refused() -> None:
+    world = build_world(load_scenario("multi-3", ["tasks=20"]))
+    batch = BatchSim(world, [draw_workload(world, 1)])
+    with pytest.raises(InvalidDecision, match=r"choice has shape \(1, 2\)"):
+        batch.step(np.full((1, 2), -1), np.zeros((1, 3, 2), dtype=np.int64), np.ones((1, 3)))
+
+
+def test_observations_cannot_be_changed() -> None:
+    world = build_world(load_scenario("multi-3", ["tasks=20"]))
+    batch = BatchSim(world, [draw_workload(world, 1)])
+    with pytest.raises(ValueError, match="read-only"):
+        batch.observations.largest[:] = 99

@@ -10,7 +10,7 @@ MINIMUM = {7: R([2, 1]), 8: R([2, 1])}
 
 
 def settle(free: list[tuple[int, int]], *proposals: Proposal) -> Decision:
-    return resolve(proposals, make_state(*free).snapshot().clusters, MINIMUM)
+    return resolve(proposals, make_state(*free).snapshot().free, MINIMUM)
 
 
 def wants(cluster: int, task: int = 7, score: float = 1.0) -> Proposal:

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from helpers import R, Scripted, StartAll, log_of, make_workload, make_world, place, resize
 
+from tapfinger.core import session as session_module
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot
 from tapfinger.core.events import ClusterJoined, ClusterLost, Event, TaskArrived, TaskFinished, TaskStarted
 from tapfinger.core.model import Noise, unit_uniform
-from tapfinger.errors import CapacityExceeded
+from tapfinger.errors import CapacityExceeded, InvalidDecision
 from tapfinger.sim import run as run_module
 from tapfinger.sim.run import StuckError, run_scheduler
 from tapfinger.workloads.world import draw_workload
@@ -223,6 +224,26 @@ def test_a_bad_decision_ends_the_run_with_its_error() -> None:
             0,
             workload=make_workload([0, 0]),
         )
+
+
+def test_decisions_are_timed_in_slots_that_begin_with_a_waiting_task() -> None:
+    # Arrivals in slots 0, 9 and 10; with room for one task at a time, task 2 waits until it can start in slot 13.
+    _, totals = log_of(make_world(), StartAll(16, 16), make_workload([0, 9, 10]))
+    assert totals.slots == 17
+    assert len(totals.decision_seconds) == 6
+    assert min(totals.decision_seconds) > 0
+    # Resizing over an empty queue, in a slot before or after, is not added to another slot's time.
+    restless = Scripted({(0, 0): place(0, 0, 2, 1), (1, 0): resize(0, 3, 1), (1, 1): resize(0, 4, 1)})
+    _, totals = log_of(make_world(), restless, make_workload([0]))
+    assert len(totals.decision_seconds) == 1
+
+
+def test_a_scheduler_that_resizes_for_ever_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_TURNS", 20)
+    resizes = {(1, turn): resize(0, 3 + turn % 2, 1) for turn in range(1000)}
+    restless = Scripted({(0, 0): place(0, 0, 2, 1), **resizes})
+    with pytest.raises(InvalidDecision, match=r"^Scripted was still not void"):
+        run_scheduler(make_world(), restless, 0, workload=make_workload([0]))
 
 
 # ------------------------------------------------------------ runs without end

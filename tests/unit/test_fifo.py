@@ -47,6 +47,13 @@ def test_a_task_that_does_not_fit_holds_up_its_clusters_unless_backfilling():
         assert starts(Fifo(backfill=backfill), state) == expected
 
 
+def test_a_task_does_not_wait_for_a_cluster_that_could_never_hold_it():
+    state = make_state((8, 8), (4, 4))
+    tasks = [make_task(i, LARGE, eligible=(0, 1)) for i in (0, 1)]
+    play(state, *arrive(*tasks, make_task(2, SMALL, eligible=(0, 1)), make_task(3, SMALL, eligible=(0,))))
+    assert starts(Fifo(), state) == [(0, 0), (2, 1)]
+
+
 def test_single_mode_starts_one_per_cluster():
     state = make_state((8, 8), (8, 8), mode=Mode.SINGLE)
     play(state, *arrive(*[make_task(i, SMALL, eligible=(0, 1)) for i in range(4)]))

@@ -53,12 +53,43 @@ def test_tasks_longer_than_the_horizon_are_not_starved() -> None:
     assert totals.slots < 2 * 200 + 40
 
 
+def test_a_rare_long_task_is_not_held_back_for_ever() -> None:
+    # Starting it makes many short ones wait, but so does starting it later: what counts must lie within the horizon.
+    def kind(name: str, slots: int, weight: float) -> dict[str, object]:
+        speed = {"kind": "constant", "slots": slots}
+        return {"name": name, "weight": weight, "minimum": {"cpu": 1, "gpu": 1}, "speed": speed}
+
+    world = build_world(
+        make_scenario(
+            clusters=[{"name": "c", "capacity": {"cpu": 1, "gpu": 1}}],
+            task_types=[kind("short", 1, 0.99), kind("long", 40, 0.01)],
+            arrivals={"kind": "poisson", "rate": 0.5},
+            tasks=150,
+        )
+    )
+    for seed in (0, 1):
+        assert total(world, Lookahead(budget_ms=2), seed) <= 1.03 * total(world, Greedy(), seed)
+
+
 def test_works_without_progress_reports() -> None:
-    world = build_world(load_scenario("multi-3", ["tasks=40", "reports_progress=false"]))
-    run_scheduler(world, Lookahead(budget_ms=2), 0)
+    worlds = [build_world(load_scenario("multi-3", ["tasks=60", f"reports_progress={b}"])) for b in ("true", "false")]
+    with_reports, without = (total(world, Lookahead(budget_ms=2), 0) for world in worlds)
+    assert without <= 1.15 * with_reports
 
 
-@pytest.mark.parametrize("options", [{"budget_ms": 0}, {"plans": 0}, {"futures": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"budget_ms": 0},
+        {"budget_ms": float("nan")},
+        {"plans": 0},
+        {"futures": 1},
+        {"futures": 8.5},
+        {"horizon": 0},
+        {"horizon": -3},
+    ],
+)
 def test_bad_options(options: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=r"must be above 0"):
+    name, value = next(iter(options.items()))
+    with pytest.raises(ConfigError, match=f"lookahead: {name} = {value} must be a"):
         Lookahead(**options)

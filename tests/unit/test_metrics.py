@@ -202,6 +202,16 @@ def test_a_series_keeps_sums_in_bins_of_any_width(spans):
     assert series.sums[:bins, 0].tolist() == padded.tolist()
 
 
+def test_the_most_tasks_in_the_system_are_those_of_one_slot(monkeypatch):
+    monkeypatch.setattr(accumulate, "MAX_BINS", 4)
+    tasks = [event for i in range(3) for event in (arrived(i, 1), TaskStarted(1, i, 0, R((1, 1))))]
+    ends = [TaskFinished(1, 0, 0), TaskFinished(1, 1, 0), TaskFinished(30, 2, 0)]
+    record = measure(*tasks, *ends)
+    assert record.bin_slots == 8
+    assert record.in_system.max() < 2
+    assert record.in_system_max == 3
+
+
 def test_series_of_different_width_are_aligned_exactly(monkeypatch):
     short = measure(arrived(0, 0), TaskStarted(1, 0, 0, R((2, 1))), TaskFinished(3, 0, 0))
     monkeypatch.setattr(accumulate, "MAX_BINS", 4)

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +69,10 @@ def test_summaries_are_sorted_and_paired(records):
     assert plain["difference"]["better_seeds"] == (against < 0).sum()
     assert summaries["min"].plain("min")["difference"]["ci95"] == [0.0, 0.0]
     assert set(plain["utilisation_per_cluster"]) == {"edge-0", "edge-1", "edge-2"}
+    assert plain["tasks_in_system_max"] == max(run.in_system_max for run in records["random"])
     json.dumps(plain, allow_nan=False)
+    documented = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text().partition("### results.json")[2]
+    assert [key for key in plain if f"`{key}`" not in documented] == []
 
 
 def test_a_run_without_finished_tasks_is_an_error():

@@ -333,3 +333,25 @@ def test_the_state_keeps_nothing_of_tasks_that_ended() -> None:
         state.end_slot({})
     held = (state._held, state._tasks, state._waiting, *state._on)
     assert [len(part) for part in held] == [0] * len(held)
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Decision(p for p in [Placement(0, 0, R((2, 1)))]),  # type: ignore[arg-type]
+        Decision(Placement(0, 0, R((2, 1)))),  # type: ignore[arg-type]
+        Decision(None),  # type: ignore[arg-type]
+        Decision((1, 2)),  # type: ignore[arg-type]
+        Decision((Resize(0, R((2, 1))),)),  # type: ignore[arg-type]
+        Decision((Placement(0.0, 0, R((2, 1))),)),  # type: ignore[arg-type]
+        Decision(resizes=(7,)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_only_looks_like_a_decision_is_refused_and_changes_nothing(decision: Decision) -> None:
+    state = make_state()
+    play(state, *arrive(make_task(0)))
+    before = state.snapshot()
+    with pytest.raises(InvalidDecision):
+        state.commit(decision)
+    state.validate()
+    assert state.snapshot() == before

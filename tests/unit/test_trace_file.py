@@ -97,6 +97,7 @@ def test_unsorted_times_are_an_error_or_sorted_stably(tmp_path):
         ("arrival,type\nnan,a\n", [":2:", "'nan'"]),
         ("arrival,type\n# note\n1,a,x\n", [":3:", "3 values"]),
         ("arrival,type\n1,\n", [":2:", "type is empty"]),
+        ('arrival,type\n1,"a\n2,b"\n', [":3:", "task type 'b\"'"]),  # a quote never goes on in the next line
         ("arrival,type\n1,a\n2,c\n", [":3:", "task type 'c'", "Known: a, b"]),
         ("arrival,type,eligible\n1,a,x;w\n", [":2:", "cluster 'w'", "Known: x, y, z"]),
         ("arrival,type,eligible\n1,a,x\n2,a,\n", [":3:", "eligible is empty", "in every row"]),

@@ -9,6 +9,7 @@ from helpers import StartAll, log_of, make_scenario, make_world
 from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError
 from tapfinger.registry import create
+from tapfinger.workloads.arrivals import CHUNK
 from tapfinger.workloads.base import Workload, WorkloadContext
 from tapfinger.workloads.world import build_world, draw_workload
 
@@ -123,6 +124,15 @@ def test_minimum_that_fits_no_cluster_is_refused_with_numbers() -> None:
         draw_workload(world, 0)
 
 
+def test_a_type_that_fits_nowhere_is_no_fault_if_it_is_never_drawn() -> None:
+    huge = ["task_types.sensitive.minimum={cpu=99, gpu=99}", "task_types.sensitive.maximum={cpu=99, gpu=99}"]
+    for kind in ("subset", "bandwidth", "all"):
+        chosen = [*huge, f"eligibility.kind={kind}"]
+        assert draw(0, "multi-3", *chosen, "task_types.sensitive.weight=0").eligible.any(axis=1).all()
+        with pytest.raises(ConfigError, match=r"'sensitive': minimum .* fits no cluster"):
+            draw(0, "multi-3", *chosen, "task_types.sensitive.weight=1e-9")
+
+
 def test_bandwidth_that_no_link_reaches_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"after 1000 draws .*minimum_mbps 20 of 10"):
         draw(0, "synthetic-3", "eligibility.kind=bandwidth", "eligibility.minimum_mbps=20")
@@ -165,6 +175,26 @@ def test_bursts_have_their_share_and_length() -> None:
     assert begins > 100
 
 
+def test_a_burst_goes_on_over_the_end_of_a_chunk() -> None:
+    # Phases of 500 slots on average: one that begins anew at a seam would differ in half of the cases.
+    options = {"rate": 5.0, "burst_factor": 1000.0, "burst_share": 0.5, "burst_slots": 500.0}
+    changes = seams = 0
+    for seed in range(30):
+        burst = np.bincount(arrivals("bursty", seed=seed, **options)) > 2  # calm 0.01, burst 10 a slot
+        at = np.arange(CHUNK, len(burst) - 5, CHUNK)
+        changes += sum(burst[s - 5 : s].any() != burst[s : s + 5].any() for s in at)
+        seams += len(at)
+    assert seams >= 30
+    assert changes / seams < 0.15  # 1 % in truth
+
+
+def test_one_process_can_be_drawn_from_twice() -> None:
+    process = create("arrivals", "bursty", {"rate": 2.0})
+    context = WorkloadContext(20_000, ("a",), ("c",), 10.0, ".")
+    first, again = (process.arrivals(context, np.random.default_rng(0)).slot for _ in range(2))
+    assert np.array_equal(first, again)
+
+
 def test_day_and_night_swing_around_the_mean() -> None:
     slots = arrivals("day-night", rate=4.0, swing=0.5, period=400.0)
     per_slot = np.bincount(slots)
@@ -181,6 +211,7 @@ def test_day_and_night_swing_around_the_mean() -> None:
         ("poisson", {"rate": -1.0}, r"arrivals\.rate = -1\.0"),
         ("poisson", {"rate": float("nan")}, "nan"),
         ("poisson", {"rate": "fast"}, "'fast'"),
+        ("poisson", {"rate": 1e-6}, r"rate = 1e-06: 40,000 tasks would take about 40,000,000,000 slots"),
         ("bursty", {"rate": 1, "burst_share": 1.0}, r"burst_share = 1 must be below 1"),
         (
             "bursty",

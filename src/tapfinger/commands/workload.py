@@ -229,9 +229,10 @@ def _print_summary(console: Console, subject: str, summary: Summary, world: Worl
         if world is not None:
             slot = world.scenario.slot_seconds
             per_slot = f" ({summary.rate_per_hour * slot / 3600:.3g} per slot of {slot:g} s)"
-        console.print(
-            f"{summary.rate_per_hour:.4g} tasks per hour{per_slot}; burstiness {summary.burstiness:.2f} (Poisson: 1)"
-        )
+        console.print(f"{summary.rate_per_hour:.4g} tasks per hour{per_slot}")
+    if summary.burstiness is not None:
+        every = _span(summary.burstiness.interval)
+        console.print(f"burstiness {summary.burstiness.dispersion:.2f} (Poisson: 1), from the tasks in every {every}")
     if summary.load is not None:
         loads = ", ".join(f"{name} {load:.1%}" for name, load in summary.load.items())
         console.print(f"load under minimum allocations, over the whole span: {loads}")

@@ -88,6 +88,11 @@ class Snapshot:
     #: Every waiting task (Q), oldest first, each once however many clusters it may run on.
     queue: tuple[TaskView, ...]
 
+    @property
+    def free(self) -> tuple[Resources, ...]:
+        """What each cluster has free."""
+        return tuple(cluster.free for cluster in self.clusters)
+
     def queue_of(self, cluster: int) -> Iterator[TaskView]:
         """Waiting tasks that may run on this cluster, oldest first."""
         return (task for task in self.queue if cluster in task.eligible)

@@ -82,7 +82,8 @@ class Session:
             settled = self.turn(scheduler.decide(self.state.snapshot()))
             if settled or scheduler.one_shot:
                 return
-        raise InvalidDecision(f"{type(scheduler).__name__} was still not void after {MAX_TURNS} turns in one slot")
+        name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is
+        raise InvalidDecision(f"{name} was still not void after {MAX_TURNS} turns in one slot")
 
     def end_slot(self) -> int:
         """Let the slot pass; returns the tasks that were in the system (minus the reward)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Snapshot, TaskView
 from tapfinger.core.events import (
     ClusterJoined,
     ClusterLost,
@@ -120,8 +120,7 @@ class EdgeState:
 
     def commit(self, decision: Decision) -> list[Command]:
         """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
-        if not isinstance(decision, Decision):
-            raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
+        _check_form(decision)
         free = self._check(decision)
         commands: list[Command] = []
         for resize in decision.resizes:
@@ -317,6 +316,21 @@ class EdgeState:
             _assert(min(self._free[index]) >= 0, f"cluster {index} is over capacity")
             _assert(self._up[index] or not held_here, f"cluster {index} is down but holds tasks")
         _assert(sum(map(len, self._on)) == len(self._held), "tasks on clusters do not add up")
+
+
+def _check_form(decision: object) -> None:
+    """Refuse what only looks like a decision: a generator, say, would be used up by the checks."""
+    if not isinstance(decision, Decision):
+        raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
+    for name, kind in (("placements", Placement), ("resizes", Resize)):
+        entries = getattr(decision, name)
+        if not isinstance(entries, tuple | list):
+            raise InvalidDecision(f"the {name} of a decision must be a tuple of {kind.__name__}, got {entries!r}")
+        for entry in entries:
+            if not isinstance(entry, kind):
+                raise InvalidDecision(f"the {name} of a decision must be {kind.__name__} objects, got {entry!r}")
+            if type(entry.task) is not int:
+                raise InvalidDecision(f"a task is named by its id, an int; got {entry.task!r} in {entry!r}")
 
 
 def _assert(condition: bool, message: str) -> None:

@@ -81,7 +81,7 @@ class Episode:
                 continue
             proposals.append(Proposal(n, task.id, allocation, scores[n]))
             minimum[task.id] = task.type.minimum
-        decision = resolve(proposals, self.snapshot.clusters, minimum)
+        decision = resolve(proposals, self.snapshot.free, minimum)
         granted = {placement.cluster for placement in decision.placements}
         settled = self.session.turn(decision)
         cost = self._end_slot() if settled else (0,) * len(actions)

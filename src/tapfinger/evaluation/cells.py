@@ -15,18 +15,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tapfinger.config import Scenario, parse_scenario
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import EventLog, LogHeader, RunRecord
-from tapfinger.registry import lookup
+from tapfinger.registry import lookup, module_of
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import World, build_world
 
@@ -40,6 +39,9 @@ _NO_PART_IN_RESULTS = (
     "__main__.py",
     *(f"evaluation/{name}.py" for name in ("gantt", "output", "plots", "report", "stats")),
 )
+
+#: Folders of more files than this hold data, not source, and are no part of a key.
+MAX_FILES = 1000
 
 RECORD = "record.npz"
 EVENTS = "events.jsonl.gz"
@@ -63,18 +65,16 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
     resolved = scenario.resolved()
     text = json.dumps(resolved, sort_keys=True)
     common = hashlib.sha256(text.encode())
-    common.update(f"{sys.version_info[:2]} {platform.machine()} {np.__version__}".encode())
+    common.update(f"{sys.version_info[:2]} {platform.machine()} {installed()}".encode())
     common.update(_tree_digest(Path(__file__).parents[1], _NO_PART_IN_RESULTS).encode())
     common.update(_code_digest("arrivals", scenario.arrivals.kind).encode())
-    for path in _files_in(resolved, Path(scenario.directory)):
-        common.update(_file_digest(path))
+    common.update(files_digest(resolved, scenario.directory).encode())
     of_spec = {}
     for spec in specs:
         digest = common.copy()
         digest.update(spec.text.encode())
         digest.update(_code_digest("scheduler", spec.name).encode())
-        for path in _files_in(dict(spec.options), Path()):
-            digest.update(_file_digest(path))
+        digest.update(files_digest(dict(spec.options)).encode())
         of_spec[spec] = digest.hexdigest()
     return [
         Cell(text, scenario.directory, spec, seed, hashlib.sha256(f"{digest} {seed}".encode()).hexdigest()[:40])
@@ -83,8 +83,24 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
     ]
 
 
+def installed() -> dict[str, str]:
+    """Versions of packages that results may depend on, as far as they are there; imports none of them."""
+    found = {}
+    for package in ("numpy", "numba", "onnxruntime"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def files_digest(value: Any, directory: str = "") -> str:
+    """Contents of all files that strings in plain data name: profiles, traces, weights."""
+    digest = hashlib.sha256()
+    for path in _files_in(value, Path(directory)):
+        digest.update(_file_digest(path))
+    return digest.hexdigest()
+
+
 def _files_in(value: Any, directory: Path) -> Iterator[Path]:
-    """Files that strings in plain data name: profiles, traces, weights."""
     if isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _files_in(item, directory)
@@ -102,23 +118,38 @@ def _file_digest(path: Path) -> bytes:
 
 @cache
 def _tree_digest(folder: Path, without: tuple[str, ...] = ()) -> str:
-    """Contents of all files below a folder, but for compiled code and paths that begin with one of ``without``."""
+    """Contents of all files below a folder, but for what is no source and paths that begin with one of ``without``."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and "__pycache__" not in path.parts and not name.startswith(without):
-            digest.update(name.encode() + _file_digest(path))
+    for root, folders, files in os.walk(folder):
+        # In order, and not into compiled code, repositories, environments and heaps of data.
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")))
+        if len(files) > MAX_FILES or "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        for path in (Path(root, file) for file in sorted(files)):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and not name.startswith(without):
+                digest.update(name.encode() + _file_digest(path))
     return digest.hexdigest()
 
 
 def _code_digest(kind: str, name: str) -> str:
-    """Source of a scheduler or workload from outside this package: its whole package, or its one file."""
-    top = str(lookup(kind, name).__module__).partition(".")[0]
-    file = getattr(import_module(top), "__file__", None)
-    if top == __package__.partition(".")[0] or file is None:
-        return ""
-    path = Path(file)
-    return _tree_digest(path.parent) if path.name == "__init__.py" else _file_digest(path).hex()
+    """Source of a scheduler or workload from outside this package: its module, and the package that is in."""
+    factory = lookup(kind, name)
+    while isinstance(factory, partial):
+        factory = factory.func
+    digest = hashlib.sha256()
+    # A factory that is imported into the named module is written elsewhere; what is bound to it is in the former.
+    for module_name in sorted({module_of(kind, name), str(factory.__module__)}):
+        top = module_name.partition(".")[0]
+        if top == __package__.partition(".")[0]:
+            continue
+        file = getattr(import_module(module_name), "__file__", None)
+        digest.update(_file_digest(Path(file)) if file else b"")
+        # A folder without an __init__.py can be in several places.
+        for folder in getattr(import_module(top), "__path__", ()):
+            digest.update(_tree_digest(Path(folder)).encode())
+    return digest.hexdigest()
 
 
 class CellStore:

@@ -90,6 +90,7 @@ class MetricsCollector:
         # (4, resources) in waiting slots: free, stranded and held-back amounts, and capacity, each summed over slots
         self._fragments = np.zeros((4, len(resources)), dtype=np.int64)
         self._waiting_slots = 0
+        self._in_system_max = 0
         self._arrived = 0
         self._failed = 0
         self._rows = array("q")
@@ -198,6 +199,7 @@ class MetricsCollector:
         self._spans = []
         first_used = 2 + len(self._wants)
         self._series.add(slots, lengths, np.delete(rows, np.s_[2:first_used], axis=1))
+        self._in_system_max = max(self._in_system_max, int(rows[:, 0].max()))
         some_wait = rows[:, 1] > 0
         rows, lengths = rows[some_wait], lengths[some_wait]
         self._waiting_slots += int(lengths.sum())
@@ -237,6 +239,7 @@ class MetricsCollector:
             failed=self._failed,
             conflicts=conflicts,
             waiting_slots=self._waiting_slots,
+            in_system_max=self._in_system_max,
             bin_slots=self._series.width,
             capacity=self._capacity,
             **dict(zip(_COLUMNS, rows[:, :8].T, strict=True)),

@@ -14,14 +14,13 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from tapfinger import __version__
 from tapfinger.config import Scenario
 from tapfinger.errors import ConfigError
-from tapfinger.evaluation.cells import EVENTS
+from tapfinger.evaluation.cells import EVENTS, files_digest, installed
 from tapfinger.evaluation.runner import Outcome
 from tapfinger.evaluation.specs import SchedulerSpec, describe_seeds
 from tapfinger.evaluation.stats import Summary
@@ -53,7 +52,10 @@ class Request:
 
     def default_folder(self) -> Path:
         """results/<scenario>/<...>: the same for the same question, another for another."""
-        identity = json.dumps([self.scenario.resolved(), [s.text for s in self.specs], self.seeds, self.baseline])
+        resolved = self.scenario.resolved()
+        # Two sites may have equal scenarios that name files of their own.
+        files = [files_digest(resolved, self.scenario.directory), *(files_digest(dict(s.options)) for s in self.specs)]
+        identity = json.dumps([resolved, [s.text for s in self.specs], self.seeds, self.baseline, files])
         count = len(self.specs)
         name = f"{count}-scheduler{'s' * (count != 1)}-{len(self.seeds)}-seed{'s' * (len(self.seeds) != 1)}"
         return Path("results") / slug(self.scenario.name) / f"{name}-{_short(identity)}"
@@ -68,7 +70,7 @@ class Request:
             "baseline": self.baseline,
             "seeds": list(self.seeds),
             "command": self.command,
-            "versions": _versions(),
+            "versions": {"tapfinger": __version__, "python": platform.python_version(), **installed()},
             "git_revision": git_revision(),
         }
 
@@ -81,16 +83,6 @@ def slug(text: str) -> str:
     """A file name for any text; different texts give different names."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
     return safe if safe == text else f"{safe[:60]}-{_short(text)}"
-
-
-def _versions() -> dict[str, str]:
-    found = {"tapfinger": __version__, "python": platform.python_version()}
-    for package in ("numpy", "numba", "onnxruntime"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def git_revision() -> str | None:

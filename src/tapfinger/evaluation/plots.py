@@ -208,10 +208,9 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
     height = 1.2 + len(sample.resources) * (0.9 + 0.24 * len(names))
     figure, axes = _figure(height, nrows=len(sample.resources), sharex=True)
     for index, resource in enumerate(sample.resources):
-        shares = [
-            np.mean([r.cluster_utilisation[:, index] for r in comparison.records[name]], axis=0) for name in names
-        ]
-        _heat(figure, axes[index, 0], 100 * np.array(shares), names)
+        in_use = [comparison.summaries[name].cluster_utilisation for name in names]
+        shares = [[100 * mean[cluster][resource] for cluster in sample.clusters] for mean in in_use]
+        _heat(figure, axes[index, 0], np.array(shares), names)
         axes[index, 0].set_title(f"{resource} in use [%]", fontsize=8)
         step = -(-len(sample.clusters) // 12)
         axes[index, 0].set_xticks(range(0, len(sample.clusters), step), sample.clusters[::step], fontsize=8)

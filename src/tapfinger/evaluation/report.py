@@ -25,7 +25,7 @@ _NOTE = (
     "Overtaken: tasks that saw a later arrival start before them on a cluster they could have used; by at most: the "
     "largest number of later arrivals one task saw. Idle: free share of capacity in slots in which a task waits; "
     "stranded: its part on clusters where tasks wait but none fits; held back: its part where one would fit. "
-    "A decision is all that a scheduler decides in one slot."
+    "A decision is all that a scheduler decides in one slot that begins with a waiting task."
 )
 
 _STYLE = """

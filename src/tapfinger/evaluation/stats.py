@@ -89,7 +89,7 @@ def measures(record: RunRecord) -> dict[str, float]:
         "slots": record.slots,
         "tasks": record.tasks,
         "failed": record.failed,
-        "in_system_max": record.in_system.max(),
+        "in_system_max": record.in_system_max,
         "conflicts": record.conflicts,
         "overtaken_share": (record.overtaken > 0).mean(),
         "overtaken_mean": record.overtaken.mean(),

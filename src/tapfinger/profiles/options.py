@@ -36,7 +36,6 @@ class Options:
             for t in context.task_types
         }
         self._ideal_on: dict[tuple[str, int], float] = {}
-        self._ideal: dict[tuple[str, tuple[int, ...]], float] = {}
 
     def _price(self, allocation: Resources, slots: float) -> Option:
         share = max(a / c for a, c in zip(allocation, self.mean_capacity, strict=True) if c)
@@ -53,10 +52,7 @@ class Options:
 
     def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
         """Shortest duration on any of these clusters, were it empty."""
-        key = (type_name, eligible)
-        if key not in self._ideal:
-            self._ideal[key] = min(self.ideal_on(type_name, n) for n in eligible)
-        return self._ideal[key]
+        return min(self.ideal_on(type_name, n) for n in eligible)
 
     def free_share(self, free: Resources) -> float:
         """Free resources in mean clusters, summed over resources; for ties between clusters."""

@@ -165,7 +165,7 @@ def read_rows(path: Path) -> list[tuple[int, ProfileRow]]:
         raise DataError(f"there is no profile file {path}; give the path of a profile CSV (docs/profiles.md)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a profile CSV: {error}") from None
-    lines = _lines(text)
+    lines = csv_rows(text)
     header_line, header = next(lines, (1, []))
     names = [name.strip() for name in header]
     missing = [name for name in ("task_type", "seconds") if name not in names]
@@ -182,8 +182,8 @@ def read_rows(path: Path) -> list[tuple[int, ProfileRow]]:
     return rows
 
 
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is neither empty nor a # comment."""
+def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of every line of a CSV text that is neither empty nor a # comment."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, next(csv.reader([line]))

@@ -36,6 +36,11 @@ class Fifo:
             t.name: [s.allocation for s in efficient_sizes(t, context.noise)] if self._best else [t.minimum]
             for t in context.task_types
         }
+        # A task does not wait for clusters that could not hold it even if they were empty.
+        self._holds = {
+            t.name: {n for n, cluster in enumerate(context.clusters) if t.minimum.fits(cluster.capacity)}
+            for t in context.task_types
+        }
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Walk the waiting tasks in order; each starts at the fastest size there is, where there is most room."""
@@ -48,7 +53,7 @@ class Fifo:
             if placement is not None:
                 placements.append(placement)
             elif not self._backfill:
-                rooms.close(task.eligible)
+                rooms.close(self._holds[task.type.name].intersection(task.eligible))
         return Decision(tuple(placements))
 
     def _start(self, task: TaskView, rooms: Rooms) -> Placement | None:

@@ -6,11 +6,17 @@ that fits is what makes a plain greedy weak: this one waits rather than take a f
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from typing import Final
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.model import Resources
+from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Option, Options
+
+#: Options of the greedy as tuned; Lookahead plays on with the same.
+GREEDY_DEFAULTS: Final = {"queue_price": 2.0, "patience": 2.2, "max_wait": 10.0, "short_first": 1.5}
 
 
 class Greedy:
@@ -20,10 +26,10 @@ class Greedy:
 
     def __init__(
         self,
-        queue_price: float = 2.0,
-        patience: float = 2.2,
-        max_wait: float = 10.0,
-        short_first: float = 1.5,
+        queue_price: float = GREEDY_DEFAULTS["queue_price"],
+        patience: float = GREEDY_DEFAULTS["patience"],
+        max_wait: float = GREEDY_DEFAULTS["max_wait"],
+        short_first: float = GREEDY_DEFAULTS["short_first"],
     ) -> None:
         """The price of resources is ``queue_price`` x overdue tasks per cluster.
 
@@ -31,6 +37,10 @@ class Greedy:
         ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
         minus slots waited: 0 is first come first served, a large number is shortest first.
         """
+        options = {"queue_price": queue_price, "patience": patience, "max_wait": max_wait, "short_first": short_first}
+        for name, value in options.items():
+            if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name != "short_first"):
+                raise ConfigError(f"greedy: {name} = {value!r} must be a number, zero or more")
         self._queue_price = queue_price
         self._patience = patience
         self._max_wait = max_wait
@@ -44,7 +54,7 @@ class Greedy:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
         price = self._queue_price * overdue(snapshot) / len(snapshot.clusters)
-        free = [c.free if c.up else None for c in snapshot.clusters]
+        free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]
         self._best_option: dict[tuple[str, Resources, float], tuple[float, Option] | None] = {}
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._head_start[t.type.name] - (snapshot.slot - t.arrival)):

@@ -7,6 +7,7 @@ not by the clock, so that the same seed gives the same decisions on any machine.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import numpy as np
@@ -17,11 +18,12 @@ from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Options
+from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.layout import Draws, Plan, Worlds, empty_worlds, make_sizes, make_tables
 
-#: The greedy that plays on after the first slot: Greedy's own defaults.
-BASE = Plan(queue_price=2.0, patience=2.2, max_wait=10.0, short_first=1.5)
+#: The greedy that plays on after the first slot.
+BASE = Plan(**GREEDY_DEFAULTS)
 
 #: Other greedies for the first slot, each with a character of its own.
 VARIANTS = (
@@ -57,8 +59,14 @@ _MICROSECONDS_PER_PAIR = 0.05
 _POOL = 512
 _RATE_MEMORY = 0.99
 
+#: A longer look ahead would leave too few futures within any budget.
+_LONGEST_HORIZON = 400
+
 #: Many plans turn out alike: this many times as many are tried as are wanted.
 _TRIES = 4
+
+#: Fewer futures would tell nothing; with two plans, this is the least that is ever simulated.
+_LEAST_FUTURES = 8
 
 #: Plans that survive the first quarter of the futures.
 _FINALISTS = 4
@@ -79,12 +87,18 @@ class Lookahead:
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
-        ``horizon``: slots to look ahead; five times the mean shortest duration if left out.
-        ``caution``: standard errors added to a plan's advantage over the plain greedy.
+        ``horizon``: slots to look ahead; by the durations of the task types if left out.
+        ``caution``: standard errors by which a plan must beat the plain greedy.
         """
-        for name, value in (("budget_ms", budget_ms), ("plans", plans), ("futures", futures)):
-            if value <= 0:
-                raise ConfigError(f"lookahead: {name} = {value} must be above 0")
+        if not (math.isfinite(budget_ms) and budget_ms > 0):
+            raise ConfigError(f"lookahead: budget_ms = {budget_ms} must be a number above 0")
+        if not math.isfinite(caution):
+            raise ConfigError(f"lookahead: caution = {caution} must be a number")
+        counts = [("plans", plans, 1), ("futures", futures, _LEAST_FUTURES)]
+        counts += [("horizon", horizon, 1)] if horizon is not None else []
+        for name, value, least in counts:
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"lookahead: {name} = {value} must be a whole number of at least {least}")
         self._budget = budget_ms
         self._most_plans = plans
         self._most_futures = futures
@@ -98,7 +112,7 @@ class Lookahead:
         self._clusters = len(context.clusters)
         self._tables = make_tables(context.clusters, types, context.noise, context.mode)
         self._sizes = make_sizes(Options(context), types)
-        self._horizon = self._fixed_horizon or int(np.clip(round(5 * self._sizes.least_slots.mean()), 8, 40))
+        self._horizon = self._fixed_horizon if self._fixed_horizon is not None else horizon_for(self._sizes.least_slots)
         self._rng = np.random.default_rng(context.seed)
         self._seen = _Seen(len(types), self._clusters)
         self._warm_up()
@@ -139,7 +153,7 @@ class Lookahead:
         slots = 1000.0 * self._budget / (slot * self._horizon)  # whole rollouts
         # A quarter of the futures for every plan, the rest for the finalists.
         futures = self._most_futures
-        while futures > 8 and self._rollouts(16, futures) > slots:
+        while futures >= 2 * _LEAST_FUTURES and self._rollouts(16, futures) > slots:
             futures //= 2
         plans = self._most_plans
         while plans > 2 and self._rollouts(plans, futures) > slots:
@@ -165,7 +179,7 @@ class Lookahead:
         """Two rounds: all plans on a quarter of the futures, then the finalists on all."""
         cost = np.zeros((len(after.slot), futures))
         worlds = self._arrays(1, draws.arrival.shape[1])
-        quarter = max(2, futures // 4)
+        quarter = futures // 4
         base = np.array(BASE, dtype=np.float64)
 
         def play(plans: npt.NDArray[np.int64], first: int, last: int) -> npt.NDArray[np.float64]:
@@ -227,6 +241,16 @@ class Lookahead:
         now.queue[0, :waiting] = np.arange(k, k + waiting)
         now.queue_length[0] = waiting
         now.next_arrival[0] = k + waiting
+
+
+def horizon_for(least_slots: npt.NDArray[np.float64]) -> int:
+    """Slots to look ahead: several generations of the usual task, and several of the longest one.
+
+    The second matters: what a long task makes others wait must fall within the horizon, or holding
+    it back always looks better than starting it.
+    """
+    slots = max(5.0 * least_slots.mean(), 3.5 * least_slots.max(), 8.0)
+    return int(min(round(slots), _LONGEST_HORIZON))
 
 
 class _Seen:

@@ -265,7 +265,9 @@ class Optimus:
                         continue
                     drawn[task.id] = task
                     proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
-            granted = resolve(proposals, snapshot.clusters, {t.id: t.type.minimum for t in drawn.values()})
+            # What counts is what is free once all sizes are open again, not what was free before.
+            room = [rooms.left.get(c.index, c.free) for c in snapshot.clusters]
+            granted = resolve(proposals, room, {t.id: t.type.minimum for t in drawn.values()})
             lost += granted.lost
             for placement in granted.placements:
                 admitted[placement.task] = (drawn[placement.task], placement.cluster)

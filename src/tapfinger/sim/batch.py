@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,9 @@ class BatchSim:
         self.draws = stack_workloads(workloads)
         self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self.tables)
         most = most_running(self.world.clusters, self.world.task_types)
-        self.observations: Observations = empty_observations(batch, self.pending, most, self.tables)
+        self._observations = empty_observations(batch, self.pending, most, self.tables)
+        #: What agents see now. Read-only: legality is judged by the same arrays.
+        self.observations: Observations = Observations(*(_read_only(array) for array in self._observations))
         #: (B,) tasks in the system where the last step ended a slot, 0 elsewhere: minus the reward.
         self.cost: Ints = np.zeros(batch, dtype=np.int64)
         #: (B,) whether the last step ended a slot.
@@ -56,17 +59,18 @@ class BatchSim:
         #: (B,) worlds in which every task has ended; they stand still.
         self.done: Bools = np.zeros(batch, dtype=np.bool_)
         self._task = np.zeros(len(self.world.clusters), dtype=np.int64)
-        kernels.reset_all(self.tables, self.draws, self.worlds, self.observations)
+        kernels.reset_all(self.tables, self.draws, self.worlds, self._observations)
 
     def step(
         self, choice: npt.NDArray[np.int64], allocation: npt.NDArray[np.int64], score: npt.NDArray[np.float64]
     ) -> None:
         """One turn. choice (B, N), allocation (B, N, R), score (B, N): Pr(j|n), for conflicts."""
+        self._check_shapes(choice, allocation, score)
         bad = kernels.step_all(
             self.tables,
             self.draws,
             self.worlds,
-            self.observations,
+            self._observations,
             choice,
             allocation,
             score,
@@ -81,12 +85,25 @@ class BatchSim:
                 "choose where observations.startable is true, between the minimum and observations.largest"
             )
 
+    def _check_shapes(self, *given: npt.NDArray[Any]) -> None:
+        """Compiled code reads whatever lies behind an array that is too small."""
+        amounts = self.tables.capacity.shape[1]
+        agents = (len(self.done), len(self.world.clusters))
+        for name, array, shape, kind in zip(
+            ("choice", "allocation", "score"), given, (agents, (*agents, amounts), agents), "iif", strict=True
+        ):
+            if array.shape != shape or array.dtype.kind != kind:
+                raise InvalidDecision(
+                    f"{name} has shape {array.shape} and type {array.dtype}; {shape} of type "
+                    f"{'int64' if kind == 'i' else 'float64'} is needed"
+                )
+
     def restart(self, which: Bools) -> None:
         """Begin the workloads of these worlds anew."""
         for b in np.flatnonzero(which).tolist():
             self.done[b] = False
             kernels.reset(b, self.tables, self.draws, self.worlds)
-            kernels.observe(b, self.tables, self.draws, self.worlds, self.observations)
+            kernels.observe(b, self.tables, self.draws, self.worlds, self._observations)
 
     def events(self, b: int) -> list[Event]:
         """World b's event log so far, as the readable simulator would have written it."""
@@ -102,3 +119,9 @@ class BatchSim:
                 if worlds.finished[b, j] >= 0:
                     log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
         return sorted(log, key=event_key)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view

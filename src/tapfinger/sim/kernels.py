@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tapfinger.core.model import DONE
+from tapfinger.sim.compiled import compiled
 
 # numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
 Array = Any
@@ -23,7 +23,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-@njit(cache=True, inline="always")
+@compiled
 def unit_uniform(key: Any, counter: Any) -> Any:
     """Mirror of core.model.unit_uniform."""
     z = key + np.uint64(counter + 1) * _GOLDEN
@@ -32,7 +32,7 @@ def unit_uniform(key: Any, counter: Any) -> Any:
     return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 
-@njit(cache=True)
+@compiled
 def rate_of(tables: Record, kind: int, allocation: Array) -> Any:
     """Mirror of SpeedProfile.rate."""
     position = 0
@@ -41,7 +41,7 @@ def rate_of(tables: Record, kind: int, allocation: Array) -> Any:
     return tables.rates[tables.first_rate[kind] + position]
 
 
-@njit(cache=True)
+@compiled
 def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> Any:
     """Mirror of SpeedProfile.gain followed by Noise.apply."""
     gain = rate_of(tables, kind, allocation)
@@ -55,7 +55,7 @@ def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: 
     return gain * (1.0 + u)
 
 
-@njit(cache=True)
+@compiled
 def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     """Mirror of SimExecutor._arrivals and EdgeState._arrive."""
     j = worlds.next_arrival[b]
@@ -68,7 +68,7 @@ def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     worlds.next_arrival[b] = j
 
 
-@njit(cache=True)
+@compiled
 def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     """Empty world b and let slot 0's tasks arrive (Session.__init__)."""
     worlds.slot[b] = 0
@@ -92,7 +92,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     arrive(b, b, draws, worlds)
 
 
-@njit(cache=True)
+@compiled
 def start(d: int, b: int, j: int, n: int, allocation: Array, draws: Record, worlds: Record) -> None:
     """Mirror of EdgeState.commit for one placement; the caller has checked that it is legal."""
     length = worlds.queue_length[b]
@@ -114,7 +114,7 @@ def start(d: int, b: int, j: int, n: int, allocation: Array, draws: Record, worl
         worlds.free[b, n, r] -= allocation[r]
 
 
-@njit(cache=True)
+@compiled
 def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system.
 
@@ -151,7 +151,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     return count
 
 
-@njit(cache=True)
+@compiled
 def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
     """Mirror of feasibility.can_start, but for eligibility."""
     if worlds.starts[b, n] >= tables.max_starts:
@@ -162,7 +162,7 @@ def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int) -> int:
     """Mirror of Resources.copies_of."""
     best = -1
@@ -174,7 +174,7 @@ def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int)
     return max(0, best)
 
 
-@njit(cache=True)
+@compiled
 def play_turn(
     b: int, tables: Record, draws: Record, worlds: Record, task: Array, allocation: Array, score: Array
 ) -> bool:
@@ -198,26 +198,15 @@ def play_turn(
     return void or tables.max_starts == 1
 
 
-@njit(cache=True)
+@compiled
 def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: Array, score: Array) -> bool:
-    """Mirror of conflict.posterior: whether cluster n has the largest share; ties go to the lowest index."""
+    """Mirror of the choice in conflict.resolve: the largest weight; ties go to the lowest index."""
     kind = draws.type[b, task[n]]
     mine = score[n] * copies_of_minimum(tables, worlds, b, kind, n)
-    total = mine
-    rivals = 1
-    for m in range(task.shape[0]):
-        if m != n and task[m] == task[n]:
-            total += score[m] * copies_of_minimum(tables, worlds, b, kind, m)
-            rivals += 1
-    if rivals == 1:
-        return True
     for m in range(task.shape[0]):
         if m != n and task[m] == task[n]:
             other = score[m] * copies_of_minimum(tables, worlds, b, kind, m)
-            if total <= 0.0:
-                if m < n:
-                    return False
-            elif other > mine or (other == mine and m < n):
+            if other > mine or (other == mine and m < n):
                 return False
     return True
 
@@ -225,7 +214,7 @@ def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: A
 # ------------------------------------------------------------------------------- observation
 
 
-@njit(cache=True)
+@compiled
 def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
     """Mirror of observation.observe: write world b's arrays into the batch of observations."""
     clusters, amounts = tables.capacity.shape
@@ -278,7 +267,7 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     _observe_running(b, tables, draws, worlds, obs)
 
 
-@njit(cache=True)
+@compiled
 def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
     """Running tasks in order of placement, per cluster."""
     amounts = tables.capacity.shape[1]
@@ -303,7 +292,7 @@ def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs:
 # ------------------------------------------------------------------------------ whole batches
 
 
-@njit(cache=True)
+@compiled
 def reset_all(tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
     """Reset and observe every world."""
     for b in range(worlds.slot.shape[0]):
@@ -311,9 +300,11 @@ def reset_all(tables: Record, draws: Record, worlds: Record, obs: Record) -> Non
         observe(b, tables, draws, worlds, obs)
 
 
-@njit(cache=True)
-def first_illegal(tables: Record, draws: Record, obs: Record, choice: Array, allocation: Array, done: Array) -> int:
-    """The first world with a choice that is not legal, or -1. Mirrors what EdgeState.commit checks."""
+@compiled
+def first_illegal(
+    tables: Record, draws: Record, obs: Record, choice: Array, allocation: Array, score: Array, done: Array
+) -> int:
+    """The first world with a choice that is not legal, or -1. Mirrors what resolve and EdgeState.commit check."""
     for b in range(choice.shape[0]):
         if done[b]:
             continue
@@ -323,6 +314,8 @@ def first_illegal(tables: Record, draws: Record, obs: Record, choice: Array, all
                 continue
             if place >= obs.task.shape[2] or not obs.startable[b, n, place]:
                 return b
+            if not (score[b, n] >= 0.0 and score[b, n] < math.inf):
+                return b
             kind = draws.type[b, obs.task[b, n, place]]
             for r in range(allocation.shape[2]):
                 amount = allocation[b, n, r]
@@ -331,7 +324,7 @@ def first_illegal(tables: Record, draws: Record, obs: Record, choice: Array, all
     return -1
 
 
-@njit(cache=True)
+@compiled
 def step_all(
     tables: Record,
     draws: Record,
@@ -344,14 +337,14 @@ def step_all(
     cost: Array,
     settled: Array,
     done: Array,
-) -> int:
+) -> Any:
     """One turn of every world that is not done; where the round is settled, the slot ends.
 
     ``choice`` (worlds, clusters) is a place in the pending set or -1; ``cost`` gets the tasks in the
     system where a slot ended and 0 elsewhere. If any choice is illegal nothing happens anywhere and
     that world's index is returned, otherwise -1.
     """
-    bad = first_illegal(tables, draws, obs, choice, allocation, done)
+    bad = first_illegal(tables, draws, obs, choice, allocation, score, done)
     if bad >= 0:
         return bad
     for b in range(worlds.slot.shape[0]):

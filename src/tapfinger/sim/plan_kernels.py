@@ -9,8 +9,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tapfinger.sim.compiled import compiled
 from tapfinger.sim.kernels import end_slot, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import Plan
 
@@ -21,7 +21,7 @@ Record = Any
 _ZERO: Any = np.int64(0)
 
 
-@njit(cache=True)
+@compiled
 def greedy_round(
     d: int, b: int, tables: Record, sizes: Record, plan: Record, key: Any, draws: Record, worlds: Record
 ) -> None:
@@ -38,7 +38,7 @@ def greedy_round(
             start(d, b, j, n, sizes.allocation[option], draws, worlds)
 
 
-@njit(cache=True)
+@compiled
 def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
     """Mirror of greedy.overdue: waiting tasks that did not arrive in this very slot."""
     count = worlds.queue_length[b]
@@ -47,7 +47,7 @@ def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
     return count
 
 
-@njit(cache=True)
+@compiled
 def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of the sort in Greedy.decide: merge the types' queues, each already in order of arrival."""
     length = worlds.queue_length[b]
@@ -72,14 +72,14 @@ def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: R
     return length
 
 
-@njit(cache=True)
+@compiled
 def _next_of_type(d: int, b: int, kind: int, place: int, length: int, draws: Record, worlds: Record) -> int:
     while place < length and draws.type[d, worlds.queue[b, place]] != kind:
         place += 1
     return place
 
 
-@njit(cache=True)
+@compiled
 def _choose(
     d: int,
     b: int,
@@ -135,7 +135,7 @@ def _choose(
     return best_option, best_cluster
 
 
-@njit(cache=True)
+@compiled
 def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worlds: Record) -> None:
     """Play every world to its end with one greedy: for tuning, and as proof that it mirrors Greedy."""
     for b in range(worlds.slot.shape[0]):
@@ -145,9 +145,12 @@ def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worl
             end_slot(b, b, tables, draws, worlds)
 
 
-@njit(cache=True)
+@compiled
 def copy_world(source: Record, p: int, target: Record, b: int) -> None:
-    """World p of ``source`` -> world b of ``target``, which may have room for more tasks."""
+    """World p of ``source`` -> world b of ``target``, which may have room for more tasks.
+
+    Only what greedy rounds and the passing of slots need.
+    """
     known = source.progress.shape[1]
     target.slot[b] = source.slot[p]
     target.turn[b] = 0
@@ -174,13 +177,13 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
         target.elapsed[b, j] = 0
 
 
-@njit(cache=True)
+@compiled
 def plan_of(row: Array) -> Plan:
     """A row of floats as a Plan."""
-    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
+    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6])  # numba takes no Plan(*row)
 
 
-@njit(cache=True)
+@compiled
 def first_moves(
     tables: Record, sizes: Record, plans: Array, keys: Array, draws: Record, now: Record, after: Record
 ) -> None:
@@ -190,7 +193,7 @@ def first_moves(
         greedy_round(_ZERO, p, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
 
 
-@njit(cache=True)
+@compiled
 def roll_out(
     tables: Record,
     sizes: Record,
@@ -221,7 +224,7 @@ def roll_out(
             cost[p, future] = total + _still_to_run(future, tables, sizes, draws, worlds)
 
 
-@njit(cache=True)
+@compiled
 def _still_to_run(future: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
     """Slots that the tasks left in world 0 will still spend in the system, were nothing else to come.
 

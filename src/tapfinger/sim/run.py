@@ -28,7 +28,7 @@ class RunTotals:
     tasks: int
     total_completion_time: int
     conflicts: int
-    #: Seconds spent in ``decide``, per slot with a non-empty queue or preemptible tasks.
+    #: Seconds spent in ``decide``, all turns together, per slot that began with a task waiting.
     decision_seconds: list[float]
 
 
@@ -61,28 +61,32 @@ def run_scheduler(
             observe(session)
         session.end_slot()
         watch.check(session, scheduler)
-    return RunTotals(
-        session.state.slot, len(workload), session.total_tasks_in_system, session.conflicts, timed.seconds_per_slot
-    )
+    return RunTotals(session.state.slot, len(workload), session.total_tasks_in_system, session.conflicts, timed.seconds)
 
 
 class _Timed:
-    """A scheduler with a stopwatch: seconds of all turns of a slot."""
+    """A scheduler with a stopwatch, which runs in slots that begin with a task waiting."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self.name = type(scheduler).__name__
         self.one_shot = scheduler.one_shot
-        self.seconds_per_slot: list[float] = []
         self.reset = scheduler.reset
+        #: Of all turns of a slot together.
+        self.seconds: list[float] = []
+        self._counts = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
         begin = time.perf_counter()
         decision = self._scheduler.decide(snapshot)
         spent = time.perf_counter() - begin
         if snapshot.turn == 0:
-            self.seconds_per_slot.append(spent)
-        else:
-            self.seconds_per_slot[-1] += spent
+            # Hardly anything is decided over an empty queue: its many short times would hide the others.
+            self._counts = bool(snapshot.queue)
+            if self._counts:
+                self.seconds.append(0.0)
+        if self._counts:
+            self.seconds[-1] += spent
         return decision
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from tapfinger.errors import ConfigError
 from tapfinger.workloads.base import Arrivals, WorkloadContext
+
+#: Slots drawn at a time.
+CHUNK = 4096
+
+#: A workload that would take longer than this is taken for a slip of the keyboard: no run would ever end.
+MAX_SLOTS = 10_000_000
 
 
 def _positive(name: str, value: float, zero: bool = False) -> float:
@@ -31,19 +39,26 @@ def _fill(counts: npt.NDArray[np.int64], first_slot: int) -> npt.NDArray[np.int6
 class _Modulated:
     """Poisson arrivals whose rate may change from slot to slot."""
 
-    def _rates(self, first_slot: int, slots: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    def __init__(self, rate: float) -> None:
+        self._rate = _positive("rate", rate)
+
+    def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
+        """(CHUNK,) expected tasks in each slot, chunk after chunk without end; their mean is ``rate``."""
         raise NotImplementedError
 
     def arrivals(self, context: WorkloadContext, rng: np.random.Generator) -> Arrivals:
         """Draw slot by slot, in chunks, until there are enough tasks."""
         wanted = _count(context)
+        if wanted / self._rate > MAX_SLOTS:
+            raise ConfigError(
+                f"arrivals.rate = {self._rate:g}: {wanted:,} tasks would take about {wanted / self._rate:,.0f} slots, "
+                f"over {MAX_SLOTS:,}; raise the rate (tasks per slot) or lower tasks"
+            )
         chunks: list[npt.NDArray[np.int64]] = []
-        have, slot, size = 0, 0, 4096
+        have, rates = 0, self._rates(rng)
         while have < wanted:
-            chunk = _fill(rng.poisson(self._rates(slot, size, rng)), slot)
-            chunks.append(chunk)
-            have += len(chunk)
-            slot += size
+            chunks.append(_fill(rng.poisson(next(rates)), len(chunks) * CHUNK))
+            have += len(chunks[-1])
         return Arrivals(slot=np.concatenate(chunks)[:wanted])
 
 
@@ -52,10 +67,11 @@ class Poisson(_Modulated):
 
     def __init__(self, rate: float) -> None:
         """``rate``: mean tasks per slot."""
-        self._rate = _positive("rate", rate)
+        super().__init__(rate)
 
-    def _rates(self, first_slot: int, slots: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:  # noqa: ARG002
-        return np.full(slots, self._rate)
+    def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:  # noqa: ARG002
+        while True:
+            yield np.full(CHUNK, self._rate)
 
 
 class Bursty(_Modulated):
@@ -68,6 +84,7 @@ class Bursty(_Modulated):
 
         ``burst_share`` of the time is burst, each burst ``burst_slots`` long on average.
         """
+        super().__init__(rate)
         factor = _positive("burst_factor", burst_factor)
         share = _positive("burst_share", burst_share)
         if share >= 1:
@@ -79,18 +96,18 @@ class Bursty(_Modulated):
                 f"arrivals.burst_share = {share:g} cannot be reached with bursts of burst_slots = {burst_slots:g}: "
                 "calm phases would be shorter than a slot; make bursts longer or their share smaller"
             )
-        self._calm = _positive("rate", rate) / (1.0 - share + share * factor)
+        self._calm = self._rate / (1.0 - share + share * factor)
         self._burst = self._calm * factor
         self._share = share
 
-    def _rates(self, first_slot: int, slots: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:  # noqa: ARG002
-        rates = np.empty(slots)
-        draws = rng.random(slots)
-        burst = bool(rng.random() < self._share)
-        for i in range(slots):
-            rates[i] = self._burst if burst else self._calm
-            burst = draws[i] >= self._end_burst if burst else draws[i] < self._begin_burst
-        return rates
+    def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
+        burst = rng.random() < self._share
+        while True:
+            rates = []
+            for draw in rng.random(CHUNK).tolist():
+                rates.append(self._burst if burst else self._calm)
+                burst = draw >= self._end_burst if burst else draw < self._begin_burst
+            yield np.array(rates)
 
 
 class DayNight(_Modulated):
@@ -98,13 +115,13 @@ class DayNight(_Modulated):
 
     def __init__(self, rate: float, swing: float = 0.8, period: float = 8640.0) -> None:
         """``period`` in slots (8,640 slots of 10 s are a day); ``swing`` at most 1."""
-        self._rate = _positive("rate", rate)
+        super().__init__(rate)
         self._swing = _positive("swing", swing, zero=True)
         if self._swing > 1:
             raise ConfigError(f"arrivals.swing = {self._swing:g} must be at most 1")
         self._period = _positive("period", period)
 
-    def _rates(self, first_slot: int, slots: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:  # noqa: ARG002
-        slot = np.arange(first_slot, first_slot + slots)
-        swing: npt.NDArray[np.float64] = np.sin(2.0 * np.pi * slot / self._period)
-        return self._rate * (1.0 + self._swing * swing)
+    def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:  # noqa: ARG002
+        for first_slot in itertools.count(0, CHUNK):
+            slot = np.arange(first_slot, first_slot + CHUNK)
+            yield self._rate * (1.0 + self._swing * np.sin(2.0 * np.pi * slot / self._period))

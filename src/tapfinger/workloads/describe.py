@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
 from tapfinger.workloads.world import World
+
+#: Mean tasks in the intervals that burstiness is measured in: with fewer, bursts would be cut into pieces.
+TASKS_PER_INTERVAL = 5
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,16 @@ class TypeSummary:
 
 
 @dataclass(frozen=True)
+class Burstiness:
+    """How unevenly tasks come."""
+
+    #: Variance over mean of the tasks in an interval: 1 for Poisson, more for bursts, 0 for a regular beat.
+    dispersion: float
+    #: Length of an interval in seconds.
+    interval: float
+
+
+@dataclass(frozen=True)
 class Summary:
     """What there is to say about a workload."""
 
@@ -33,8 +48,8 @@ class Summary:
     span: float
     #: Tasks per hour from the first to the last arrival; None for fewer than two times.
     rate_per_hour: float | None
-    #: Standard deviation of the gaps between arrivals over their mean: 1 for Poisson, more for bursts.
-    burstiness: float | None
+    #: None for too few tasks.
+    burstiness: Burstiness | None
     types: tuple[TypeSummary, ...]
     #: Tasks whose eligible clusters are not in the workload but drawn by the scenario.
     drawn: int
@@ -58,13 +73,27 @@ def summarise(workload: WorkloadFile, world: World | None = None) -> Summary:
         tasks=len(workload),
         span=float(arrival.max()),
         rate_per_hour=3600.0 * len(gaps) / float(gaps.sum()) if busy else None,
-        burstiness=float(gaps.std() / gaps.mean()) if busy else None,
+        burstiness=_burstiness(np.sort(arrival)) if busy else None,
         types=tuple(_type(name, count, len(workload), world) for name, count in counts.most_common()),
         drawn=len(clusters) - len(named),
         eligible=dict(sorted(Counter(name for names in named for name in names).items())),
         mean_eligible=float(np.mean([len(names) for names in named])) if named else None,
         load=_load(counts, float(arrival.max()), world) if world is not None else None,
     )
+
+
+def _burstiness(arrival: npt.NDArray[np.float64]) -> Burstiness | None:
+    """Counts and not gaps between tasks, because tasks that come in whole slots have many gaps of zero."""
+    gaps = np.diff(arrival)
+    # Where times are whole slots, all gaps are: an interval of several times the smallest cuts through no slot.
+    step = float(gaps[gaps > 1e-9 * gaps.sum()].min())  # less is rounding
+    at = np.floor((arrival - arrival[0]) / step + 1e-6).astype(np.int64)
+    steps = math.ceil(TASKS_PER_INTERVAL * int(at[-1]) / len(gaps))
+    whole = int(at[-1]) // steps  # the rest is cut off: the workload ends somewhere in it
+    if whole < 2:
+        return None
+    counts = np.bincount(at[at < whole * steps] // steps, minlength=whole)
+    return Burstiness(float(counts.var(ddof=1) / counts.mean()), steps * step)
 
 
 def _clusters(workload: WorkloadFile, world: World | None) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.errors import DataError, MissingDependency
+from tapfinger.profiles.table import csv_rows
 from tapfinger.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -131,17 +132,16 @@ def _check_columns(where: str, names: Sequence[str]) -> None:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        rows = csv_rows(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}") from None
-    numbered = [(n, line) for n, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
-    if not numbered:
+    first, head = next(rows, (0, []))
+    if not head:
         raise DataError(f"{path} is empty; its first line must be arrival,type,eligible")
-    reader = csv.reader(line for _, line in numbered)
-    names = [name.strip() for name in next(reader)]
-    _check_columns(f"{path}:{numbered[0][0]}", names)
+    names = [name.strip() for name in head]
+    _check_columns(f"{path}:{first}", names)
     places = [names.index(name) if name in names else -1 for name in COLUMNS]
-    for (number, _), cells in zip(numbered[1:], reader, strict=True):
+    for number, cells in rows:
         if len(cells) != len(names):
             raise DataError(f"{path}:{number}: {len(cells)} values for the columns {','.join(names)}; complete the row")
         time, task_type, clusters = (cells[place].strip() if place >= 0 else "" for place in places)

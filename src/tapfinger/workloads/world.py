@@ -12,7 +12,18 @@ import numpy.typing as npt
 
 from tapfinger.config import Scenario, TaskTypeConfig
 from tapfinger.core.contract import Mode, SchedulerContext
-from tapfinger.core.model import MAX_CELLS, Cluster, Noise, Resources, ResourceTypes, SpeedProfile, TaskType
+from tapfinger.core.model import (
+    MAX_CELLS,
+    Cluster,
+    Noise,
+    Resources,
+    ResourceTypes,
+    SpeedProfile,
+    Task,
+    TaskType,
+    check_eligible,
+)
+from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.speeds import build_rates
 from tapfinger.registry import create
@@ -120,7 +131,29 @@ def draw_workload(world: World, seed: int) -> Workload:
     types = drawn.type if drawn.type is not None else _draw_types(world, count, types_rng)
     eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng)
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
-    return Workload(np.asarray(drawn.slot, dtype=np.int64), types, eligible, keys)
+    workload = Workload(np.asarray(drawn.slot, dtype=np.int64), types, eligible, keys)
+    _check_workload(world, workload)
+    return workload
+
+
+def _check_workload(world: World, workload: Workload) -> None:
+    """Refuse what no simulator could play: before the run, not in the middle of it."""
+    kind, count = f"arrivals of kind {world.scenario.arrivals.kind!r}", len(workload)
+    shapes = (workload.slot.shape, workload.type.shape, workload.eligible.shape)
+    if shapes != ((count,), (count,), (count, len(world.clusters))):
+        raise ConfigError(f"{kind}: slot, type and eligible have shapes {shapes}; see docs/extending-workload.md")
+    late = np.flatnonzero(np.diff(workload.slot) < 0)
+    if len(late) or (count and workload.slot[0] < 0):
+        at = int(late[0]) + 1 if len(late) else 0
+        raise ConfigError(f"{kind}: slots must ascend from 0 on; task {at} has slot {workload.slot[at]}")
+    if count and not 0 <= workload.type.min() <= workload.type.max() < len(world.task_types):
+        raise ConfigError(f"{kind}: types must be 0..{len(world.task_types) - 1}, got {workload.type.max()}")
+    fits = np.array([[t.minimum.fits(c.capacity) for c in world.clusters] for t in world.task_types])
+    nowhere = np.flatnonzero(~(workload.eligible & fits[workload.type]).any(axis=1))
+    if len(nowhere):
+        i = int(nowhere[0])
+        task_type = world.task_types[int(workload.type[i])]
+        check_eligible(Task(i, task_type, int(workload.slot[i]), eligible_ids(workload.eligible[i])), world.clusters)
 
 
 def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -144,7 +177,15 @@ def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> n
 
 def _draw_eligible(world: World, types: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
-    possible = np.array([_possible(world.clusters, t.minimum, t.name) for t in world.task_types])
+    # A type that fits nowhere is no fault as long as no task can be of it.
+    drawn = set(np.unique(types).tolist())
+    nowhere = np.zeros(len(world.clusters), dtype=np.bool_)
+    possible = np.array(
+        [
+            _possible(world.clusters, t.minimum, t.name) if t.weight > 0 or i in drawn else nowhere
+            for i, t in enumerate(world.task_types)
+        ]
+    )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.clusters)), dtype=np.bool_)
     chunks = [types[i : i + 4096] for i in range(0, len(types), 4096)]
@@ -169,6 +210,7 @@ def _draw_eligible_chunk(
         redo = redo[~(drawn & possible[redo]).any(axis=1)]
         if len(redo) == 0:
             return eligible
+    # Only bandwidth gets here: a subset holds any given cluster with a probability above one half.
     raise ConfigError(
         f"eligibility: after 1000 draws {len(redo)} tasks still had no cluster that holds their minimum "
         f"(minimum_mbps {config.minimum_mbps:g} of {config.maximum_mbps:g}); lower minimum_mbps or raise capacities"

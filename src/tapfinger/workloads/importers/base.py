@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapfinger.errors import DataError
+from tapfinger.profiles.table import csv_rows
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,15 @@ def read_text(path: Path) -> str:
 
 def header(text: str) -> list[str]:
     """The column names of a CSV text: its first line that is neither empty nor a comment."""
-    for line in text.splitlines():
-        if line.strip() and not line.startswith("#"):
-            return [name.strip() for name in next(csv.reader([line]))]
-    return []
+    _, names = next(csv_rows(text), (0, []))
+    return [name.strip() for name in names]
 
 
 def table(text: str, dropped: Counter[str]) -> list[dict[str, str]]:
     """The rows of a CSV text by column name; rows of another length are dropped."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     names = header(text)
     rows = []
-    for cells in csv.reader(lines[1:]):
+    for _, cells in itertools.islice(csv_rows(text), 1, None):
         if len(cells) == len(names):
             rows.append(dict(zip(names, cells, strict=True)))
         else:
