@@ -7,7 +7,7 @@ import torch
 from policy.states import random_inputs
 
 from tapfinger.policy.actor_critic import as_tensors
-from tapfinger.policy.han import HanEncoder, HanLayer, Nodes, edges_of
+from tapfinger.policy.han import ATTENDING, HanEncoder, HanLayer, Nodes, edges_of
 
 pytest.importorskip("torch_geometric")
 
@@ -40,9 +40,9 @@ def copy_weights(layer, conv):
             conv.proj[kind].bias.copy_(layer.project[kind].bias)
         for source, _, target in RELATIONS:
             name = f"{source}-{target}"
-            if name in layer.source:  # elsewhere there is one neighbour, and any weights give the same
-                conv.lin_src[f"{source}__to__{target}"].copy_(layer.source[name].unsqueeze(0))
-                conv.lin_dst[f"{source}__to__{target}"].copy_(layer.target[name].unsqueeze(0))
+            if name in ATTENDING:  # elsewhere there is one neighbour, and any weights give the same
+                conv.lin_src[f"{source}__to__{target}"].copy_(layer.source[ATTENDING.index(name)].unsqueeze(0))
+                conv.lin_dst[f"{source}__to__{target}"].copy_(layer.target[ATTENDING.index(name)].unsqueeze(0))
         conv.k_lin.load_state_dict(layer.semantic.state_dict())
         conv.q.copy_(layer.query.unsqueeze(0))
 

@@ -20,7 +20,11 @@ from tapfinger.policy.inputs import Inputs
 MASKED = -1e9
 
 #: The relations in which a target can have several neighbours, so that there is something to attend to.
-_ATTENDING = ("running-cluster", "pending-cluster", "cluster-pending", "cluster-shortcut")
+ATTENDING = ("running-cluster", "pending-cluster", "cluster-pending", "cluster-shortcut")
+
+
+#: Attention vectors of a relation's sources and targets, one column per head: (H, heads) each.
+Scorer = tuple[Tensor, Tensor]
 
 
 class Nodes(NamedTuple):
@@ -43,7 +47,7 @@ class Edges(NamedTuple):
     running_bias: Tensor  # (B, N, S)
     has_pending: Tensor  # (B, N, 1)
     has_running: Tensor  # (B, N, 1)
-    has_cluster: Tensor  # (B, M, 1)
+    has_cluster: Tensor  # (B, 1, 1, M)
 
 
 class Encoded(NamedTuple):
@@ -66,7 +70,7 @@ def edges_of(inputs: Inputs) -> Edges:
         running_bias=(1.0 - running) * MASKED,
         has_pending=(pending.sum(dim=2, keepdim=True) > 0).to(kind),
         has_running=(running.sum(dim=2, keepdim=True) > 0).to(kind),
-        has_cluster=(pending.sum(dim=1) > 0).to(kind).unsqueeze(2),
+        has_cluster=(pending.sum(dim=1) > 0).to(kind)[:, None, None, :],
     )
 
 
@@ -89,9 +93,11 @@ class HanLayer(nn.Module):
         super().__init__()
         self.heads, self.width, self.final = heads, hidden // heads, final
         self.project = nn.ModuleDict({kind: nn.Linear(size, hidden) for kind, size in inside.items()})
-        relations = _ATTENDING[:-1] if final else _ATTENDING
-        self.source = nn.ParameterDict({name: _scores(heads, self.width) for name in relations})
-        self.target = nn.ParameterDict({name: _scores(heads, self.width) for name in relations})
+        size = (len(ATTENDING) - final, heads, self.width)  # a final layer needs none of the last relation
+        self.source = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
+        self.target = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
+        self.apart: Tensor
+        self.register_buffer("apart", torch.eye(heads).unsqueeze(1), persistent=False)  # (heads, 1, heads)
         self.semantic = nn.Linear(hidden, hidden)
         self.query = nn.Parameter(torch.empty(hidden).normal_(std=hidden**-0.5))
         self.self_term = self_term
@@ -106,20 +112,21 @@ class HanLayer(nn.Module):
         pending = self.project["pending"](nodes.pending)
         shortcut = self.project["shortcut"](nodes.shortcut)
 
-        from_running = self._from_running(nodes.running, cluster, edges.running_bias) * edges.has_running
-        from_pending, attention = self._attend("pending-cluster", pending, cluster, edges.pending_bias)
+        scorers = self._scorers()
+        from_running = self._from_running(scorers, nodes.running, cluster, edges.running_bias) * edges.has_running
+        from_pending, attention = self._attend(scorers["pending-cluster"], pending, cluster, edges.pending_bias)
         from_pending = from_pending * edges.has_pending
         # Where there is exactly one neighbour, attention gives it weight one.
         from_shortcut = torch.relu(shortcut).expand_as(from_pending)
         to_cluster = self._weigh(torch.stack([from_running, from_pending, from_shortcut], dim=1))
-        to_pending = self._spread(cluster, pending, edges.pending_bias) * edges.has_cluster
+        to_pending = self._spread(scorers["cluster-pending"], cluster, pending, edges)
         new = nodes._replace(
             cluster=self._join("cluster", nodes.cluster, to_cluster),
             pending=self._join("pending", nodes.pending, to_pending),
         )
         if not self.final:
             everyone = torch.zeros_like(nodes.cluster[:, :, 0]).unsqueeze(1)
-            to_shortcut, _ = self._attend("cluster-shortcut", cluster, shortcut, everyone)
+            to_shortcut, _ = self._attend(scorers["cluster-shortcut"], cluster, shortcut, everyone)
             to_running = torch.relu(cluster).unsqueeze(2).expand(-1, -1, nodes.running.shape[2], -1)
             new = new._replace(
                 running=self._join("running", nodes.running, to_running),
@@ -127,37 +134,38 @@ class HanLayer(nn.Module):
             )
         return new, attention
 
-    def _from_running(self, running: Tensor, cluster: Tensor, bias: Tensor) -> Tensor:
+    def _from_running(self, scorers: dict[str, Scorer], running: Tensor, cluster: Tensor, bias: Tensor) -> Tensor:
         """Messages of running tasks: each cluster is a graph of its own with its tasks."""
         tasks = self.project["running"](running.flatten(0, 1))
         alone = cluster.flatten(0, 1).unsqueeze(1)
-        message, _ = self._attend("running-cluster", tasks, alone, bias.flatten(0, 1).unsqueeze(1))
+        message, _ = self._attend(scorers["running-cluster"], tasks, alone, bias.flatten(0, 1).unsqueeze(1))
         return message.reshape(cluster.shape)
 
-    def _scores(self, relation: str, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """What sources and targets add to the attention between them: (B, heads, nodes) each."""
-        # One product per side; summing rows of a few numbers head by head is several times slower.
-        apart = torch.eye(self.heads, dtype=source.dtype, device=source.device).unsqueeze(1)  # (heads, 1, heads)
-        given = source @ (self.source[relation].unsqueeze(2) * apart).flatten(0, 1)
-        wanted = target @ (self.target[relation].unsqueeze(2) * apart).flatten(0, 1)
-        return given.transpose(1, 2), wanted.transpose(1, 2)
+    def _scorers(self) -> dict[str, Scorer]:
+        """Each relation's attention vectors of source and target, as (H, heads) matrices.
+
+        A product with such a matrix is several times faster than summing a few numbers head by head.
+        """
+        sources = (self.source.unsqueeze(3) * self.apart).flatten(1, 2).unbind(0)
+        targets = (self.target.unsqueeze(3) * self.apart).flatten(1, 2).unbind(0)
+        return dict(zip(ATTENDING, zip(sources, targets, strict=True), strict=False))
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(B, nodes, H) -> (B, heads, nodes, width)."""
         return projected.reshape(projected.shape[0], -1, self.heads, self.width).transpose(1, 2)
 
-    def _attend(self, relation: str, source: Tensor, target: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(self, scorer: Scorer, source: Tensor, target: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Node level: messages to targets that have neighbours, and weights. ``bias``: (B, targets, sources)."""
-        given, wanted = self._scores(relation, source, target)
+        given, wanted = (source @ scorer[0]).transpose(1, 2), (target @ scorer[1]).transpose(1, 2)
         scores = f.leaky_relu(given.unsqueeze(2) + wanted.unsqueeze(3), 0.2) + bias.unsqueeze(1)
         weights = torch.softmax(scores, dim=3)  # (B, heads, targets, sources)
         return torch.relu((weights @ self._heads(source)).transpose(1, 2).flatten(2)), weights
 
-    def _spread(self, cluster: Tensor, pending: Tensor, bias: Tensor) -> Tensor:
+    def _spread(self, scorer: Scorer, cluster: Tensor, pending: Tensor, edges: Edges) -> Tensor:
         """Clusters' messages to pending nodes. As _attend, but with the many targets last, which is much faster."""
-        given, wanted = self._scores("cluster-pending", cluster, pending)
-        scores = f.leaky_relu(given.unsqueeze(3) + wanted.unsqueeze(2), 0.2) + bias.unsqueeze(1)
-        weights = torch.softmax(scores, dim=2)  # (B, heads, sources, targets)
+        given, wanted = (cluster @ scorer[0]).transpose(1, 2), (pending @ scorer[1]).transpose(1, 2)
+        scores = f.leaky_relu(given.unsqueeze(3) + wanted.unsqueeze(2), 0.2) + edges.pending_bias.unsqueeze(1)
+        weights = torch.softmax(scores, dim=2) * edges.has_cluster  # (B, heads, sources, targets)
         return torch.relu((weights.transpose(2, 3) @ self._heads(cluster)).transpose(1, 2).flatten(2))
 
     def _weigh(self, messages: Tensor) -> Tensor:
@@ -170,10 +178,6 @@ class HanLayer(nn.Module):
             return message
         joined: Tensor = self.norm[kind](old + torch.relu(self.own[kind](old) + message))
         return joined
-
-
-def _scores(heads: int, width: int) -> nn.Parameter:
-    return nn.Parameter(torch.empty(heads, width).normal_(std=width**-0.5))
 
 
 class HanEncoder(nn.Module):
