@@ -1,0 +1,129 @@
+"""What a teacher would do, as examples: a scheduler's decisions played turn by turn, one agent per cluster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.contract import Decision, Placement, Scheduler
+from tapfinger.observation import GraphObs, Observer
+from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
+from tapfinger.sim.layout import make_tables
+from tapfinger.sim.run import new_session
+from tapfinger.workloads.world import World, draw_workload
+
+
+@dataclass(frozen=True)
+class Examples:
+    """E states and what the teacher did in them."""
+
+    inputs: Inputs  # every array with E in front
+    #: (E, N) place in the pending set; K for void.
+    choice: npt.NDArray[np.int64]
+    #: (E, N, R) allocation of the chosen task; 0 for void.
+    amounts: npt.NDArray[np.int64]
+    #: (E, N) whether the agent had anything to decide.
+    decidable: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self.choice)
+
+    def save(self, path: Path) -> None:
+        """One .npz; read back with ``load``."""
+        arrays = {f"in_{name}": value for name, value in self.inputs._asdict().items()}
+        np.savez_compressed(path, choice=self.choice, amounts=self.amounts, decidable=self.decidable, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Examples:
+        """Examples of a file."""
+        with np.load(path, allow_pickle=False) as data:
+            inputs = Inputs(**{name: data[f"in_{name}"] for name in Inputs._fields})
+            return cls(inputs, data["choice"], data["amounts"], data["decidable"])
+
+
+def input_maker(world: World) -> InputMaker:
+    """The input maker of a world's clusters and types."""
+    tables = make_tables(world.clusters, world.task_types, world.noise, world.mode)
+    return InputMaker(tables.capacity, tables.minimum, world.resources.accelerator)
+
+
+def join(parts: Sequence[Examples]) -> Examples:
+    """Several sets as one."""
+    inputs = Inputs(*(np.concatenate(arrays) for arrays in zip(*(p.inputs for p in parts), strict=True)))
+    return Examples(
+        inputs,
+        np.concatenate([p.choice for p in parts]),
+        np.concatenate([p.amounts for p in parts]),
+        np.concatenate([p.decidable for p in parts]),
+    )
+
+
+class Recorder:
+    """Plays a teacher on workloads and keeps what its agents saw and did."""
+
+    def __init__(self, world: World, pending: int = 10) -> None:
+        """``pending``: size of the pending set the agents will see."""
+        self._world = world
+        self._observer = Observer(world.clusters, world.task_types, pending)
+        self._maker = input_maker(world)
+        self._pending = pending
+
+    def record(
+        self, teacher: Scheduler, seeds: Sequence[int], progress: Callable[[], None] | None = None
+    ) -> Examples:
+        """Examples of whole runs on these seeds."""
+        self._observations: list[GraphObs] = []
+        self._choices: list[npt.NDArray[np.int64]] = []
+        self._amounts: list[npt.NDArray[np.int64]] = []
+        for seed in seeds:
+            self._play(teacher, seed)
+            if progress is not None:
+                progress()
+        return self._examples()
+
+    def _play(self, teacher: Scheduler, seed: int) -> None:
+        session = new_session(self._world, draw_workload(self._world, seed))
+        teacher.reset(self._world.context(seed))
+        while not session.done:
+            wanted = teacher.decide(session.state.snapshot())
+            queues: list[deque[Placement]] = [deque() for _ in self._world.clusters]
+            for placement in wanted.placements:
+                queues[placement.cluster].append(placement)
+            settled = False
+            while not settled:
+                obs = self._observer.observe(session.state.snapshot())
+                turn = self._turn(obs, queues)
+                settled = session.turn(Decision(turn))
+            session.end_slot()
+
+    def _turn(self, obs: GraphObs, queues: list[deque[Placement]]) -> tuple[Placement, ...]:
+        """One placement per cluster: the next of its list that its agent can see."""
+        choice = np.full(len(queues), self._pending, dtype=np.int64)
+        amounts = np.zeros((len(queues), obs.largest.shape[2]), dtype=np.int64)
+        turn: list[Placement] = []
+        for n, queue in enumerate(queues):
+            while queue:
+                placement = queue.popleft()
+                places = np.flatnonzero(obs.task[n] == placement.task)
+                if len(places):  # beyond the pending set, an agent could not have chosen it
+                    choice[n] = places[0]
+                    amounts[n] = placement.allocation
+                    turn.append(placement)
+                    break
+        if obs.startable.any():
+            self._observations.append(obs)
+            self._choices.append(choice)
+            self._amounts.append(amounts)
+        return tuple(turn)
+
+    def _examples(self) -> Examples:
+        made = [self._maker.make(batch_of_one(obs)) for obs in self._observations]
+        inputs = Inputs(*(np.concatenate(arrays) for arrays in zip(*made, strict=True)))
+        decidable = inputs.startable.any(axis=2)
+        return Examples(inputs, np.stack(self._choices), np.stack(self._amounts), decidable)
