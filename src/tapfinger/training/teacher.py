@@ -74,9 +74,7 @@ class Recorder:
         self._maker = input_maker(world)
         self._pending = pending
 
-    def record(
-        self, teacher: Scheduler, seeds: Sequence[int], progress: Callable[[], None] | None = None
-    ) -> Examples:
+    def record(self, teacher: Scheduler, seeds: Sequence[int], progress: Callable[[], None] | None = None) -> Examples:
         """Examples of whole runs on these seeds."""
         self._observations: list[GraphObs] = []
         self._choices: list[npt.NDArray[np.int64]] = []
