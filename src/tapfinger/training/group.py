@@ -90,7 +90,7 @@ def update(
             entropy = terms.entropy(granted)[mask].mean()
             loss = -torch.minimum(ratio * gain, clipped * gain).mean() - config.entropy * entropy
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
             optimizer.step()
             logged["loss"].append(float(loss.detach()))

@@ -48,7 +48,7 @@ def imitate(
         rows = rng.integers(0, len(examples), size=batch)
         loss = imitation_loss(network, examples, rows, accelerator)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -196,5 +196,5 @@ class Trainer:
         return state
 
 
-def _silent(stage: str, share: float, known: dict[str, float]) -> None:  # noqa: ARG001
+def _silent(stage: str, share: float, known: dict[str, float]) -> None:
     """For those who do not listen."""
