@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, scenarios, simulate, workload
+from tapfinger.commands import compare, models, scenarios, simulate, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("simulate")(simulate.simulate)
 app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
+app.command("models")(models.models)
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,6 +12,7 @@ TapfingerError
 │   ├── NotPending
 │   └── TooManyStarts
 ├── InvalidTransition      an event that cannot happen to this task now
+├── CheckpointMismatch     a checkpoint or model that does not fit this version or this world
 └── MissingDependency      an optional package is needed for this
 """
 
@@ -74,6 +75,10 @@ class TooManyStarts(InvalidDecision):
 
 class InvalidTransition(TapfingerError):  # noqa: N818
     """An event that contradicts the state; carries the task's story."""
+
+
+class CheckpointMismatch(TapfingerError):  # noqa: N818
+    """A checkpoint or exported model that cannot be used: says the file and the field."""
 
 
 class MissingDependency(TapfingerError):  # noqa: N818

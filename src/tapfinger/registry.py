@@ -32,6 +32,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "shortest-first": "tapfinger.schedulers.shortest_first:ShortestFirst",
         "greedy": "tapfinger.schedulers.greedy:Greedy",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
+        "tapfinger": "tapfinger.schedulers.tapfinger:TapFinger",
     },
     "arrivals": {
         "poisson": "tapfinger.workloads.arrivals:Poisson",

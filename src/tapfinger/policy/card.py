@@ -1,0 +1,125 @@
+"""The card of a trained network: what it is, what it was trained on and how it did. Plain data, no torch."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tapfinger import __version__
+from tapfinger.config import Scenario
+from tapfinger.errors import CheckpointMismatch
+from tapfinger.policy.inputs import SCHEMA
+
+#: What each field of a card must be when it is read back.
+_KINDS: dict[str, type] = {
+    "name": str,
+    "network": str,
+    "schema": str,
+    "resources": list,
+    "task_types": list,
+    "scenario": dict,
+    "config": dict,
+    "seeds": list,
+    "evaluation": dict,
+    "versions": dict,
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything about a network but its weights."""
+
+    #: Also the name of a shipped model.
+    name: str
+    #: "full" or the name of an ablation.
+    network: str
+    #: Meaning of the network's inputs.
+    schema: str
+    #: Names of the resources, in the order of the amounts.
+    resources: tuple[str, ...]
+    #: Names of the task types, in the order of the one-hot columns.
+    task_types: tuple[str, ...]
+    #: Resolved configuration of the scenario it was trained on.
+    scenario: dict[str, Any]
+    #: Sizes of the network; filled in when it is saved or exported.
+    config: dict[str, Any] = field(default_factory=dict)
+    #: Training seeds.
+    seeds: tuple[int, ...] = ()
+    #: Results, in whatever form the trainer gives them.
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters it was trained on; 0 if the scenario does not say."""
+        return sum(cluster.get("count", 1) for cluster in self.scenario.get("clusters", ()))
+
+    def size(self, key: str) -> int:
+        """A whole number of the network's config."""
+        value = self.config.get(key)
+        if type(value) is not int:
+            raise CheckpointMismatch(
+                f"model {self.name!r}: config.{key} = {value!r} must be a whole number; export anew"
+            )
+        return value
+
+    def to_json(self) -> str:
+        """As text, the way back is ``read_card``."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True)
+
+
+def make_card(
+    scenario: Scenario,
+    name: str | None = None,
+    network: str = "full",
+    seeds: Iterable[int] = (),
+    evaluation: Mapping[str, Any] | None = None,
+) -> Card:
+    """The card of a network trained on a scenario, by this version on this machine."""
+    return Card(
+        name=name or scenario.name,
+        network=network,
+        schema=SCHEMA,
+        resources=tuple(scenario.resources),
+        task_types=tuple(t.name for t in scenario.task_types),
+        scenario=scenario.resolved(),
+        seeds=tuple(seeds),
+        evaluation=dict(evaluation or {}),
+        versions=_versions(),
+    )
+
+
+def read_card(text: str, source: str) -> Card:
+    """A card from its text; refuses one that is damaged or of another schema of inputs."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise CheckpointMismatch(f"{source}: the card is not valid JSON ({error}); save or export anew") from None
+    if not isinstance(data, dict):
+        raise CheckpointMismatch(f"{source}: the card must be an object; save or export anew")
+    for name, kind in _KINDS.items():
+        if not isinstance(data.get(name), kind):
+            got = repr(data[name]) if name in data else "nothing"
+            raise CheckpointMismatch(f"{source}: field {name!r} of the card must be a {kind.__name__}, got {got}")
+    if data["schema"] != SCHEMA:
+        raise CheckpointMismatch(
+            f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of {SCHEMA!r}; "
+            "train anew or use the version that made it"
+        )
+    known = {f.name for f in fields(Card)}
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known}
+    return Card(**values)
+
+
+def _versions() -> dict[str, str]:
+    found = {"tapfinger": __version__, "python": platform.python_version()}
+    for package in ("numpy", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a card can be made without torch
+            continue
+    return found

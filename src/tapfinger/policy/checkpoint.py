@@ -1,0 +1,94 @@
+"""Weights on disk: ``weights.safetensors`` and ``card.json`` in one directory. Nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import nn
+
+from tapfinger.errors import CheckpointMismatch, TapfingerError
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import ActorCritic, NetworkConfig
+from tapfinger.policy.card import Card, read_card
+
+WEIGHTS = "weights.safetensors"
+CARD = "card.json"
+
+
+def save(directory: str | Path, network: nn.Module, config: NetworkConfig, card: Card) -> Path:
+    """Write a checkpoint; an older one in the directory is replaced file by file, each at once."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save_tensors({name: t.detach().cpu().contiguous() for name, t in network.state_dict().items()})
+    full = json.loads(replace(card, config=config.as_dict()).to_json())
+    # Ties the two files together: a new card beside old weights, or a bit gone wrong, is found.
+    full["weights_sha256"] = hashlib.sha256(weights).hexdigest()
+    write_at_once(folder / WEIGHTS, weights)
+    write_at_once(folder / CARD, (json.dumps(full, indent=2, sort_keys=True) + "\n").encode())
+    return folder
+
+
+def load(directory: str | Path) -> tuple[ActorCritic, Card]:
+    """The network, ready to run, and its card; CheckpointMismatch says what is wrong with them."""
+    folder = Path(directory)
+    text, weights = _read(folder / CARD), _read(folder / WEIGHTS)
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError:
+        raise CheckpointMismatch(f"{folder / CARD}: is not text; save the checkpoint anew") from None
+    card = read_card(decoded, str(folder / CARD))
+    if json.loads(decoded).get("weights_sha256") != hashlib.sha256(weights).hexdigest():
+        raise CheckpointMismatch(
+            f"{folder / WEIGHTS}: does not match field 'weights_sha256' of {CARD}: it is damaged or of another "
+            "checkpoint; copy both files anew"
+        )
+    network = _build(card, folder / CARD)
+    try:
+        tensors = load_tensors(weights)
+    except SafetensorError as error:
+        raise CheckpointMismatch(f"{folder / WEIGHTS}: is damaged ({error}); copy it anew") from None
+    _fill(network, tensors, str(folder / WEIGHTS))
+    return network.eval(), card
+
+
+def _build(card: Card, source: Path) -> ActorCritic:
+    try:
+        return build(card.network, NetworkConfig(**card.config))
+    except (TypeError, TapfingerError) as error:
+        raise CheckpointMismatch(f"{source}: field 'network' or 'config' cannot be used: {error}") from None
+
+
+def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
+    """Put the weights in; the message names the first one that does not fit."""
+    expected: dict[str, Any] = network.state_dict()
+    for name in sorted({*expected, *tensors}):
+        if name not in tensors or name not in expected:
+            raise CheckpointMismatch(f"{source}: weight {name!r} is {'extra' if name in tensors else 'missing'}")
+        if expected[name].shape != tensors[name].shape:
+            got, want = tuple(tensors[name].shape), tuple(expected[name].shape)
+            raise CheckpointMismatch(f"{source}: weight {name!r} has shape {got}, the card's config needs {want}")
+    network.load_state_dict(tensors)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointMismatch(
+            f"{path}: cannot be read ({error.strerror}); a checkpoint is {CARD} and {WEIGHTS}"
+        ) from None
+
+
+def write_at_once(path: Path, data: bytes) -> None:
+    """Write beside and rename: whoever reads sees the old file or the new one."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(data)
+    beside.replace(path)

@@ -1,0 +1,138 @@
+"""Network -> one ONNX file with its card inside, checked against torch before it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from tapfinger.errors import CheckpointMismatch
+from tapfinger.policy.actor_critic import NetworkConfig, Outputs, Positional, as_tensors
+from tapfinger.policy.card import Card
+from tapfinger.policy.checkpoint import write_at_once
+from tapfinger.policy.exported import CARD_KEY, GRAPH_KEY, ExportedNetwork
+from tapfinger.policy.inputs import Inputs
+
+OPSET = 17
+
+#: Largest difference to torch that is let through, absolute and relative.
+TOLERANCE = 1e-4
+
+#: Free axes of each input, from the first.
+_AXES = {"cluster": "BN", "pending": "BM", "pending_mask": "BM", "running": "BNS", "running_mask": "BNS"}
+_OTHER_AXES = "BNK"
+
+#: (B, N, K, M, S, units) of the states it is checked on; the first is the one it is traced with.
+_SIZES = ((2, 3, 5, 11, 4, 16), (1, 1, 2, 1, 1, 3), (3, 6, 10, 40, 8, 32), (1, 20, 4, 50, 2, 8))
+
+
+def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Path | None = None) -> Path:
+    """Write the model; without a path among those that ship with the package, under the card's name."""
+    target = Path(str(resources.files("tapfinger") / "models" / f"{card.name}.onnx")) if path is None else Path(path)
+    full = replace(card, config=config.as_dict())
+    was_training = network.training
+    network.eval()
+    try:
+        data = _with_card(_graph(network, random_inputs(config, 0, *_sizes(config, card)[0])), full)
+        check_agreement(network, config, full, data, str(target))
+    finally:
+        network.train(was_training)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_at_once(target, data)
+    return target
+
+
+def _graph(network: nn.Module, inputs: Inputs) -> bytes:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        file = Path(folder) / "graph.onnx"
+        # The classic exporter says that it is one; the new one cannot keep all these sizes free.
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        torch.onnx.export(
+            Positional(network),
+            tuple(as_tensors(inputs)),
+            file,
+            input_names=list(Inputs._fields),
+            output_names=list(Outputs._fields),
+            dynamic_axes={name: dict(enumerate(_AXES.get(name, _OTHER_AXES))) for name in Inputs._fields},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+        return file.read_bytes()
+
+
+def _with_card(graph: bytes, card: Card) -> bytes:
+    """Messages of this format are joined by joining their bytes, so the graph's own stay as they are."""
+    metadata = onnx.ModelProto()
+    onnx.helper.set_model_props(
+        metadata,
+        {CARD_KEY: card.to_json(), GRAPH_KEY: f"{len(graph)}:{hashlib.sha256(graph).hexdigest()}"},
+    )
+    return graph + bytes(metadata.SerializeToString())
+
+
+def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, data: bytes, source: str) -> None:
+    """Raise unless the file says what the network says, on random states of several sizes."""
+    exported = ExportedNetwork(data, source)
+    for seed, sizes in enumerate(_sizes(config, card)):
+        inputs = random_inputs(config, seed, *sizes)
+        with torch.no_grad():
+            wanted = network(as_tensors(inputs))
+        for name, mine in exported.run(inputs)._asdict().items():
+            other = getattr(wanted, name).numpy()
+            if mine.shape != other.shape or not np.allclose(mine, other, rtol=TOLERANCE, atol=TOLERANCE):
+                raise CheckpointMismatch(
+                    f"{source}: output {name!r} of the exported graph differs from the network's for sizes {sizes}; "
+                    "a part of it does not export, nothing was written"
+                )
+
+
+def _sizes(config: NetworkConfig, card: Card) -> list[tuple[int, ...]]:
+    """The sizes to check, with those that this network fixes put in."""
+    fixed: dict[int, int] = {}
+    if config.separate_actors:
+        fixed[1] = config.separate_actors
+    if card.network == "vanilla":
+        fixed |= {2: config.pending, 4: config.running}
+    if config.allocation == "joint":
+        fixed[5] = config.units
+    return [tuple(fixed.get(i, size) for i, size in enumerate(sizes)) for sizes in _SIZES]
+
+
+def random_inputs(
+    config: NetworkConfig, seed: int, batch: int, clusters: int, places: int, nodes: int, running: int, units: int
+) -> Inputs:
+    """Consistent random inputs: some places empty, some tasks not startable, ranges of amounts up to ``units``."""
+    rng = np.random.default_rng(seed)
+    shape = (batch, clusters, places)
+    place_mask = np.arange(places) < np.minimum(rng.integers(0, places + 1, (batch, clusters, 1)), nodes)
+    # Different nodes for the places of a cluster, as far as there are enough.
+    node = rng.random((batch, clusters, max(nodes, places))).argsort(axis=2)[..., :places] % nodes
+    startable = place_mask & (rng.random(shape) < 0.7)
+    minimum = rng.integers(0, 3, (*shape, config.resources)) * place_mask[..., None]
+    largest = np.minimum(minimum + rng.integers(0, units + 1, minimum.shape), units) * startable[..., None]
+
+    def features(*sizes: int) -> Any:
+        return rng.normal(size=sizes).astype(np.float32)
+
+    return Inputs(
+        cluster=features(batch, clusters, config.cluster_features),
+        pending=features(batch, nodes, config.pending_features),
+        pending_mask=np.ones((batch, nodes), dtype=np.bool_),
+        running=features(batch, clusters, running, config.running_features),
+        running_mask=rng.random((batch, clusters, running)) < 0.5,
+        node=node * place_mask,
+        place_mask=place_mask,
+        pair=features(*shape, config.pair_features) * place_mask[..., None].astype(np.float32),
+        startable=startable,
+        minimum=np.minimum(minimum, units),
+        largest=largest,
+    )

@@ -1,0 +1,162 @@
+"""Networks as files that run without torch: one ONNX graph with its card inside. The only user of onnxruntime."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.errors import CheckpointMismatch, UnknownNameError
+from tapfinger.policy.card import Card, read_card
+from tapfinger.policy.inputs import Inputs
+
+#: Metadata of the file: the card, and "length:sha256" of the bytes that hold the graph.
+CARD_KEY = "tapfinger.card"
+GRAPH_KEY = "tapfinger.graph"
+
+#: What acting needs of the network's outputs; the value is for training.
+_ACTING = ("task_logits", "amount_logits", "amount_keys", "amount_queries")
+
+
+class Scores(NamedTuple):
+    """The network's outputs that acting needs; shapes as in policy.actor_critic.Outputs."""
+
+    task_logits: Any
+    amount_logits: Any
+    amount_keys: Any
+    amount_queries: Any
+
+
+class Acts(NamedTuple):
+    """What every cluster wants to do."""
+
+    place: npt.NDArray[np.int64]  # (B, N): the pending place, K for void
+    amounts: npt.NDArray[np.int64]  # (B, N, R): zero when void
+    score: npt.NDArray[np.float64]  # (B, N): Pr(place)
+
+
+class ExportedNetwork:
+    """One loaded model file."""
+
+    def __init__(self, data: bytes, source: str) -> None:
+        """``source``: where the bytes are from, for messages."""
+        self._session = _session(data, source)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        _check_graph(data, metadata, source)
+        self.card: Card = read_card(metadata[CARD_KEY], source)
+        # Inputs that a network does not use are not in its graph.
+        self._takes = tuple(i.name for i in self._session.get_inputs())
+
+    def run(self, inputs: Inputs) -> Scores:
+        """Scores of a batch of any size the network takes."""
+        return Scores(*self._session.run(_ACTING, {name: getattr(inputs, name) for name in self._takes}))
+
+
+def _session(data: bytes, source: str) -> Any:
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    # One thread: the graph is small, and runs are made side by side.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # Sizes change from turn to turn, so planned memory would only pile up.
+    options.enable_mem_pattern = options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no common base
+        reason = str(error).splitlines()[0]
+        raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it anew") from None
+
+
+def _check_graph(data: bytes, metadata: Mapping[str, str], source: str) -> None:
+    for key in (CARD_KEY, GRAPH_KEY):
+        if key not in metadata:
+            raise CheckpointMismatch(f"{source}: has no field {key!r}; use a file made by tapfinger.policy.export")
+    length, _, digest = metadata[GRAPH_KEY].partition(":")
+    if not length.isdecimal() or hashlib.sha256(data[: int(length)]).hexdigest() != digest:
+        raise CheckpointMismatch(f"{source}: does not match its field {GRAPH_KEY!r}: it is damaged; copy it anew")
+
+
+def shipped_models() -> dict[str, Card]:
+    """Cards of the models that ship with the package, by name."""
+    return {name: load_model(name).card for name in _shipped_names()}
+
+
+def _shipped_names() -> list[str]:
+    folder = resources.files("tapfinger") / "models"
+    return sorted(f.name.removesuffix(".onnx") for f in folder.iterdir() if f.name.endswith(".onnx"))
+
+
+def load_model(model: str) -> ExportedNetwork:
+    """A model by its shipped name, or from a file (.onnx); an unchanged file is loaded once."""
+    if model.endswith(".onnx"):
+        path = Path(model)
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise CheckpointMismatch(f"{model}: cannot be read ({error.strerror}); give an exported model") from None
+        return _load(str(path.resolve()), status.st_mtime_ns, status.st_size)
+    if model not in _shipped_names():
+        raise UnknownNameError("model", model, [*_shipped_names(), "PATH.onnx"])
+    with resources.as_file(resources.files("tapfinger") / "models" / f"{model}.onnx") as path:
+        return load_model(str(path))
+
+
+@lru_cache(maxsize=8)
+def _load(path: str, changed: int, size: int) -> ExportedNetwork:  # noqa: ARG001 - part of the key
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointMismatch(f"{path}: cannot be read ({error.strerror}); give an exported model") from None
+    return ExportedNetwork(data, path)
+
+
+def best_actions(
+    scores: Scores | Any, inputs: Inputs, accelerator: int, rng: np.random.Generator | None = None
+) -> Acts:
+    """The most likely action of every cluster: ``policy.distributions.draw`` in numpy.
+
+    ``rng`` draws the task instead (for a network whose task is random by design); amounts are the best ones.
+    """
+    places = inputs.startable.shape[2]
+    probabilities = _softmax(scores.task_logits)
+    place = _draw(probabilities, rng) if rng is not None else scores.task_logits.argmax(axis=2)
+    score = np.take_along_axis(probabilities, place[..., None], axis=2)[..., 0]
+    # A network that has gone wrong must not choose what is not there, nor with a score that is no number.
+    at = np.minimum(place, places - 1)
+    placed = np.take_along_axis(inputs.startable, at[..., None], axis=2)[..., 0] & (place < places) & np.isfinite(score)
+    batch, clusters = place.shape
+    rows = (np.arange(batch)[:, None], np.arange(clusters)[None, :], at)
+    logits, keys, queries = scores.amount_logits[rows], scores.amount_keys[rows], scores.amount_queries[rows]
+    low, high = inputs.minimum[rows], inputs.largest[rows]  # (B, N, R)
+    column = np.arange(logits.shape[3])
+    earlier = np.zeros_like(keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
+    amounts = np.zeros_like(low)
+    for r in [accelerator, *(r for r in range(low.shape[2]) if r != accelerator)]:
+        given = logits[:, :, r] + (queries[:, :, r] @ earlier[..., None])[..., 0]
+        legal = (column >= low[:, :, r, None]) & (column <= high[:, :, r, None])
+        chosen = np.where(legal, given, -np.inf).argmax(axis=2)
+        # A head with too few columns for this range has no legal one; the nearest legal amount then.
+        amounts[:, :, r] = np.clip(chosen, low[:, :, r], high[:, :, r])
+        earlier = earlier + np.take_along_axis(keys[:, :, r], chosen[..., None, None], axis=2)[:, :, 0]
+    return Acts(np.where(placed, place, places), amounts * placed[..., None], score)
+
+
+def _softmax(logits: Any) -> npt.NDArray[np.float64]:
+    wide = np.asarray(logits, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # infinite scores end as NaN, which best_actions takes for void
+        weights = np.exp(wide - wide.max(axis=2, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=2, keepdims=True))
+
+
+def _draw(probabilities: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """One index of the last axis; never one of probability zero."""
+    steps = probabilities.cumsum(axis=2)
+    at = rng.random(steps.shape[:2])[..., None] * steps[..., -1:]
+    return np.asarray(np.minimum((steps <= at).sum(axis=2), steps.shape[2] - 1))
