@@ -23,7 +23,11 @@ QUICK: dict[str, dict[str, Any]] = {"lookahead": {"budget_ms": 1.0}}
 WORKLOADS: dict[str, dict[str, Any]] = {"poisson": {"rate": 2.0}, "bursty": {"rate": 2.0}, "day-night": {"rate": 2.0}}
 
 
-@pytest.mark.parametrize("name", names("scheduler"))
+#: Its models are made for certain task types, not for those of the kit; checked in unit/test_tapfinger_scheduler.
+LEARNED = {"tapfinger"}
+
+
+@pytest.mark.parametrize("name", sorted(set(names("scheduler")) - LEARNED))
 def test_every_scheduler_keeps_the_contract(name: str) -> None:
     check_scheduler(lambda: create("scheduler", name, QUICK.get(name, {})))
 

@@ -13,9 +13,9 @@ from tapfinger.registry import BUILT_IN
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "tapfinger").rglob("*.py"))
 #: Packages that are slow to import or not in the base install.
-HEAVY = {"torch", "numba", "matplotlib", "gymnasium", "pettingzoo", "scipy", "duckdb"}
-#: Schedulers that are allowed to load compiled code.
-COMPILED = {name for name, target in BUILT_IN["scheduler"].items() if "lookahead" in target}
+HEAVY = {"torch", "numba", "matplotlib", "gymnasium", "pettingzoo", "scipy", "duckdb", "onnxruntime"}
+#: Schedulers that are allowed to load compiled code: the simulator, a network.
+COMPILED = {name for name, target in BUILT_IN["scheduler"].items() if "lookahead" in target or name == "tapfinger"}
 
 
 def loaded_by(code: str) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,9 @@ from tapfinger.policy.inputs import Inputs
 #: Metadata of the file: the card, and "length:sha256" of the bytes that hold the graph.
 CARD_KEY = "tapfinger.card"
 GRAPH_KEY = "tapfinger.graph"
+
+#: The second as it stands in the file: key, tag and length of the value, value.
+_GRAPH_ENTRY = re.compile(re.escape(GRAPH_KEY).encode() + rb"\x12.(\d{1,12}):([0-9a-f]{64})", re.DOTALL)
 
 #: What acting needs of the network's outputs; the value is for training.
 _ACTING = ("task_logits", "amount_logits", "amount_keys", "amount_queries")
@@ -46,9 +49,11 @@ class ExportedNetwork:
 
     def __init__(self, data: bytes, source: str) -> None:
         """``source``: where the bytes are from, for messages."""
+        _check_graph(data, source)
         self._session = _session(data, source)
         metadata = self._session.get_modelmeta().custom_metadata_map
-        _check_graph(data, metadata, source)
+        if CARD_KEY not in metadata:
+            raise CheckpointMismatch(f"{source}: has no field {CARD_KEY!r}; export it anew")
         self.card: Card = read_card(metadata[CARD_KEY], source)
         # Inputs that a network does not use are not in its graph.
         self._takes = tuple(i.name for i in self._session.get_inputs())
@@ -74,12 +79,15 @@ def _session(data: bytes, source: str) -> Any:
         raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it anew") from None
 
 
-def _check_graph(data: bytes, metadata: Mapping[str, str], source: str) -> None:
-    for key in (CARD_KEY, GRAPH_KEY):
-        if key not in metadata:
-            raise CheckpointMismatch(f"{source}: has no field {key!r}; use a file made by tapfinger.policy.export")
-    length, _, digest = metadata[GRAPH_KEY].partition(":")
-    if not length.isdecimal() or hashlib.sha256(data[: int(length)]).hexdigest() != digest:
+def _check_graph(data: bytes, source: str) -> None:
+    """Compare the graph with its digest before onnxruntime, which trusts its files, sees any of it."""
+    found = _GRAPH_ENTRY.search(data)
+    if found is None:
+        raise CheckpointMismatch(
+            f"{source}: has no field {GRAPH_KEY!r}: it is damaged or was not made by tapfinger.policy.export"
+        )
+    length, digest = int(found[1]), found[2].decode()
+    if hashlib.sha256(data[:length]).hexdigest() != digest:
         raise CheckpointMismatch(f"{source}: does not match its field {GRAPH_KEY!r}: it is damaged; copy it anew")
 
 

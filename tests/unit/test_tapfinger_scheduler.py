@@ -1,0 +1,208 @@
+"""The learned scheduler on exported networks with random weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import R, arrive, log_of, make_state, make_task, play, running
+
+from tapfinger.config import load_scenario
+from tapfinger.core.contract import Mode
+from tapfinger.errors import CheckpointMismatch, ConfigError, UnknownNameError
+from tapfinger.policy import exported
+from tapfinger.policy.inputs import SCHEMA
+from tapfinger.registry import create
+from tapfinger.schedulers import tapfinger as module
+from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.testing import check_scheduler
+from tapfinger.workloads.world import build_world
+
+#: What small_network is given for each model.
+MODELS: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "idle": {"void": 1000.0},
+    "joint": {"allocation": "joint", "units": 16},
+    "separate": {"separate_actors": 3},
+    "no-pointer": {"network": "no-pointer"},
+    "vanilla": {"network": "vanilla"},
+    "testbed": {"scenario": "testbed-3"},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Path of an exported model by name; each is made once."""
+    pytest.importorskip("torch")
+    from policy.models import small_network
+
+    from tapfinger.policy.export import export
+
+    folder = tmp_path_factory.mktemp("models")
+
+    @cache
+    def make(name):
+        return str(export(*small_network(**MODELS[name]), folder / f"{name}.onnx"))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        ("eager", "multi-3"),
+        ("eager", "synthetic-3"),
+        ("eager", "hetero-6"),
+        ("joint", "hetero-6"),
+        ("separate", "multi-3"),
+        ("no-pointer", "synthetic-3"),
+        ("vanilla", "multi-3"),
+        ("testbed", "testbed-6"),
+    ],
+)
+def test_keeps_the_contract(model, name, scenario):
+    check_scheduler(lambda: TapFinger(model(name)), [load_scenario(scenario, ["tasks=25"])])
+
+
+def test_eager_needs_no_guard_and_uses_the_network(model):
+    scheduler = TapFinger(model("eager"))
+    world = build_world(load_scenario("multi-3", ["tasks=40"]))
+    events, _ = log_of(world, scheduler, seed=3)
+    sizes = {e.allocation for e in events if type(e).__name__ == "TaskStarted"}
+    assert scheduler.forced == 0
+    assert len(sizes) > 3
+
+
+def test_the_order_of_the_types_does_not_matter(model):
+    scenario = load_scenario("multi-3", ["tasks=30"])
+    world = build_world(scenario)
+    turned = type(world)(**{**world.__dict__, "task_types": world.task_types[::-1]})
+    state = make_state((16, 16), (16, 16), (16, 16))
+    tasks = [make_task(i, world.task_types[i % 2], eligible=(0, 1, 2)) for i in range(7)]
+    play(state, *arrive(*tasks))
+    decisions = []
+    for each in (world, turned):
+        scheduler = TapFinger(model("eager"))
+        scheduler.reset(each.context(0))
+        decisions.append(scheduler.decide(state.snapshot()))
+    assert decisions[0] == decisions[1]
+    assert decisions[0].placements
+
+
+def test_a_network_that_never_starts_anything_is_no_deadlock(model):
+    world = build_world(load_scenario("multi-3", ["tasks=12"]))
+    scheduler = TapFinger(model("idle"), max_wait=2.0)
+    events, _ = log_of(world, scheduler, seed=1)
+    started = {e.task: e for e in events if type(e).__name__ == "TaskStarted"}
+    arrived = {e.task.id: e.task for e in events if type(e).__name__ == "TaskArrived"}
+    assert scheduler.forced == len(started) == 12
+    for task, event in started.items():
+        assert event.slot - arrived[task].arrival >= 2
+        assert event.allocation == arrived[task].type.minimum  # worth having in this scenario
+    scheduler.reset(world.context(0))
+    assert scheduler.forced == 0
+
+
+def test_the_guard_takes_the_oldest_where_most_is_free(model):
+    world = build_world(load_scenario("multi-3"))
+    _, sensitive = world.task_types
+    scheduler = TapFinger(model("idle"), max_wait=0.0)
+    scheduler.reset(world.context(0))
+    state = make_state((8, 8), (16, 16), (2, 1), mode=Mode.SINGLE)
+    running(state, make_task(9, sensitive, eligible=(2,)), 2, 2, 1)  # full
+    play(state, *arrive(*[make_task(i, sensitive, eligible=e) for i, e in enumerate([(2,), (0, 1), (0,)])]))
+    (placement,) = scheduler.decide(state.snapshot()).placements
+    assert (placement.task, placement.cluster, placement.allocation) == (1, 1, R((2, 1)))
+    patient = TapFinger(model("idle"), max_wait=1.0)
+    patient.reset(world.context(0))
+    assert patient.decide(state.snapshot()).void
+
+
+def test_what_does_not_fit_is_refused(model):
+    cases = [
+        ("eager", "testbed-3", "task_types is insensitive, sensitive, the scenario has image-classification"),
+        ("separate", "hetero-6", "separate_actors is 3, the scenario has 6"),
+        ("vanilla", "hetero-6", r"config\.running is 8, the scenario has"),
+    ]
+    for name, scenario, said in cases:
+        with pytest.raises(CheckpointMismatch, match=said):
+            TapFinger(model(name)).reset(build_world(load_scenario(scenario)).context(0))
+    more = build_world(load_scenario("multi-3"))
+    context = more.context(0)
+    renamed = type(context.resources)(("cpu", "tpu"), context.resources.units)
+    with pytest.raises(CheckpointMismatch, match="resources is cpu, gpu, the scenario has cpu, tpu"):
+        TapFinger(model("eager")).reset(type(context)(**{**context.__dict__, "resources": renamed}))
+
+
+@pytest.mark.parametrize(("option", "value"), [("max_wait", -1), ("max_wait", "x"), ("model", 3)])
+def test_bad_options(option, value):
+    with pytest.raises(ConfigError, match=f"tapfinger: {option} = "):
+        create("scheduler", "tapfinger", {option: value})
+
+
+def test_files_that_cannot_be_used(model, tmp_path):
+    data = Path(model("eager")).read_bytes()
+    spoilt = {
+        "schema": data.replace(f'"{SCHEMA}"'.encode(), b'"%s"' % (b"x" * len(SCHEMA))),
+        "tapfinger.graph': it is damaged": data[:2000] + bytes([data[2000] ^ 1]) + data[2001:],
+        "has no field 'tapfinger.graph'": data[: len(data) // 2],
+        "tapfinger.card": data.replace(b"tapfinger.card", b"tapfinger.cart"),
+    }
+    context = build_world(load_scenario("multi-3")).context(0)
+    for i, (said, content) in enumerate(spoilt.items()):
+        path = tmp_path / f"{i}.onnx"
+        path.write_bytes(content)
+        with pytest.raises(CheckpointMismatch, match=said):
+            TapFinger(str(path)).reset(context)
+    with pytest.raises(CheckpointMismatch, match=r"none\.onnx: cannot be read"):
+        TapFinger(str(tmp_path / "none.onnx")).reset(context)
+    with pytest.raises(UnknownNameError, match="there is no model 'multi-4'"):
+        TapFinger("multi-4").reset(context)
+
+
+def test_the_shipped_model_that_fits_best(model, monkeypatch):
+    base = exported.load_model(model("eager")).card
+    kinds = {"a": ("single", 3), "b": ("multi", 6), "c": ("multi", 20)}
+    cards = {}
+    for name, (mode, count) in kinds.items():
+        scenario = {**base.scenario, "mode": mode, "clusters": [{"count": count}]}
+        cards[name] = type(base)(**{**base.__dict__, "name": name, "scenario": scenario})
+    monkeypatch.setattr(module, "shipped_models", lambda: cards)
+    chosen = {s: module._choose(build_world(load_scenario(s)).context(0)) for s in ("multi-3", "synthetic-3")}
+    assert chosen == {"multi-3": "b", "synthetic-3": "a"}
+    with pytest.raises(ConfigError, match=r"no shipped model is for the task types image-.*shipped: a, b, c"):
+        TapFinger().reset(build_world(load_scenario("testbed-3")).context(0))
+
+
+def test_runs_where_there_is_no_torch(model):
+    code = f"""
+import sys
+sys.modules["torch"] = None
+from tapfinger.config import load_scenario
+from tapfinger.registry import create
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world
+scheduler = create("scheduler", "tapfinger", {{"model": {model("eager")!r}}})
+assert "onnxruntime" not in sys.modules
+run_scheduler(build_world(load_scenario("multi-3", ["tasks=5"])), scheduler, 0)
+assert "numba" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_models_command(model, capsys, monkeypatch):
+    from tapfinger.commands.models import models as command
+
+    command(model("eager"))
+    assert json.loads(capsys.readouterr().out)["network"] == "full"
+    card = exported.load_model(model("eager")).card
+    for cards, said in (({}, "No models"), ({"x": card}, "small-full")):
+        monkeypatch.setattr(exported, "shipped_models", lambda cards=cards: cards)
+        command("")
+        assert said in capsys.readouterr().out
