@@ -7,7 +7,7 @@ import pytest
 from helpers import make_scenario, make_world
 from pydantic import ValidationError
 
-from tapfinger.config import Scenario, load_scenario, parse_scenario, scenario_names
+from tapfinger.config import _SPEEDS, Scenario, load_scenario, parse_scenario, scenario_names
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.workloads.world import build_world
 
@@ -99,7 +99,7 @@ def test_the_page_of_keys_is_current() -> None:
 def test_a_file_is_read_with_its_directory(file: Path) -> None:
     scenario = load_scenario(str(file))
     assert scenario.directory == str(file.parent)
-    assert "directory" not in scenario.resolved()
+    assert not {"directory", "source"} & set(scenario.resolved())
     assert parse_scenario(scenario.resolved()).resolved() == scenario.resolved()
     world = build_world(scenario)
     assert [c.name for c in world.clusters] == ["edge-0", "edge-1"]
@@ -263,11 +263,57 @@ def test_overrides_by_key_name_and_index() -> None:
         ("clusters.7.count=3", "no entry '7'; there are edge"),
         ("clusters.edge.colour=3", "unknown key 'clusters.0.colour'"),
         ("tasks=-3", "tasks.*got -3"),
+        ("source=x", "unknown key 'source'"),
+        ("clusters=3", "clusters = 3 must be a list"),
+        ("clusters=[]", "clusters is empty; give at least 1"),
+        ("task_types.sensitive.minimum=3", r"task_types\.1\.minimum = 3 must be a table"),
+        ("outages.0.start=3", r"outages is an empty list; .*--set 'outages=\[\{cluster=0, start=3, end=5\}\]'"),
+        ("noise.amplitude=0.1", "noise: amplitude = 0.1 has no effect with kind 'none'; set kind to 'additive'"),
+        ("noise.kind=relative", "noise: kind 'relative' needs an amplitude"),
+        ("eligibility.minimum_mbps=3", "minimum_mbps = 3 has no effect with kind 'subset'; set kind to 'bandwidth'"),
+        ("eligibility={kind='all', maximum_mbps=30}", "maximum_mbps = 30 has no effect with kind 'all'"),
+        (
+            "task_types.sensitive.speed.kind=magic",
+            r"task_types\.1\.speed\.kind = 'magic' must be one of constant, tanh",
+        ),
+        ("task_types.sensitive.speed={slots=3}", r"task_types\.1\.speed\.kind is missing; add one of constant, tanh"),
+        ("task_types.sensitive.speed.scal=3", r"unknown key 'task_types\.1\.speed\.scal'. Did you mean 'scale'\?$"),
     ],
 )
 def test_bad_overrides_are_explained(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         overridden(override)
+
+
+def test_switching_the_kind_of_a_speed_says_what_to_do_once_and_invents_no_keys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        overridden("task_types.sensitive.speed.kind=constant")
+    *faults, advice = str(caught.value).splitlines()
+    assert [fault.split("'")[1] for fault in faults] == [
+        f"task_types.1.speed.{key}" for key in ("resource", "scale", "shape_offset")
+    ]
+    assert all("Kind 'constant' has the keys seconds, slots." in fault for fault in faults)
+    assert "replace the whole table: --set 'task_types.1.speed={kind=\"constant\", slots=4}'" in advice
+    overridden('task_types.1.speed={kind="constant", slots=4}')
+
+
+@pytest.mark.parametrize("kind", list(_SPEEDS))
+def test_the_example_of_every_kind_of_speed_is_a_good_one(kind: str) -> None:
+    overridden(f'task_types.sensitive.speed={{kind="{kind}", {_SPEEDS[kind]}}}')
+
+
+def test_no_noise_and_bandwidth_can_be_written_down() -> None:
+    assert overridden("noise.kind=additive", "noise.amplitude=0").noise.amplitude == 0
+    overridden("eligibility.kind=bandwidth", "eligibility.minimum_mbps=3")
+    for name in PAPER:  # every default written out is no fault
+        parse_scenario(load_scenario(name).resolved())
+
+
+def test_a_path_is_as_good_as_a_name(file: Path) -> None:
+    assert load_scenario(file) == load_scenario(str(file))
+    assert load_scenario(file).source == str(file)
+    with pytest.raises(ConfigError, match="no scenario file multi-3"):
+        load_scenario(Path("multi-3"))
 
 
 def test_a_resource_can_be_added_by_override() -> None:
