@@ -199,7 +199,7 @@ def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -
     from rich.measure import Measurement
 
     gone: tuple[str, ...] = ()
-    room = max(map(len, summaries))
+    room = max(map(len, ("scheduler", *summaries)))
     for more in ((), _FIRST_TO_GO, *((name,) for name in _NEXT_TO_GO)):
         gone += more
         table = _table(request, summaries, gone, room)

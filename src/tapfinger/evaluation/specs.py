@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tapfinger.core.contract import Scheduler
-from tapfinger.errors import ConfigError, TapfingerError
-from tapfinger.evaluation.failure import explain
+from tapfinger.errors import ConfigError
 from tapfinger.registry import create
 
 #: More seeds than this are taken for a slip of the keyboard.
@@ -30,12 +29,7 @@ class SchedulerSpec:
 
     def create(self) -> Scheduler:
         """A new scheduler; what it cannot be made with is an error that says so."""
-        try:
-            made = create("scheduler", self.name, dict(self.options))
-        except TapfingerError:
-            raise
-        except Exception as error:  # the user's own class or module may raise anything
-            raise ConfigError(f"scheduler {self.text!r} cannot be made: {explain(error)}") from error
+        made = create("scheduler", self.name, dict(self.options))
         lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
         if lacking:
             raise ConfigError(
