@@ -118,7 +118,8 @@ def test_title_and_report_say_what_was_changed(made):
     assert "<title>multi-3, tasks=30, " in text
 
 
-def test_a_report_over_equal_draws_says_so_and_speaks_of_no_interval(made, tmp_path):
+def test_a_report_over_equal_draws_says_so_and_speaks_of_no_interval(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "FIGURES", {"differences": FIGURES["differences"]})  # drawing all is slow
     request, outcome, _, _ = made
     summaries = summarise(outcome.records, "random", independent=False)
     write_all(tmp_path, request, replace(outcome, same_draws=True), summaries, with_events=False)

@@ -39,6 +39,7 @@ table { border-collapse: collapse; font-size: 13px } .wide { overflow-x: auto; m
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap }
 th { background: #f4f4f4; white-space: normal; vertical-align: bottom }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff }
+th:first-child { background: #f4f4f4 }
 tr.best td { font-weight: 600 } figure { margin: 1rem 0 } img { max-width: 100% }
 figcaption, .note { color: #555; font-size: 13px }
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
