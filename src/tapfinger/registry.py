@@ -14,6 +14,7 @@ import traceback
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -156,10 +157,12 @@ def create(kind: str, name: str, options: dict[str, Any]) -> Any:
 
 def _parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
     """Parameters with their annotations as types, where those can be resolved."""
-    try:
+    with suppress(Exception):  # an annotation that only a type checker understands may raise anything
         return inspect.signature(factory, eval_str=True).parameters
-    except Exception:  # an annotation that only a type checker understands, whatever it raises
+    try:
         return inspect.signature(factory).parameters
+    except ValueError:  # some built-in types say nothing
+        return {}
 
 
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from tapfinger.config import _SPEEDS, Scenario, load_scenario, parse_scenario, scenario_names
 from tapfinger.errors import ConfigError, UnknownNameError
-from tapfinger.workloads.world import build_world
+from tapfinger.workloads.world import build_world, draw_workload
 
 ROOT = Path(__file__).parents[2]
 PAPER = ["hetero-6", "multi-3", "short-long-3", "synthetic-3", "synthetic-6", "testbed-3", "testbed-6"]
@@ -211,11 +212,13 @@ def test_worlds_that_cannot_be_built(changes: dict[str, Any], words: str) -> Non
         ({"minimum": {"cpu": 17, "gpu": 1}}, "minimum .*exceeds maximum"),
         ({"minimum": {"cpu": 0, "gpu": 0}}, "must ask for something"),
         ({"maximum": {"cpu": 9999, "gpu": 9999}}, "more than 300,000"),
-        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu"),
+        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu: remove it, or add it to resources"),
         ({"speed": {"kind": "tanh", "resource": "tpu"}}, "no resource 'tpu'; resources are cpu, gpu"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"cpu": 0.6, "gpu": 0.6}}}, "shares sum to 1.2"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"tpu": 0.6}}}, "no resource 'tpu'"),
-        ({"speed": {"kind": "constant", "slots": 1e9}}, "rate"),
+        ({"speed": {"kind": "constant", "slots": 1e9}}, "with 2 cpu, 1 gpu it takes 1e[+]09 slots, at most 1,000,000"),
+        ({"minimum": {"cpu": 2, "gpu": 0}, "speed": {"kind": "tanh"}}, "with 2 cpu, 0 gpu it takes for ever"),
+        ({"speed": {"kind": "constant", "seconds": 1e-320}}, "must be finite"),
     ],
 )
 def test_task_types_that_cannot_be_built(changes: dict[str, Any], words: str) -> None:
@@ -225,7 +228,7 @@ def test_task_types_that_cannot_be_built(changes: dict[str, Any], words: str) ->
         "maximum": {"cpu": 16, "gpu": 16},
         "speed": {"kind": "constant", "slots": 4},
     }
-    with pytest.raises(ConfigError, match=f"steady.*{words}"):
+    with pytest.raises(ConfigError, match=f"^scenario: .*steady.*{words}"):
         make_world(task_types=[{**kind, **changes}])
 
 
@@ -307,6 +310,15 @@ def test_no_noise_and_bandwidth_can_be_written_down() -> None:
     overridden("eligibility.kind=bandwidth", "eligibility.minimum_mbps=3")
     for name in PAPER:  # every default written out is no fault
         parse_scenario(load_scenario(name).resolved())
+
+
+def test_errors_of_a_world_name_the_file(file: Path) -> None:
+    file.write_text(FILE.replace("gpu = 8", "tpu = 8"))
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: clusters\\.edge\\.capacity: .*missing: gpu: give"):
+        build_world(load_scenario(file))
+    file.write_text(FILE.replace("rate = 2", "rate = 2\nkind = 'poison'"))
+    with pytest.raises(UnknownNameError, match=f"^{re.escape(str(file))}: .*Did you mean 'poisson'"):
+        draw_workload(build_world(load_scenario(file)), 0)
 
 
 def test_a_path_is_as_good_as_a_name(file: Path) -> None:
