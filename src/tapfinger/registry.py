@@ -138,7 +138,7 @@ def create(kind: str, name: str, options: dict[str, Any]) -> Any:
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
                 f"{kind} {name!r} has no option {option!r}.{hint} It takes: {', '.join(parameters) or 'none'}"
-                f"{_whole_table(kind, name, parameters)}"
+                f"{'' if close else _whole_table(kind, name, parameters)}"
             )
         wanted = _wanted(parameters[option].annotation, value) if option in parameters else None
         if wanted is not None:

@@ -212,7 +212,7 @@ def test_worlds_that_cannot_be_built(changes: dict[str, Any], words: str) -> Non
         ({"minimum": {"cpu": 17, "gpu": 1}}, "minimum .*exceeds maximum"),
         ({"minimum": {"cpu": 0, "gpu": 0}}, "must ask for something"),
         ({"maximum": {"cpu": 9999, "gpu": 9999}}, "more than 300,000"),
-        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu: remove it, or add it to resources"),
+        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu .remove it, or add it to resources"),
         ({"speed": {"kind": "tanh", "resource": "tpu"}}, "no resource 'tpu'; resources are cpu, gpu"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"cpu": 0.6, "gpu": 0.6}}}, "shares sum to 1.2"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"tpu": 0.6}}}, "no resource 'tpu'"),
@@ -314,7 +314,7 @@ def test_no_noise_and_bandwidth_can_be_written_down() -> None:
 
 def test_errors_of_a_world_name_the_file(file: Path) -> None:
     file.write_text(FILE.replace("gpu = 8", "tpu = 8"))
-    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: clusters\\.edge\\.capacity: .*missing: gpu: give"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: clusters\\.edge\\.capacity: .*missing: gpu .give"):
         build_world(load_scenario(file))
     file.write_text(FILE.replace("rate = 2", "rate = 2\nkind = 'poison'"))
     with pytest.raises(UnknownNameError, match=f"^{re.escape(str(file))}: .*Did you mean 'poisson'"):

@@ -85,11 +85,9 @@ class ResourceTypes:
         unknown = sorted(set(amounts) - set(self.names))
         missing = [name for name in self.names if name not in amounts]
         if unknown or missing:
-            raise ConfigError(
-                f"{where}: resources are {', '.join(self.names)}; "
-                + (f"unknown: {', '.join(unknown)}: remove it, or add it to resources. " if unknown else "")
-                + (f"missing: {', '.join(missing)}: give an amount, 0 for none" if missing else "")
-            )
+            faults = [f"unknown: {', '.join(unknown)} (remove it, or add it to resources)"] if unknown else []
+            faults += [f"missing: {', '.join(missing)} (give an amount, 0 for none)"] if missing else []
+            raise ConfigError(f"{where}: resources are {', '.join(self.names)}; {'; '.join(faults)}")
         counts = []
         for name, unit in zip(self.names, self.units, strict=True):
             count = amounts[name] / unit
