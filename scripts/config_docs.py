@@ -41,7 +41,7 @@ SECTIONS = (
     ("OutageConfig", "`[[outages]]`"),
 )
 #: Not a key of the file: set when it is loaded.
-HIDDEN = {"directory"}
+HIDDEN = {"directory", "source"}
 #: Arrival processes: the class, and the kind that names it.
 PROCESSES = (("Poisson", "poisson"), ("Bursty", "bursty"), ("DayNight", "day-night"))
 
@@ -130,7 +130,7 @@ def _words(annotation: ast.expr) -> str:
         if head == "dict":
             return f"table of names, each {_words(inner[1])}"
         if head == "tuple":
-            return "list of tables, see below"
+            return "list of texts" if ast.unparse(inner[0]) == "str" else "list of tables, see below"
         if head == "Annotated" and isinstance(inner[1], ast.Call):
             bounds = [f"{BOUNDS[k.arg]} {_toml(k.value)}" for k in inner[1].keywords if k.arg in BOUNDS]
             return ", ".join([_words(inner[0]), *bounds])

@@ -145,6 +145,16 @@ class StartAll:
         return VOID
 
 
+class Odd:
+    """An arrival process that returns what it is told."""
+
+    def __init__(self, returned: Any) -> None:
+        self._returned = returned
+
+    def arrivals(self, *_: Any) -> Any:
+        return self._returned
+
+
 def log_of(
     world: World, scheduler: Any, workload: Workload | None = None, seed: int = 0
 ) -> tuple[list[Event], RunTotals]:

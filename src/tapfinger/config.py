@@ -12,13 +12,17 @@ from collections.abc import Iterable
 from importlib import resources as package_files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.overrides import apply_override
 
 Amounts = dict[str, float]
+
+#: Fields of a scenario that are no keys of its file, and what they are.
+_NOT_KEYS = {"directory": "where the file lies", "source": "what the file is called"}
 
 
 class _Strict(BaseModel):
@@ -82,6 +86,8 @@ class TableSpeed(_Strict):
     file: str
     #: Rows of this task type are used; the task type's own name if left out.
     type: str | None = None
+    #: Resources without a column in the file that do not change the speed.
+    insensitive: tuple[str, ...] = ()
 
 
 class TestbedSpeed(_Strict):
@@ -138,6 +144,17 @@ class EligibilityConfig(_Strict):
     #: Bandwidth from which on a cluster is eligible, in Mbps.
     minimum_mbps: PositiveFloat = 5.0
 
+    @model_validator(mode="after")
+    def _bandwidth_only(self) -> EligibilityConfig:
+        for name in ("minimum_mbps", "maximum_mbps"):
+            # A resolved scenario holds every default, so only another value shows that it was meant.
+            if self.kind != "bandwidth" and getattr(self, name) != EligibilityConfig.model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {getattr(self, name):g} has no effect with kind {self.kind!r}; set kind to 'bandwidth', "
+                    f"or remove {name}"
+                )
+        return self
+
 
 class NoiseConfig(_Strict):
     """Randomness of progress per slot."""
@@ -151,6 +168,14 @@ class NoiseConfig(_Strict):
     def _ends(self) -> NoiseConfig:
         if self.kind == "relative" and self.amplitude >= 1.0:
             raise ValueError(f"relative amplitude {self.amplitude} must be below 1, or progress could go backwards")
+        if self.kind == "none" and self.amplitude > 0.0:
+            raise ValueError(
+                f"amplitude = {self.amplitude:g} has no effect with kind 'none'; set kind to 'additive' or 'relative', "
+                "or remove amplitude"
+            )
+        # An amplitude of 0 that is written down is meant, such as the first of a series.
+        if self.kind != "none" and "amplitude" not in self.model_fields_set:
+            raise ValueError(f"kind {self.kind!r} needs an amplitude; add one above 0, or set kind to 'none'")
         return self
 
 
@@ -204,6 +229,8 @@ class Scenario(_Strict):
     outages: tuple[OutageConfig, ...] = ()
     #: Directory that file names in the scenario are relative to; set when it is loaded.
     directory: str = "."
+    #: What to call it in messages: its file; set when it is loaded.
+    source: str = "scenario"
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
@@ -230,7 +257,7 @@ class Scenario(_Strict):
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration as plain data, without where it was loaded from."""
-        return self.model_dump(mode="json", exclude={"directory"})
+        return self.model_dump(mode="json", exclude=set(_NOT_KEYS))
 
 
 def scenario_names() -> list[str]:
@@ -239,9 +266,9 @@ def scenario_names() -> list[str]:
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
-def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
+def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """Read a scenario by its shipped name or as a TOML file, and apply ``key=value`` overrides."""
-    if name.endswith(".toml") or "/" in name:
+    if isinstance(name, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)
         if not path.is_file():
             known = ", ".join(scenario_names())
@@ -259,7 +286,7 @@ def load_scenario(name: str, overrides: Iterable[str] = ()) -> Scenario:
     for override in overrides:
         if override.startswith("resources."):  # one more resource, not instead of the default ones
             data.setdefault("resources", dict(Scenario.model_fields["resources"].default))
-        _override(data, override)
+        apply_override(data, override)
     return parse_scenario(data, source, directory)
 
 
@@ -272,63 +299,89 @@ def _read(path: Path) -> str:
 
 def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: str = ".") -> Scenario:
     """Plain data -> Scenario, with errors that name the source, the key and the value."""
-    if "directory" in data:
-        raise ConfigError(f"{source}: unknown key 'directory'. It is where the file lies; remove it")
+    for key, meaning in _NOT_KEYS.items():
+        if key in data:
+            raise ConfigError(f"{source}: unknown key {key!r}. It is {meaning}; remove it")
     try:
-        return Scenario.model_validate({**data, "directory": directory})
+        return Scenario.model_validate({**data, "directory": directory, "source": source})
     except ValidationError as error:
         found = error.errors()
         inner = {item["loc"][:depth] for item in found for depth in range(len(item["loc"]))}
         # A fault inside an entry makes pydantic complain of the list as well; the inner one says it all.
-        faults = [_explain(source, item) for item in found if item["loc"] not in inner or not item["loc"]]
-        raise ConfigError("\n".join(faults)) from None
+        found = [item for item in found if item["loc"] not in inner or not item["loc"]]
+        faults = [f"{source}: {_explain(item)}" for item in found]
+        advice = dict.fromkeys(_switching(item) for item in found)  # once for each table, however many its faults
+        raise ConfigError("\n".join([*faults, *filter(None, advice)])) from None
 
 
-def _explain(source: str, item: Any) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        return f"{source}: unknown key {key!r}.{_closest_field(item['loc'])}"
-    if item["type"] == "missing":
-        return f"{source}: {key} is missing; add it"
+#: What a value of the wrong shape must be, by the type of pydantic's error.
+_SHAPES = {
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "string_type": "text",
+}
+
+#: The keys of a speed of each kind, as an example.
+_SPEEDS = {
+    "constant": "slots=4",
+    "tanh": 'resource="gpu", scale=16',
+    "amdahl": "seconds=60, parallel={gpu=0.9}",
+    "table": 'file="profiles.csv"',
+    "testbed": 'type="language-modeling"',
+}
+
+
+def _explain(item: Any) -> str:
+    """One fault that pydantic found, in our words."""
+    location, kind = _without_kind(item["loc"])
+    key = ".".join(str(part) for part in location)
+    fault, context = item["type"], item.get("ctx", {})
+    if fault == "extra_forbidden":
+        return f"unknown key {key!r}.{_closest_field(str(location[-1]), kind)}"
+    if fault == "missing":
+        return f"{key} is missing; add it"
+    if fault == "union_tag_invalid":
+        return f"{key}.kind = {context['tag']!r} must be one of {', '.join(_SPEEDS)}"
+    if fault == "union_tag_not_found":
+        return f"{key}.kind is missing; add one of {', '.join(_SPEEDS)}"
+    if fault == "too_short":
+        return f"{key} is empty; give at least {context['min_length']} entry"
+    if fault in _SHAPES:
+        return f"{key} = {item['input']!r} must be {_SHAPES[fault]}"
     given = "" if isinstance(item["input"], dict | list) else f" (got {item['input']!r})"
-    return f"{source}: {key or 'the whole'}: {item['msg'].removeprefix('Value error, ')}{given}"
+    text = item["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+    return f"{key or 'the whole'}: {text}{given}"
 
 
-def _closest_field(location: tuple[int | str, ...]) -> str:
-    """A hint for a misspelt key, from all field names of all sections."""
-    known = {name for model in _Strict.__subclasses__() for name in model.model_fields} - {"directory"}
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
-    return f" Did you mean {close[0]!r}?" if close else " Remove it, or see docs/config.md for the keys there are."
+def _without_kind(location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str | None]:
+    """Where a fault is, and the kind of speed it is in: pydantic names that as if it were a key."""
+    if location[2:3] == ("speed",) and len(location) > 3:
+        return (*location[:3], *location[4:]), str(location[3])
+    return location, None
 
 
-def _override(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"override {override!r} must look like key=value, for example arrivals.rate=3")
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    *path, last = key.split(".")
-    place: Any = data
-    for depth, part in enumerate(path):
-        step = _step(place, part, ".".join(path[: depth + 1]))
-        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
-    if not isinstance(place, dict | list):
-        raise ConfigError(f"override {override!r}: {'.'.join(path)} has no keys inside")
-    place[_step(place, last, key)] = value
+def _switching(item: Any) -> str:
+    """Advice for keys of a speed: they belong to its kind, so another kind needs another table."""
+    location, kind = _without_kind(item["loc"])
+    if kind is None or item["type"] not in ("extra_forbidden", "missing") or "Did you mean" in _explain(item):
+        return ""
+    table = ".".join(str(part) for part in location[:3])
+    return f"To switch the kind, replace the whole table: --set '{table}={{kind=\"{kind}\", {_SPEEDS[kind]}}}'"
 
 
-def _step(place: Any, part: str, key: str) -> Any:
-    """One step of a dotted key: a dict key, or a list position by number or by name."""
-    if isinstance(place, dict):
-        return part
-    if isinstance(place, list):
-        names = [str(item.get("name", i)) if isinstance(item, dict) else str(i) for i, item in enumerate(place)]
-        if part in names:
-            return names.index(part)
-        if part.isdigit() and int(part) < len(place):
-            return int(part)
-        known = f"{', '.join(names)} (or 0..{len(place) - 1})"
-        raise ConfigError(f"override key {key!r}: no entry {part!r}; there are {known}")
-    raise ConfigError(f"override key {key!r}: nothing inside")
+def _closest_field(key: str, kind: str | None) -> str:
+    """A hint for a misspelt key, from the keys of a speed of this kind, or from those of all sections."""
+    models = _Strict.__subclasses__()
+    if kind is not None:
+        models = [
+            m for m in models if "kind" in m.model_fields and get_args(m.model_fields["kind"].annotation) == (kind,)
+        ]
+    known = {name for model in models for name in model.model_fields} - set(_NOT_KEYS)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    if kind is not None:
+        return f" Kind {kind!r} has the keys {', '.join(sorted(known - {'kind'}))}."
+    return " Remove it, or see docs/config.md for the keys there are."

@@ -276,7 +276,7 @@ class RunRecord:
     @classmethod
     def load(cls, path: Path) -> RunRecord:
         """Read what ``save`` wrote."""
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             plain = json.loads(str(data["_plain"]))
             arrays = {name: data[name] for name in data.files if name != "_plain"}
         plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import sys
+import sysconfig
+import traceback
+import types
+import typing
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.errors import ConfigError, TapfingerError, UnknownNameError
 
 #: kind -> name -> where it is. A factory may be a class or a function; options become keyword arguments.
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -43,7 +51,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 #: Entry-point group of each kind.
-GROUPS = {"scheduler": "tapfinger.schedulers", "arrivals": "tapfinger.workloads", "backend": "tapfinger.backends"}
+GROUPS = {"scheduler": "tapfinger.schedulers", "arrivals": "tapfinger.workloads"}
+
+#: What a value of a plain annotation must be, in words.
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def names(kind: str) -> list[str]:
@@ -57,7 +68,12 @@ def lookup(kind: str, name: str) -> Any:
     target = BUILT_IN.get(kind, {}).get(name)
     if target is None:
         for entry in entry_points(group=GROUPS[kind], name=name):
-            return entry.load()
+            try:
+                return entry.load()
+            except TapfingerError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise _blame(f"{kind} {name!r}: its entry point {entry.value} cannot be loaded", error) from error
         if ":" not in name:
             raise UnknownNameError(kind, name, names(kind))
         target = name
@@ -69,15 +85,38 @@ def lookup(kind: str, name: str) -> Any:
         raise ConfigError(f"{kind} {name!r} must look like package.module:Class")
     try:
         module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        # Only if that very module (or its package) is missing, not something that it imports itself.
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{kind} {name!r}: there is no module {module_name!r} on the Python path") from None
+    except TapfingerError:
         raise
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        # Only if that very module (or its package) is missing, not something that it imports itself.
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(f"{kind} {name!r}: there is no module {module_name!r} on the Python path") from None
+        raise _blame(f"{kind} {name!r}: module {module_name} cannot be imported", error) from error
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(f"{kind} {name!r}: module {module_name} has no {attribute!r}")
+    if not callable(found):
+        raise ConfigError(f"{kind} {name!r} is a {type(found).__name__}; name a class, or a function that makes one")
     return found
+
+
+def _blame(what: str, error: BaseException) -> ConfigError:
+    """An exception in code that is not ours, as one error that says where it arose."""
+    place = _user_line(error)
+    return ConfigError(f"{what}: {f'{place}: ' if place else ''}{type(error).__name__}: {error}; correct it there")
+
+
+def _user_line(error: BaseException) -> str:
+    """``file:line`` of the last frame in the user's own code, or of the last one where all is installed."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_file()]
+    frames = [f for f in frames if f.filename != __file__]
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others = (*installed, str(Path(__file__).parent))
+    own = [f for f in frames if not f.filename.startswith(others)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 def module_of(kind: str, name: str) -> str:
@@ -90,22 +129,75 @@ def module_of(kind: str, name: str) -> str:
 
 
 def create(kind: str, name: str, options: dict[str, Any]) -> Any:
-    """Call the factory with options; an option it does not take is an error that lists the ones it does."""
+    """Call the factory with options; a wrong option is an error that says which there are and what they must be."""
     factory = lookup(kind, name)
-    parameters = inspect.signature(factory).parameters
+    parameters = _parameters(factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for option in options:
+    for option, value in options.items():
         if option not in parameters and not takes_any:
             close = difflib.get_close_matches(option, parameters, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
                 f"{kind} {name!r} has no option {option!r}.{hint} It takes: {', '.join(parameters) or 'none'}"
+                f"{'' if close else _whole_table(kind, name, parameters)}"
             )
-    missing = [
-        p.name
-        for p in parameters.values()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options
-    ]
+        wanted = _wanted(parameters[option].annotation, value) if option in parameters else None
+        if wanted is not None:
+            where = f"arrivals.{option}" if kind == "arrivals" else f"{kind} {name!r}: option {option}"
+            raise ConfigError(f"{where} = {value!r} must be {wanted}")
+    missing = [option for option in _required(parameters) if option not in options]
     if missing:
-        raise ConfigError(f"{kind} {name!r} needs {', '.join(missing)}")
-    return factory(**options)
+        raise ConfigError(f"{kind} {name!r} needs {', '.join(missing)}{_whole_table(kind, name, parameters)}")
+    try:
+        return factory(**options)
+    except TapfingerError:
+        raise
+    except Exception as error:
+        raise _blame(f"{kind} {name!r} cannot be made", error) from error
+
+
+def _parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
+    """Parameters with their annotations as types, where those can be resolved."""
+    with suppress(Exception):  # an annotation that only a type checker understands may raise anything
+        return inspect.signature(factory, eval_str=True).parameters
+    try:
+        return inspect.signature(factory).parameters
+    except ValueError:  # some built-in types say nothing
+        return {}
+
+
+def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in parameters.values() if p.default is p.empty and p.kind in by_name]
+
+
+def _wanted(annotation: Any, value: Any) -> str | None:
+    """What the value must be, in words, if it is not; None where it is, or where the annotation is no plain one."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if union else (annotation,)
+    plain = [member for member in members if member not in (None, type(None))]
+    if not plain or any(member not in _WORDS for member in plain):
+        return None
+    if (value is None and len(plain) < len(members)) or any(_is(value, member) for member in plain):
+        return None
+    return " or ".join(_WORDS[member] for member in plain)
+
+
+def _is(value: Any, wanted: type) -> bool:
+    """Whether a value may stand for the type: a whole number for any number, but true for no number."""
+    if wanted in (int, float):
+        return isinstance(value, Integral if wanted is int else Real) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
+def _whole_table(kind: str, name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Advice for arrivals: options of one kind seldom suit another, so the table is replaced as a whole."""
+    if kind != "arrivals":
+        return ""
+    samples = {str: "FILE" if "file" in parameters else "..."}
+    given = {
+        "kind": name,
+        **{option: samples.get(parameters[option].annotation, 1) for option in _required(parameters)},
+    }
+    table = ", ".join(f"{option}={json.dumps(value)}" for option, value in given.items())
+    return f". To switch the kind, replace the whole table: --set 'arrivals={{{table}}}'"

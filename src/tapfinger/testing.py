@@ -366,7 +366,8 @@ def _draw(process: Any, context: WorkloadContext, seed: int, where: str) -> Arri
 
 
 def _same(first: Arrivals, second: Arrivals) -> bool:
-    return all(np.array_equal(getattr(first, f.name), getattr(second, f.name)) for f in fields(Arrivals))
+    compared = [f.name for f in fields(Arrivals) if f.compare]
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in compared)
 
 
 def _check_arrivals(world: World, context: WorkloadContext, drawn: Arrivals, where: str) -> None:
@@ -391,7 +392,7 @@ def _check_arrivals(world: World, context: WorkloadContext, drawn: Arrivals, whe
             bad = int(np.argmax((types < 0) | (types >= known)))
             raise CheckFailed(f"{where}: type[{bad}] = {types[bad]}; there are types 0..{known - 1}")
     if drawn.eligible is not None:
-        _check_eligible(world, drawn.eligible, types, count, where)
+        _check_eligible(world, np.asarray(drawn.eligible), types, count, where)
 
 
 def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: str) -> None:

@@ -45,7 +45,7 @@ def worlds(draw: st.DrawFn, outages: bool = True) -> World:
         "task_types": [_task_type(draw, i, minimum) for i, minimum in enumerate(minima)],
         "arrivals": {"kind": "poisson", "rate": draw(st.sampled_from([0.3, 1.0, 5.0]))},
         "eligibility": {"kind": draw(st.sampled_from(["subset", "bandwidth", "all"]))},
-        "noise": {"kind": draw(st.sampled_from(["none", "additive", "relative"])), "amplitude": 0.1},
+        "noise": draw(st.sampled_from([{}, *({"kind": k, "amplitude": 0.1} for k in ("additive", "relative"))])),
         "switching_cost": draw(st.sampled_from([0.0, 0.5, 1.5])),
     }
     if outages and draw(st.booleans()):

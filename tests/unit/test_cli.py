@@ -11,9 +11,11 @@ import pytest
 
 from tapfinger import __version__
 from tapfinger.cli import main
+from tapfinger.commands import compare
 from tapfinger.config import load_scenario
 from tapfinger.evaluation import plots
 from tapfinger.records import read_header
+from tapfinger.registry import lookup
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -93,6 +95,63 @@ def test_json_alone_writes_only_that(run, tmp_path):
 
 
 @pytest.mark.usefixtures("one_figure")
+def test_a_directory_of_results_is_written_again_and_nothing_else_in_it_is_touched(run, tmp_path):
+    assert run(*COMPARE, "--out", "here")[0] == 0
+    here = tmp_path / "here"
+    own = [here / "notes.txt", here / "events" / "notes.txt"]
+    for path in own:
+        path.write_text("mine")
+    code, _, err = run(*COMPARE[:-1], "0:2", "--out", "here")
+    assert code == 0, err
+    assert len(list((here / "events").glob("*.jsonl.gz"))) == 4
+    assert run(*COMPARE, "--out", "here", "--no-event-logs")[0] == 0
+    assert not list((here / "events").glob("*.jsonl.gz"))
+    assert [path.read_text() for path in own] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("results", [None, "{}", "no json"])
+def test_a_directory_with_other_files_is_refused_before_anything_runs(run, tmp_path, results):
+    (tmp_path / "here" / "events").mkdir(parents=True)
+    mine = tmp_path / "here" / "events" / "mine.jsonl.gz"
+    mine.write_text("mine")
+    if results is not None:
+        (tmp_path / "here" / "results.json").write_text(results)
+    code, _, err = run(*COMPARE, "--out", "here")
+    assert code == 2
+    assert "holds other files" in err
+    assert "--out" in err
+    assert mine.read_text() == "mine"
+    assert not list(tmp_path.glob("cells/*"))
+
+
+@pytest.mark.usefixtures("one_figure")
+@pytest.mark.parametrize("name", ["report.html", "tasks.csv.gz"])
+def test_a_directory_in_the_place_of_a_file_is_found_before_anything_runs(run, tmp_path, name):
+    run(*COMPARE, "--out", "here")
+    target = tmp_path / "here" / name
+    target.unlink()
+    target.mkdir()
+    code, _, err = run(*COMPARE, "--out", "here")
+    assert code == 2
+    assert err.startswith(f"error: cannot write here/{name}")
+    assert "reused" not in err
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_keeps_names_and_differences_at_any_width(run, monkeypatch, width):
+    monkeypatch.setattr(compare, "_WIDTH", width)
+    words = ("--schedulers", "min,tiresias-nonpreemptive,random@pending=3", "--seeds", "0:3", "--baseline", "min")
+    _, out, _ = run("compare", "multi-3", "--set", "tasks=12", *words, "--json", "r.json")
+    lines = out.splitlines()
+    assert max(map(len, lines[:-1])) <= width
+    rows = [line for line in lines if "±" in line and "95 %" not in line]
+    assert sorted(row.split()[0] for row in rows) == ["min", "random@pending=3", "tiresias-nonpreemptive"]
+    assert all(row.count("±") == 2 for row in rows if row.split()[0] != "min")
+    assert "minus min" in out
+    assert ("p99" in lines[2]) == (width == 140)
+
+
+@pytest.mark.usefixtures("one_figure")
 def test_default_directory_and_reuse(run, tmp_path):
     _, first, _ = run(*COMPARE, "--no-event-logs")
     _, second, err = run(*COMPARE, "--no-event-logs")
@@ -166,6 +225,12 @@ def test_version_and_help(run):
         (("simulate", "multi-3", "--scheduler", "x.y:Z"), ["x.y", "Python path"]),
         (("simulate", "multi-3", "--scheduler", "min", "--gantt", "taken/g.png"), ["taken/g.png"]),
         (("simulate", "multi-3", "--scheduler", "min", "--events", "taken/e"), ["taken/e"]),
+        (("simulate", "multi-3", "--scheduler", "min", "--json", "."), ["cannot write .", "another path"]),
+        (("simulate", "multi-3", "--scheduler", "min", "--gantt", "g.pdf"), ["g.pdf", ".png"]),
+        (("simulate", "multi-3", "--scheduler", "min", "--slots", "0:9"), ["0:9", "--gantt"]),
+        (("simulate", "multi-3", "--scheduler", "min", "--slots", "9:9", "--gantt", "g.png"), ["9:9", "100:200"]),
+        (("simulate", "multi-3", "--scheduler", "min", "--slots", "0:900", "--gantt", "g.png"), ["0:900", "400"]),
+        (("compare", "multi-3", "--schedulers", "min", "--json", "."), ["cannot write .", "another path"]),
         (("simulate", "multi-3", "--scheduler", "min", "--resource", "ram"), ["'ram'", "cpu, gpu"]),
         (("simulate", "multi-3"), ["--scheduler"]),
         (("scenarios", "show", "multi"), ["'multi'", "multi-3"]),
@@ -178,6 +243,39 @@ def test_mistakes_are_one_message_and_exit_code_2(run, tmp_path, words, expected
     assert "Traceback" not in err
     assert all(word in err for word in expected), err
     assert err.lower().lstrip().startswith(("error: ", "usage: "))
+
+
+FAULTY = """from tapfinger.schedulers.naive import Min
+
+class InDecide(Min):
+    def decide(self, snapshot):
+        return snapshot.no_such_thing
+
+class InInit(Min):
+    def __init__(self):
+        raise RuntimeError("cannot start")
+"""
+
+
+@pytest.mark.parametrize("command", [("simulate", "--scheduler"), ("compare", "--json", "r.json", "--schedulers")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("InDecide", ["AttributeError", "no_such_thing", "line 5, in decide"]),
+        ("InInit", ["RuntimeError: cannot start", "9"]),
+    ],
+)
+def test_a_scheduler_that_raises_is_shown_where(run, tmp_path, monkeypatch, command, name, words):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "faulty_xyz.py").write_text(FAULTY)
+    code, _, err = run(command[0], "multi-3", *command[1:], f"faulty_xyz:{name}")
+    sys.modules.pop("faulty_xyz")
+    lookup.cache_clear()
+    assert code == 2
+    assert "Traceback" not in err
+    assert err.startswith(f"error: scheduler 'faulty_xyz:{name}'")
+    assert all(word in err for word in ["faulty_xyz.py", *words]), err
+    assert len(err.splitlines()) <= 3
 
 
 def test_ctrl_c_says_how_to_go_on(run, monkeypatch):

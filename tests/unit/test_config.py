@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,9 @@ import pytest
 from helpers import make_scenario, make_world
 from pydantic import ValidationError
 
-from tapfinger.config import Scenario, load_scenario, parse_scenario, scenario_names
+from tapfinger.config import _SPEEDS, Scenario, load_scenario, parse_scenario, scenario_names
 from tapfinger.errors import ConfigError, UnknownNameError
-from tapfinger.workloads.world import build_world
+from tapfinger.workloads.world import build_world, draw_workload
 
 ROOT = Path(__file__).parents[2]
 PAPER = ["hetero-6", "multi-3", "short-long-3", "synthetic-3", "synthetic-6", "testbed-3", "testbed-6"]
@@ -99,7 +100,7 @@ def test_the_page_of_keys_is_current() -> None:
 def test_a_file_is_read_with_its_directory(file: Path) -> None:
     scenario = load_scenario(str(file))
     assert scenario.directory == str(file.parent)
-    assert "directory" not in scenario.resolved()
+    assert not {"directory", "source"} & set(scenario.resolved())
     assert parse_scenario(scenario.resolved()).resolved() == scenario.resolved()
     world = build_world(scenario)
     assert [c.name for c in world.clusters] == ["edge-0", "edge-1"]
@@ -211,11 +212,13 @@ def test_worlds_that_cannot_be_built(changes: dict[str, Any], words: str) -> Non
         ({"minimum": {"cpu": 17, "gpu": 1}}, "minimum .*exceeds maximum"),
         ({"minimum": {"cpu": 0, "gpu": 0}}, "must ask for something"),
         ({"maximum": {"cpu": 9999, "gpu": 9999}}, "more than 300,000"),
-        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu"),
+        ({"maximum": {"tpu": 1}}, "maximum: .*unknown: tpu .remove it, or add it to resources"),
         ({"speed": {"kind": "tanh", "resource": "tpu"}}, "no resource 'tpu'; resources are cpu, gpu"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"cpu": 0.6, "gpu": 0.6}}}, "shares sum to 1.2"),
         ({"speed": {"kind": "amdahl", "seconds": 9, "parallel": {"tpu": 0.6}}}, "no resource 'tpu'"),
-        ({"speed": {"kind": "constant", "slots": 1e9}}, "rate"),
+        ({"speed": {"kind": "constant", "slots": 1e9}}, "with 2 cpu, 1 gpu it takes 1e[+]09 slots, at most 1,000,000"),
+        ({"minimum": {"cpu": 2, "gpu": 0}, "speed": {"kind": "tanh"}}, "with 2 cpu, 0 gpu it takes for ever"),
+        ({"speed": {"kind": "constant", "seconds": 1e-320}}, "must be finite"),
     ],
 )
 def test_task_types_that_cannot_be_built(changes: dict[str, Any], words: str) -> None:
@@ -225,7 +228,7 @@ def test_task_types_that_cannot_be_built(changes: dict[str, Any], words: str) ->
         "maximum": {"cpu": 16, "gpu": 16},
         "speed": {"kind": "constant", "slots": 4},
     }
-    with pytest.raises(ConfigError, match=f"steady.*{words}"):
+    with pytest.raises(ConfigError, match=f"^scenario: .*steady.*{words}"):
         make_world(task_types=[{**kind, **changes}])
 
 
@@ -263,11 +266,66 @@ def test_overrides_by_key_name_and_index() -> None:
         ("clusters.7.count=3", "no entry '7'; there are edge"),
         ("clusters.edge.colour=3", "unknown key 'clusters.0.colour'"),
         ("tasks=-3", "tasks.*got -3"),
+        ("source=x", "unknown key 'source'"),
+        ("clusters=3", "clusters = 3 must be a list"),
+        ("clusters=[]", "clusters is empty; give at least 1"),
+        ("task_types.sensitive.minimum=3", r"task_types\.1\.minimum = 3 must be a table"),
+        ("outages.0.start=3", r"outages is an empty list; .*--set 'outages=\[\{cluster=0, start=3, end=5\}\]'"),
+        ("noise.amplitude=0.1", "noise: amplitude = 0.1 has no effect with kind 'none'; set kind to 'additive'"),
+        ("noise.kind=relative", "noise: kind 'relative' needs an amplitude"),
+        ("eligibility.minimum_mbps=3", "minimum_mbps = 3 has no effect with kind 'subset'; set kind to 'bandwidth'"),
+        ("eligibility={kind='all', maximum_mbps=30}", "maximum_mbps = 30 has no effect with kind 'all'"),
+        (
+            "task_types.sensitive.speed.kind=magic",
+            r"task_types\.1\.speed\.kind = 'magic' must be one of constant, tanh",
+        ),
+        ("task_types.sensitive.speed={slots=3}", r"task_types\.1\.speed\.kind is missing; add one of constant, tanh"),
+        ("task_types.sensitive.speed.scal=3", r"unknown key 'task_types\.1\.speed\.scal'. Did you mean 'scale'\?$"),
     ],
 )
 def test_bad_overrides_are_explained(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         overridden(override)
+
+
+def test_switching_the_kind_of_a_speed_says_what_to_do_once_and_invents_no_keys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        overridden("task_types.sensitive.speed.kind=constant")
+    *faults, advice = str(caught.value).splitlines()
+    assert [fault.split("'")[1] for fault in faults] == [
+        f"task_types.1.speed.{key}" for key in ("resource", "scale", "shape_offset")
+    ]
+    assert all("Kind 'constant' has the keys seconds, slots." in fault for fault in faults)
+    assert "replace the whole table: --set 'task_types.1.speed={kind=\"constant\", slots=4}'" in advice
+    overridden('task_types.1.speed={kind="constant", slots=4}')
+
+
+@pytest.mark.parametrize("kind", list(_SPEEDS))
+def test_the_example_of_every_kind_of_speed_is_a_good_one(kind: str) -> None:
+    overridden(f'task_types.sensitive.speed={{kind="{kind}", {_SPEEDS[kind]}}}')
+
+
+def test_no_noise_and_bandwidth_can_be_written_down() -> None:
+    assert overridden("noise.kind=additive", "noise.amplitude=0").noise.amplitude == 0
+    overridden("eligibility.kind=bandwidth", "eligibility.minimum_mbps=3")
+    for name in PAPER:  # every default written out is no fault
+        parse_scenario(load_scenario(name).resolved())
+
+
+def test_errors_of_a_world_name_the_file(file: Path) -> None:
+    file.write_text(FILE.replace("gpu = 8", "tpu = 8"))
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(file))}: clusters\\.edge\\.capacity: .*missing: gpu .give"):
+        build_world(load_scenario(file))
+    file.write_text(FILE.replace("rate = 2", "rate = 2\nkind = 'poison'"))
+    with pytest.raises(UnknownNameError, match=f"^{re.escape(str(file))}: .*Did you mean 'poisson'"):
+        draw_workload(build_world(load_scenario(file)), 0)
+
+
+def test_a_path_is_as_good_as_a_name(file: Path) -> None:
+    assert load_scenario(file) == load_scenario(str(file))
+    assert load_scenario(file).source == str(file)
+    with pytest.raises(ConfigError, match="no scenario file multi-3"):
+        load_scenario(Path("multi-3"))
 
 
 def test_a_resource_can_be_added_by_override() -> None:

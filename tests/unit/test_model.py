@@ -241,6 +241,10 @@ def test_impossible_eligible_clusters_are_refused(eligible: tuple[int, ...], wor
 
 def test_a_minimum_that_fits_no_eligible_cluster_is_refused_with_ids_and_numbers() -> None:
     clusters = [Cluster("big", R([16, 16])), Cluster("tiny", R([1, 1]))]
-    with pytest.raises(ConfigError, match=r"task 7 \(steady\): minimum \(2, 1\).*\[1\].*tiny has \(1, 1\)"):
+    with pytest.raises(
+        ConfigError, match=r"task 7 \(steady\): minimum \(2, 1\) fits none .*clusters: tiny with \(1, 1\)"
+    ):
         check_eligible(make_task(7, eligible=(1,)), clusters)
+    with pytest.raises(ConfigError, match=r"w\.csv:9 \(steady\): minimum 2 cpu, 1 gpu .*tiny with 1 cpu, 1 gpu; lower"):
+        check_eligible(make_task(7, eligible=(1,)), clusters, "w.csv:9", ResourceTypes().describe)
     check_eligible(make_task(7, eligible=(0, 1)), clusters)

@@ -166,12 +166,45 @@ def scenario(resources: dict[str, float]) -> dict:
     }
 
 
-def test_a_scenario_uses_the_table_and_ignores_resources_without_a_column(tmp_path):
+def build(folder: Path, maximum: dict[str, float], **speed: object):
+    data = scenario({"cpu": 1, "gpu": 1})
+    data["task_types"][0] |= {"maximum": maximum}
+    data["task_types"][0]["speed"] |= speed
+    return build_world(parse_scenario(data, "mine.toml", directory=str(folder))).task_types[0].profile
+
+
+def test_a_scenario_uses_the_table(tmp_path):
     write(tmp_path, "task_type,cpu,seconds\na,1,40\na,2,20\n")
-    world = build_world(parse_scenario(scenario({"cpu": 1, "gpu": 1}), directory=str(tmp_path)))
-    profile = world.task_types[0].profile
+    profile = build(tmp_path, {"cpu": 2})  # one GPU, never more: a column for it would say nothing
     assert profile.slots(Resources((1, 1))) == 4
     assert profile.slots(Resources((2, 1))) == 2
+
+
+@pytest.mark.parametrize("text", ["task_type,cpu,seconds\na,1,40\n", HEADER + "a,1,,40\nb,1,1,40\n"])
+def test_a_resource_without_amounts_is_an_error_unless_it_is_said_not_to_matter(tmp_path, text):
+    write(tmp_path, text)
+    with pytest.raises(DataError, match=r"mine\.toml: .*profile\.csv \(a\): there is no column 'gpu' .*\[\"gpu\"\]"):
+        build(tmp_path, {"gpu": 2})
+    assert set(build(tmp_path, {"gpu": 2}, insensitive=["gpu"]).rates) == {0.25}
+
+
+def test_insensitive_must_name_a_resource_without_a_column(tmp_path):
+    write(tmp_path, HEADER + "a,1,1,40\n")
+    with pytest.raises(ConfigError, match="there is no resource 'tpu'"):
+        build(tmp_path, {"gpu": 2}, insensitive=["tpu"])
+    with pytest.raises(DataError, match="'gpu' is said to be insensitive, but the file has amounts of it"):
+        build(tmp_path, {"gpu": 2}, insensitive=["gpu"])
+
+
+def test_a_measurement_too_long_for_any_run_is_named_with_its_line(tmp_path):
+    write(tmp_path, HEADER + "a,1,1,40\na,2,1,1e9\n")
+    with pytest.raises(DataError, match=r"profile\.csv:3: seconds = 1e\+09 with 2 cpu, 1 gpu is 1e\+08 slots, at most"):
+        build(tmp_path, {"cpu": 2})
+
+
+def test_paths_may_be_text(tmp_path):
+    path = str(write(tmp_path, HEADER + "a,1,1,40\n"))
+    assert load_profile(path, "a").seconds({"cpu": 1, "gpu": 1}) == pytest.approx(40)
 
 
 def test_a_column_that_is_no_resource_of_the_scenario_is_an_error(tmp_path):

@@ -1,3 +1,4 @@
+import importlib
 import sys
 from pathlib import Path
 
@@ -74,12 +75,84 @@ def test_a_class_in_a_file_beside_the_user_is_found(tmp_path: Path, monkeypatch:
     assert create("scheduler", "my_own_scheduler:Mine", {"depth": 5}).depth == 5
 
 
-def test_an_import_error_inside_the_users_module_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its name begins like the missing module's: the message must not blame the user's own module.
-    (tmp_path / "no_such_package_user.py").write_text("import no_such_package\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Its name begins like the missing module's: the message must not blame the user's own module.
+        (
+            "import json\nimport users_own\n",
+            r"users_own_plugin\.py:2: ModuleNotFoundError: No module named 'users_own'",
+        ),
+        ("class Mine:\n    def x(self)\n", r"users_own_plugin\.py:2: SyntaxError"),
+        ("x = 1\ny = x / 0\n", r"users_own_plugin\.py:2: ZeroDivisionError: division by zero"),
+        ("import json\n\njson.loads('{')\n", r"users_own_plugin\.py:3: JSONDecodeError"),
+        ("import sys\nsys.exit(3)\n", r"users_own_plugin\.py:2: SystemExit: 3"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_blamed_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    (tmp_path / "users_own_plugin.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        lookup("scheduler", "no_such_package_user:Mine")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "users_own_plugin", raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(ConfigError, match=f"module users_own_plugin cannot be imported: .*{words}"):
+        lookup("scheduler", "users_own_plugin:Mine")
+
+
+def test_a_constructor_that_fails_is_blamed_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing_scheduler.py").write_text(
+        "class Mine:\n    def __init__(self, depth=2):\n        self.depth = {}[depth]\n\n\nnumber = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"'failing_scheduler:Mine' cannot be made: .*failing_scheduler\.py:3: KeyErr"
+    ):
+        create("scheduler", "failing_scheduler:Mine", {})
+    with pytest.raises(ConfigError, match=r"'failing_scheduler:number' is a int; name a class"):
+        lookup("scheduler", "failing_scheduler:number")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options", "words"),
+    [
+        ("scheduler", "tiresias", {"elastic": "no"}, "'tiresias': option elastic = 'no' must be true or false"),
+        ("scheduler", "tiresias", {"elastic": 1}, "elastic = 1 must be true or false"),
+        ("scheduler", "tiresias", {"threshold": "x"}, "threshold = 'x' must be a number"),
+        ("scheduler", "min", {"pending": 2.5}, "pending = 2.5 must be a whole number"),
+        ("scheduler", "min", {"pending": True}, "pending = True must be a whole number"),
+        ("scheduler", "optimus", {"admission": 3}, "admission = 3 must be text"),
+        ("arrivals", "trace", {"file": "w.csv", "sort": "yes"}, r"arrivals\.sort = 'yes' must be true or false"),
+        ("arrivals", "poisson", {"rate": True}, r"arrivals\.rate = True must be a number"),
+        ("arrivals", "trace", {"rate": 3}, r"no option 'rate'.*--set 'arrivals={kind=\"trace\", file=\"FILE\"}'"),
+        ("arrivals", "trace", {}, r"needs file.*--set 'arrivals={kind=\"trace\", file=\"FILE\"}'"),
+    ],
+)
+def test_options_of_another_type_are_refused(kind: str, name: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        create(kind, name, options)
+
+
+def test_whole_numbers_pass_for_numbers_and_none_where_it_may() -> None:
+    create("scheduler", "tiresias", {"threshold": 3})
+    create("scheduler", "tiresias", {"threshold": None})
+    create("arrivals", "poisson", {"rate": 2})
+
+
+def test_only_plain_annotations_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "annotated_scheduler.py").write_text(
+        "from __future__ import annotations\n"
+        "from collections.abc import Sequence\n\n\n"
+        "class Mine:\n    def __init__(self, a=1, b: Sequence[int] = (), c: int | None = None):\n"
+        "        self.a = a\n\n\n"
+        "def unresolved(a: Nowhere = 1):\n    return a\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert create("scheduler", "annotated_scheduler:Mine", {"a": "x", "b": "x", "c": 3}).a == "x"
+    assert create("scheduler", "annotated_scheduler:unresolved", {"a": "x"}) == "x"
+    with pytest.raises(ConfigError, match="option c = 'x' must be a whole number"):
+        create("scheduler", "annotated_scheduler:Mine", {"c": "x"})
 
 
 def test_entry_points_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +166,12 @@ def test_entry_points_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(registry, "entry_points", fake)
     assert "theirs" in names("scheduler")
     assert isinstance(create("scheduler", "theirs", {}), Random)
+
+
+def test_a_broken_entry_point_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    broken = EntryPoint("theirs", "nosuch.module:Thing", "tapfinger.schedulers")
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
+    with pytest.raises(ConfigError, match=r"'theirs': its entry point nosuch\.module:Thing cannot be loaded: .*nosuch"):
+        lookup("scheduler", "theirs")

@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import matplotlib.image
@@ -8,13 +10,14 @@ from helpers import R, constant_type, make_task
 from tapfinger.config import load_scenario
 from tapfinger.core.events import ClusterJoined, ClusterLost, TaskArrived, TaskFinished, TaskResized, TaskStarted
 from tapfinger.core.model import Cluster
-from tapfinger.evaluation import gantt
+from tapfinger.errors import ConfigError
+from tapfinger.evaluation import gantt, plots
 from tapfinger.evaluation.cells import CellStore
 from tapfinger.evaluation.output import Request, git_revision, slug, write_all
 from tapfinger.evaluation.plots import FIGURES, Comparison
 from tapfinger.evaluation.runner import Runner
 from tapfinger.evaluation.specs import parse_specs
-from tapfinger.evaluation.stats import summarise
+from tapfinger.evaluation.stats import Estimate, summarise
 
 TEXTS = "min,random," + ",".join(f"min@pending={i}" for i in range(1, 9))
 
@@ -105,6 +108,55 @@ def test_lines_of_the_accumulation_figure_are_the_records(made):
     assert "slots" in axis.get_xlabel()
 
 
+def test_title_and_report_say_what_was_changed(made):
+    request, _, _, folder = made
+    assert request.title == "multi-3, 5 overrides, 2 seeds"
+    short = Request("multi-3", request.scenario, ("tasks=30",), request.specs, (0,), "random")
+    assert short.title == "multi-3, tasks=30, 1 seed"
+    text = (folder / "report.html").read_text()
+    assert "Changed: tasks=30, resources=" in text
+    assert "<title>multi-3, tasks=30, " in text
+
+
+def test_a_report_over_equal_draws_says_so_and_speaks_of_no_interval(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "FIGURES", {"differences": FIGURES["differences"]})  # drawing all is slow
+    request, outcome, _, _ = made
+    summaries = summarise(outcome.records, "random", independent=False)
+    write_all(tmp_path, request, replace(outcome, same_draws=True), summaries, with_events=False)
+    text = (tmp_path / "report.html").read_text()
+    assert "arrivals.window=N" in text
+    assert "±" not in text
+    assert "chance alone" not in text
+    assert json.loads((tmp_path / "results.json").read_text())["same_draws"] is True
+
+
+def test_allocations_of_absent_types_are_left_out_and_many_types_are_cut(made, monkeypatch):
+    _, outcome, _, _ = made
+    runs = outcome.records["min"]
+    one_type = {"min": [replace(run, type=np.ones_like(run.type)) for run in runs]}
+    comparison = Comparison("x", 10.0, one_type, summarise(one_type, "min"), "min")
+    figure = FIGURES["allocations"](comparison)
+    assert {axis.get_title().partition(":")[0] for axis in figure.axes if axis.get_title()} == {runs[0].task_types[1]}
+    monkeypatch.setattr(plots, "_MAX_TYPES", 1)
+    both = {"min": runs}
+    figure = FIGURES["allocations"](Comparison("x", 10.0, both, summarise(both, "min"), "min"))
+    assert "1 most frequent of 2" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(2, "linear"), (500, "symlog")])
+def test_one_large_difference_does_not_hide_the_others(made, factor, scale):
+    _, outcome, summaries, _ = made
+    gap = lambda mean: replace(summaries["min"].difference, mean=Estimate(mean, 0.1))  # noqa: E731
+    some = {
+        "random": summaries["random"],
+        "min": replace(summaries["min"], difference=gap(-0.3)),
+        "min@pending=1": replace(summaries["min"], difference=gap(0.3 * factor)),
+    }
+    axis = FIGURES["differences"](Comparison("x", 10.0, outcome.records, some, "random")).axes[0]
+    assert axis.get_xscale() == scale
+    assert ("logarithmic beyond ±0.1" in axis.get_xlabel()) == (scale == "symlog")
+
+
 def test_one_scheduler_alone_can_be_drawn(made):
     _, outcome, _, _ = made
     alone = {"min": outcome.records["min"][:1]}
@@ -179,7 +231,11 @@ def test_gantt_draws_outages_and_says_what_it_leaves_out(monkeypatch):
         TaskStarted(4, 0, 0, R((1, 2))),
         TaskFinished(9, 0, 0),
     )
-    assert bars(made) == [(0, 0, 2, 0, 2), (0, 0, 2, 4, 5)]
-    figure = made.draw("toy", "gpu", 10.0)
-    assert "first 5 of 10 slots" in figure.get_suptitle()
+    assert bars(made) == [(0, 0, 2, 0, 2), (0, 0, 2, 4, 10)]
+    figure = made.draw("toy", "gpu", 10.0, unit=0.5)
+    assert "slots 4 to 8 of 10" in figure.get_suptitle()
     assert figure.axes[0].get_ylabel() == "c0\n[gpu]"
+    assert (figure.axes[0].get_xlim(), figure.axes[0].get_ylim()) == ((4, 9), (0, 2))
+    assert "slots 1 to 3 of 10" in made.draw("toy", "gpu", 10.0, range(1, 4)).get_suptitle()
+    with pytest.raises(ConfigError, match="10 slots"):
+        made.draw("toy", "gpu", 10.0, range(10, 12))

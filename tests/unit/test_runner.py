@@ -1,15 +1,22 @@
 import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from helpers import make_scenario
 
 from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation import cells
 from tapfinger.evaluation.cells import EVENTS, CellStore, make_cells
+from tapfinger.evaluation.failure import explain
 from tapfinger.evaluation.output import Request
-from tapfinger.evaluation.runner import CellFailed, Interrupted, Runner, cache_folder, open_store
+from tapfinger.evaluation.runner import CellFailed, Interrupted, Runner, cache_folder, open_store, same_draws
 from tapfinger.evaluation.specs import parse_spec, parse_specs
+from tapfinger.evaluation.stats import summarise
 from tapfinger.schedulers.naive import Min
 
 SPECS = parse_specs("min,random")
@@ -87,11 +94,15 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(store, jobs):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_scheduler_that_raises_is_named_with_its_traceback(store, jobs, monkeypatch):
+def test_a_scheduler_that_raises_is_named_with_the_place_in_its_file(store, jobs, monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
     specs = parse_specs(f"{__name__}:Broken,min")
-    with pytest.raises(CellFailed, match=r"Broken', seed \d(?s:.*)Traceback(?s:.*)in slot \d"):
+    with pytest.raises(CellFailed, match=r"Broken', seed \d: ZeroDivisionError: in slot \d") as caught:
         Runner(store, jobs).run(scenario(), specs, (0, 1))
+    _, place, code = str(caught.value).splitlines()
+    assert Path(__file__).name in place
+    assert place.endswith("in decide")
+    assert code.strip().startswith("raise ZeroDivisionError")
 
 
 def test_faults_of_the_input_are_found_before_anything_runs(store):
@@ -134,6 +145,28 @@ def test_a_key_depends_on_the_users_own_source(tmp_path, monkeypatch):
         seen |= set(keys(spec="own_scheduler_xyz:Own"))
     del sys.modules["own_scheduler_xyz"]
     assert len(seen) == 4
+
+
+def test_a_key_depends_on_modules_beside_the_users_own_and_not_on_others(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside_xyz.py").write_text(
+        "from tapfinger.schedulers.naive import Min\nfrom helper_xyz import size\nclass Own(Min):\n    size = size\n"
+    )
+    (tmp_path / "helper_xyz.py").write_text("import deeper_xyz.part\nsize = 1\n")
+    (tmp_path / "deeper_xyz").mkdir()
+    part = tmp_path / "deeper_xyz" / "part.py"
+    part.write_text("n = 1\n")
+    (tmp_path / "apart_xyz.py").write_text("def broken(:\n")
+    first = keys(spec="beside_xyz:Own")
+    (tmp_path / "apart_xyz.py").write_text("n = 2\n")
+    assert keys(spec="beside_xyz:Own") == first
+    part.write_text("n = 2\n")
+    second = keys(spec="beside_xyz:Own")
+    (tmp_path / "helper_xyz.py").write_text("import deeper_xyz.part\nsize = 2\n")
+    third = keys(spec="beside_xyz:Own")
+    for name in ("beside_xyz", "helper_xyz", "deeper_xyz", "deeper_xyz.part"):
+        del sys.modules[name]
+    assert len({*first, *second, *third}) == 6
 
 
 @pytest.mark.parametrize("init", [True, False])
@@ -195,6 +228,81 @@ def test_logs_are_made_when_they_are_wanted_later(store):
     outcome = Runner(store).run(scenario(), SPECS, (0,))
     assert outcome.reused == 0
     assert all((folder / EVENTS).is_file() for folder in outcome.folders.values())
+
+
+@pytest.mark.parametrize("keep", [0, 40, 0.5, 0.99])
+def test_a_damaged_cell_is_run_again(store, keep):
+    outcome = Runner(store).run(scenario(), SPECS, (0,))
+    record = outcome.folders["min", 0] / "record.npz"
+    content = record.read_bytes()
+    record.write_bytes(content[: keep if isinstance(keep, int) else int(keep * len(content))])
+    again = Runner(store).run(scenario(), SPECS, (0,))
+    assert again.reused == 1
+    assert again.records["min"][0].end.tolist() == outcome.records["min"][0].end.tolist()
+    assert Runner(store).run(scenario(), SPECS, (0,)).reused == 2
+
+
+TRACE = "arrival,type,eligible\n" + "".join(f"{i * i},steady,*\n" for i in range(40))
+
+
+def test_seeds_that_play_the_same_workload_give_no_intervals(store, tmp_path):
+    (tmp_path / "tasks.csv").write_text(TRACE)
+    trace = make_scenario(tasks=None, arrivals={"kind": "trace", "file": str(tmp_path / "tasks.csv")})
+    part = make_scenario(tasks=None, arrivals={"kind": "trace", "file": str(tmp_path / "tasks.csv"), "window": 20})
+    noisy = make_scenario(
+        tasks=None, arrivals=trace.arrivals.model_dump(), noise={"kind": "relative", "amplitude": 0.1}
+    )
+    assert [same_draws(s, (0, 1, 2)) for s in (trace, part, noisy, scenario())] == [True, False, False, False]
+    assert not same_draws(trace, (0,))
+    outcome = Runner(store).run(trace, SPECS, (0, 1, 2))
+    assert outcome.same_draws
+    summary = summarise(outcome.records, "min", independent=not outcome.same_draws)["random"]
+    plain = summary.plain("min")
+    assert (plain["ci95"], plain["sd"], plain["difference"]["ci95"]) == (None, None, None)
+    assert "±" not in summary.estimate("mean").text() + summary.difference.mean.text()
+
+
+def test_our_own_faults_keep_their_traceback():
+    with pytest.raises(AttributeError) as caught:
+        Min().reset(None)
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this file
+    assert "Traceback" in explain(caught.value)
+
+
+def _alive(pid):
+    try:
+        # A process that has ended stays as a zombie until somebody asks for its code.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_processes_end_with_the_one_that_started_them(number, code, tmp_path):
+    (tmp_path / "slow_xyz.py").write_text(
+        "import os, time\nfrom pathlib import Path\nfrom tapfinger.schedulers.naive import Min\n"
+        "class Slow(Min):\n    def decide(self, snapshot):\n"
+        f"        Path({str(tmp_path)!r}, f'{{os.getpid()}}.pid').touch()\n        time.sleep(100)\n"
+    )
+    source = str(Path(cells.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": source, "TAPFINGER_CACHE_DIR": str(tmp_path / "cells")}
+    words = ["compare", "multi-3", "--schedulers", "slow_xyz:Slow", "--seeds", "0:2", "--jobs", "2", "--json", "r.json"]
+    command = [sys.executable, "-m", "tapfinger", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while len(list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert len(workers) == 2
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == code
+    assert number == signal.SIGKILL or "interrupted after 0 of 2 runs" in said
+    while any(map(_alive, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(_alive, workers))
 
 
 def test_cells_nobody_uses_are_forgotten(store):

@@ -201,11 +201,11 @@ FAULTS: dict[str, tuple[Any, type[InvalidDecision], str]] = {
     "already placed": (place(4, 2, 2, 1), NotPending, "task 4 is placed on cluster 2"),
     "unknown task": (place(99, 0, 2, 1), NotPending, "task 99 is not in the system"),
     "twice in one decision": (both(place(3, 0, 2, 1), place(3, 2, 2, 1)), NotPending, "task 3 .*twice"),
-    "not eligible": (place(2, 2, 2, 1), NotEligible, r"cluster 2 is not among its eligible clusters \[0\]"),
+    "not eligible": (place(2, 2, 2, 1), NotEligible, r"cluster 2 is not among its eligible clusters \[0\]; choose"),
     "no such cluster": (place(2, 7, 2, 1), NotEligible, "cluster 7"),
     "negative cluster": (place(2, -3, 2, 1), NotEligible, "cluster -3"),
     "cluster as a float": (place(2, 0.0, 2, 1), NotEligible, "cluster 0.0"),  # type: ignore[arg-type]
-    "cluster down": (place(1, 1, 2, 1), NotEligible, r"cluster 1 \(c1\) is down"),
+    "cluster down": (place(1, 1, 2, 1), NotEligible, r"cluster 1 \(c1\) is down; choose one of \[0\]"),
     "resize of an unknown task": (resize(99, 2, 1), NotPending, "task 99 is not in the system"),
     "resize of a waiting task": (resize(1, 2, 1), NotPending, "task 1 waits since slot 0"),
     "resize before it started": (resize(4, 4, 4), NotPending, "has not started yet"),
@@ -231,6 +231,7 @@ def test_an_illegal_decision_raises_and_changes_nothing(fault: str) -> None:
     with pytest.raises(error, match=words) as caught:
         state.commit(decision)
     assert type(caught.value) is error
+    assert decision is None or str(caught.value).startswith(f"slot {state.slot}: ")
     state.validate()
     assert state.snapshot() == before
     # The state still works: what is legal is still accepted.
@@ -242,7 +243,7 @@ def test_a_resize_over_capacity_names_old_and_new() -> None:
     running(state, make_task(0), 0, 12, 12)
     running(state, make_task(1), 0, 4, 4)
     before = state.snapshot()
-    with pytest.raises(CapacityExceeded, match=r"task 1 asks \(5, 4\) instead of \(4, 4\)"):
+    with pytest.raises(CapacityExceeded, match=r"task 1 asks \(5, 4\) instead of \(4, 4\)\. Ask for at most \(4, 4\)"):
         state.commit(resize(1, 5, 4))
     assert state.snapshot() == before
 
@@ -251,7 +252,7 @@ def test_single_task_mode_allows_one_start_per_cluster_and_slot() -> None:
     state = make_state((16, 16), (16, 16), mode=Mode.SINGLE)
     play(state, *arrive(*(make_task(i, eligible=(0, 1)) for i in range(5))))
     before = state.snapshot()
-    with pytest.raises(TooManyStarts, match="task 1: cluster 0 already starts a task in slot 0"):
+    with pytest.raises(TooManyStarts, match="slot 0: placement of task 1: cluster 0 already starts a task"):
         state.commit(both(place(0, 0, 2, 1), place(1, 0, 2, 1)))
     assert state.snapshot() == before
 

@@ -205,8 +205,15 @@ def test_a_task_that_fits_none_of_its_clusters_is_an_error(tmp_path):
         "arrivals": {"kind": "trace", "file": file},
         "task_types": [{"name": "a", "minimum": {"cpu": 2, "gpu": 2}, "speed": {"kind": "constant", "slots": 2}}],
     }
-    with pytest.raises(ConfigError, match="fits none of its eligible clusters"):
-        run_scheduler(build_world(parse_scenario(scenario)), create("scheduler", "min", {}), 0)
+    words = r"^mine\.toml: .*workload\.csv:2 \(a\): minimum 2 cpu, 2 gpu fits none .*clusters: small with 1 cpu"
+    with pytest.raises(ConfigError, match=words):
+        run_scheduler(build_world(parse_scenario(scenario, "mine.toml")), create("scheduler", "min", {}), 0)
+    write(tmp_path, "arrival,type\n0,b\n5,a\n")
+    scenario["task_types"] += [{**scenario["task_types"][0], "name": "b"}]
+    scenario["task_types"][0]["minimum"] = {"cpu": 9, "gpu": 2}
+    words = r"workload\.csv:3: task type 'a': minimum 9 cpu, 2 gpu fits no cluster: small .*; large with 8 cpu"
+    with pytest.raises(ConfigError, match=words):
+        draw_workload(build_world(parse_scenario(scenario)), 0)
 
 
 def test_many_rows_are_read(tmp_path):

@@ -226,6 +226,34 @@ def test_elastic_tasks_grow_in_the_main_resource_up_to_the_factor():
     build_world(parse_scenario(imported.scenario))
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (PHILLY, {"memory": True}, "--memory has no effect on a trace of format philly, only on openb"),
+        (PHILLY, {"gpu_hours": {"bert": 3.0}}, "--gpu-hours has no effect .*only on pollux"),
+        (OPENB, {"cpus_per_gpu": 4.0}, "--cpus-per-gpu has no effect .*openb, only on philly and pollux"),
+        (POLLUX, {"gpu_hours": {"brt": 3.0}}, "--gpu-hours names 'brt', but no task .*there are bert, cifar10, ncf"),
+    ],
+)
+def test_options_without_effect_on_the_format_are_refused(tmp_path, text, options, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        read(tmp_path, text, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"load": 0.5, "capacity": {"cpu": 64, "gpu": 64}}, "--load has no effect: --capacity"),
+        ({"maximum_factor": 2}, "--maximum-factor has no effect: .*--elastic"),
+        ({"drop_oversized": True}, "--drop-oversized has no effect: .*--capacity"),
+    ],
+)
+def test_options_without_effect_on_the_conversion_are_refused(tmp_path, options, words):
+    _, trace = read(tmp_path, PHILLY)
+    with pytest.raises(ConfigError, match=words):
+        convert(trace, ConvertOptions("x", **options))
+
+
 def test_time_scale_and_limit(tmp_path):
     _, trace = read(tmp_path, PHILLY)
     imported = convert(trace, ConvertOptions("x", time_scale=0.5, limit=2))

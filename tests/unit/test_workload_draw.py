@@ -10,7 +10,7 @@ from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError
 from tapfinger.registry import create
 from tapfinger.workloads.arrivals import CHUNK
-from tapfinger.workloads.base import Workload, WorkloadContext
+from tapfinger.workloads.base import Arrivals, Workload, WorkloadContext
 from tapfinger.workloads.world import build_world, draw_workload
 
 PARTS = ("slot", "type", "eligible", "noise_key")
@@ -120,7 +120,9 @@ def test_some_eligible_cluster_always_holds_the_minimum(kind: str) -> None:
 
 def test_minimum_that_fits_no_cluster_is_refused_with_numbers() -> None:
     world = make_world(clusters=[{"name": "c0", "capacity": {"cpu": 1, "gpu": 1}}])
-    with pytest.raises(ConfigError, match=r"'steady': minimum \(2, 1\) fits no cluster; capacities are \(1, 1\)"):
+    with pytest.raises(
+        ConfigError, match=r"'steady': minimum 2 cpu, 1 gpu fits no cluster: c0 with 1 cpu, 1 gpu; lower"
+    ):
         draw_workload(world, 0)
 
 
@@ -211,6 +213,8 @@ def test_day_and_night_swing_around_the_mean() -> None:
         ("poisson", {"rate": -1.0}, r"arrivals\.rate = -1\.0"),
         ("poisson", {"rate": float("nan")}, "nan"),
         ("poisson", {"rate": "fast"}, "'fast'"),
+        ("poisson", {"rate": 1e300}, r"arrivals\.rate = 1e\+300 must be at most 1e\+09"),
+        ("bursty", {"rate": 1, "burst_share": 1e-12, "burst_factor": 1e30}, r"burst_factor = 1e\+30 gives bursts of"),
         ("poisson", {"rate": 1e-6}, r"rate = 1e-06: 40,000 tasks would take about 40,000,000,000 slots"),
         ("bursty", {"rate": 1, "burst_share": 1.0}, r"burst_share = 1 must be below 1"),
         (
@@ -237,3 +241,39 @@ def test_generated_arrivals_need_the_number_of_tasks() -> None:
 def test_unknown_arrival_options_are_explained() -> None:
     with pytest.raises(ConfigError, match="arrivals 'poisson' has no option 'rat'"):
         draw(0, "multi-3", "arrivals.rat=3")
+
+
+def test_a_very_high_rate_fills_no_memory() -> None:
+    assert (arrivals("poisson", tasks=1000, rate=1e9) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ([0, 1], "must return Arrivals, got list"),
+        (Arrivals(np.array([])), "there are no tasks"),
+        (Arrivals(np.array([0.0, 1.5])), "slot must be an array of whole numbers .*got float64"),
+        (Arrivals(np.array([[0, 1]])), r"slot must be .* of shape \(2,\), got int64 of shape \(1, 2\)"),
+        (Arrivals(np.array([3, 1])), "slots must ascend from 0 on; task 1 has slot 1"),
+        (Arrivals(np.array([-1, 1])), "task 0 has slot -1"),
+        (Arrivals(np.array([0, 1]), np.array([0, 4])), r"task 1 has type 4; types are 0\.\.0"),
+        (Arrivals(np.array([0, 1]), np.array([-1, 0])), "task 0 has type -1"),
+        (Arrivals(np.array([0, 1]), np.array([0])), r"type must be .*of shape \(2,\), got int64 of shape \(1,\)"),
+        (Arrivals(np.array([0, 1]), None, np.ones((2, 3), bool)), r"eligible must be an array of booleans of shape"),
+        (Arrivals(np.array([0, 1]), None, np.ones((2, 1))), "eligible must be an array of booleans .*float64"),
+        (Arrivals(np.array([0, 1]), None, np.zeros((2, 1), bool)), "task 0 .*no eligible cluster; name at least one"),
+    ],
+)
+def test_what_no_simulator_could_play_is_refused(returned: Any, words: str) -> None:
+    world = make_world(arrivals={"kind": "helpers:Odd", "returned": returned})
+    with pytest.raises(ConfigError, match=words):
+        draw_workload(world, 0)
+
+
+def test_lists_pass_for_arrays_and_a_process_needs_its_method() -> None:
+    lists = Arrivals([0, 1], [0, 0], [[True], [True]])  # type: ignore[arg-type]
+    work = draw_workload(make_world(arrivals={"kind": "helpers:Odd", "returned": lists}), 0)
+    assert work.eligible.dtype == np.bool_
+    assert work.slot.tolist() == [0, 1]
+    with pytest.raises(ConfigError, match=r"have no method arrivals\(\)"):
+        draw_workload(make_world(arrivals={"kind": "builtins:dict"}), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rich.console import Console
+    from rich.table import Table
 
     from tapfinger.evaluation.output import Request
     from tapfinger.evaluation.runner import Outcome
@@ -96,16 +98,18 @@ def compare(
     folder = out or request.default_folder()
     if not only_json:
         output.prepare_folder(folder)
+    if json_path is not None:
+        output.check_target(json_path)
     messages = Console(stderr=True)
     with_events = event_logs and not only_json
     with _run(request, jobs, cache, with_events, messages) as outcome:
-        summaries = summarise(outcome.records, request.baseline)
+        summaries = summarise(outcome.records, request.baseline, independent=not outcome.same_draws)
         screen = Console()
         if not screen.is_terminal:
             screen = Console(width=_WIDTH)
         _show(request, summaries, screen)
         if json_path is not None:
-            output.write_json(json_path, output.results(request, summaries))
+            output.write_json(json_path, output.results(request, summaries, outcome.same_draws))
         if not only_json:
             with messages.status("drawing figures and writing the report"):
                 output.write_all(folder, request, outcome, summaries, with_events)
@@ -153,46 +157,98 @@ def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: 
                 store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total)
             )
             try:
-                outcome = runner.run(request.scenario, request.specs, request.seeds)
+                with _stop_when_told() as told:
+                    outcome = runner.run(request.scenario, request.specs, request.seeds)
             except Interrupted as stopped:
                 progress.stop()
                 kept = "finished runs are kept, give the same command again to go on" if cache else "nothing is kept"
                 messages.print(f"{stopped}: {kept}", style="yellow", highlight=False)
-                raise typer.Exit(130) from None
+                raise typer.Exit(128 + (told[0] if told else signal.SIGINT)) from None
         if outcome.reused:
             text = f"{outcome.reused} runs were finished before and are reused (--no-cache would make them anew)"
             messages.print(text, style="dim", highlight=False)
         yield outcome
 
 
+@contextmanager
+def _stop_when_told() -> Iterator[list[int]]:
+    """Let SIGTERM do what Ctrl-C does, or processes would outlive us; gives a list that it is noted in."""
+    told: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+#: Columns that go first where a terminal is too narrow, and those that follow them one by one.
+_FIRST_TO_GO = ("p99", "waiting", "ms/decision")
+_NEXT_TO_GO = ("median", "in use", "max", "p95")
+#: In a narrow terminal, names longer than this are folded rather than cost columns.
+_NAME_WIDTH = 32
+_HEAD_WIDTH = 12
+
+
 def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -> None:
-    """The table, best first."""
+    """The table, best first, with as many columns as fit."""
+    from rich.measure import Measurement
+
+    gone: tuple[str, ...] = ()
+    room = max(map(len, ("scheduler", *summaries)))
+    for more in ((), _FIRST_TO_GO, *((name,) for name in _NEXT_TO_GO)):
+        gone += more
+        table = _table(request, summaries, gone, room)
+        room = min(room, _NAME_WIDTH)
+        if Measurement.get(screen, screen.options.update(max_width=10_000), table).maximum <= screen.width:
+            break
+    screen.print(table)
+
+
+def _table(request: Request, summaries: Mapping[str, Summary], without: tuple[str, ...], room: int) -> Table:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    resources = list(next(iter(summaries.values())).by_resource("utilisation"))
-    count = len(request.seeds)
+    from tapfinger.evaluation.stats import SAME_DRAWS
+
+    first = next(iter(summaries.values()))
+    resources = list(first.by_resource("utilisation"))
+    note = "±: 95 % interval over seeds; differences are paired, seed by seed" if first.independent else SAME_DRAWS
+    used = f"; in use: {', '.join(resources)}" if "in use" not in without else ""
+    rest = f"; not shown for want of width: {', '.join(without)}" if without else ""
     table = Table(
-        title=f"{request.scenario.name}: completion time in slots, {count} seed{'s' * (count != 1)}",
-        caption=f"±: 95 % interval over seeds; differences are paired, seed by seed; in use: {', '.join(resources)}",
+        title=escape(f"Completion time in slots, {request.title}"),
+        caption=escape(note.removesuffix(".") + used + rest),
         box=box.SIMPLE_HEAD,
     )
-    table.add_column("scheduler", overflow="fold")
-    against = f"minus {request.baseline}"
-    for head in ("mean", "median", "p95", "p99", "max", "waiting", "in use", against, "ms/decision"):
-        table.add_column(escape(head), justify="right", no_wrap=head != against)
-    for name, summary in summaries.items():
-        gap = summary.difference.mean
-        table.add_row(
-            escape(name),
-            summary.estimate("mean").text(),
-            *(f"{summary[measure]:.1f}" for measure in ("median", "p95", "p99")),
-            f"{summary['max']:.0f}",
-            f"{summary['waiting']:.2f}",
-            "/".join(f"{100 * share:.0f}" for share in summary.by_resource("utilisation").values()) + " %",
-            "-" if name == request.baseline else gap.text(sign=True),
-            f"{summary['decision_ms_mean']:.2f}",
-            style="bold" if name == next(iter(summaries)) else None,
-        )
-    screen.print(table)
+    rows = {name: _row(name, summary, request.baseline) for name, summary in summaries.items()}
+    table.add_column("scheduler", overflow="fold", max_width=room)
+    heads = [head for head in rows[first.scheduler] if head not in without]
+    for head in heads:
+        # A column is as wide as its numbers; a longer head is wrapped.
+        width = max(len(row[head]) for row in rows.values())
+        text = f"minus {request.baseline}" if head == "minus" else head
+        width = max(width, min(len(text), _HEAD_WIDTH))
+        table.add_column(escape(text), justify="right", overflow="fold", width=width)
+    for name, row in rows.items():
+        style = "bold" if name == first.scheduler else None
+        table.add_row(escape(name), *(row[head] for head in heads), style=style)
+    return table
+
+
+def _row(name: str, summary: Summary, baseline: str) -> dict[str, str]:
+    """Column -> what it says about a scheduler."""
+    return {
+        "mean": summary.estimate("mean").text(),
+        **{measure: f"{summary[measure]:.1f}" for measure in ("median", "p95", "p99")},
+        "max": f"{summary['max']:.0f}",
+        "waiting": f"{summary['waiting']:.2f}",
+        "in use": "/".join(f"{100 * share:.0f}" for share in summary.by_resource("utilisation").values()) + " %",
+        "minus": "-" if name == baseline else summary.difference.mean.text(sign=True),
+        "ms/decision": f"{summary['decision_ms_mean']:.2f}",
+    }

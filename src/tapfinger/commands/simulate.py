@@ -24,6 +24,12 @@ def simulate(
     gantt: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Draw who held what on each cluster over time.")
     ] = None,
+    slots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B", help="Slots that the Gantt chart shows, from A to before B. Without it: the busiest ones."
+        ),
+    ] = None,
     resource: Annotated[
         str | None, typer.Option(metavar="NAME", help="Resource that the Gantt chart shows. Without it: the last one.")
     ] = None,
@@ -40,7 +46,9 @@ def simulate(
     from tapfinger.config import load_scenario
     from tapfinger.errors import ConfigError
     from tapfinger.evaluation.cells import run_once
-    from tapfinger.evaluation.output import write_json
+    from tapfinger.evaluation.failure import explain
+    from tapfinger.evaluation.output import check_target, write_json
+    from tapfinger.evaluation.runner import CellFailed
     from tapfinger.evaluation.specs import parse_spec
     from tapfinger.evaluation.stats import measures
     from tapfinger.workloads.world import build_world
@@ -51,6 +59,11 @@ def simulate(
     shown = resource if resource is not None else names[-1]
     if shown not in names:
         raise ConfigError(f"--resource {shown!r}: resources are {', '.join(names)}")
+    window = _window(slots, gantt)
+    for path in (events, json_path, gantt):
+        if path is not None:
+            check_target(path)
+    spec.create()  # faults of its options are found before anything is started
     sinks = []
     if gantt is not None:
         from tapfinger.evaluation.gantt import Gantt
@@ -59,8 +72,8 @@ def simulate(
         sinks.append(chart)
     try:
         record = run_once(world, spec, seed, events, *sinks)
-    except OSError as error:
-        raise ConfigError(f"cannot write {events}: {error.strerror}; give another path") from None
+    except Exception as error:  # the user's own scheduler may raise anything
+        raise CellFailed(f"scheduler {spec.text!r}, seed {seed}: {explain(error)}") from error
     found = measures(record)
     _show(record, found)
     if json_path is not None:
@@ -70,10 +83,32 @@ def simulate(
         from tapfinger.evaluation.plots import save
 
         title = f"{record.scenario}, {spec.text}, seed {seed}"
-        save(chart.draw(title, shown, world.scenario.slot_seconds), gantt)
+        unit = world.resources.units[names.index(shown)]
+        save(chart.draw(title, shown, world.scenario.slot_seconds, window, unit), gantt)
     for path in (events, json_path, gantt):
         if path is not None:
             typer.echo(f"Wrote {path}")
+
+
+def _window(slots: str | None, gantt: Path | None) -> range | None:
+    """The slots of ``--slots``, checked together with the chart they are for."""
+    import re
+
+    from tapfinger.errors import ConfigError
+
+    if gantt is not None and gantt.suffix != ".png":
+        raise ConfigError(f"--gantt {gantt}: the picture is a PNG file; let its name end in .png")
+    if slots is None:
+        return None
+    if gantt is None:
+        raise ConfigError(f"--slots {slots} is about a Gantt chart; ask for one with --gantt FILE.png")
+    from tapfinger.evaluation.gantt import MAX_SLOTS
+
+    match = re.fullmatch(r"(\d+):(\d+)", slots)
+    window = range(int(match[1]), int(match[2])) if match else range(0)
+    if not 0 < len(window) <= MAX_SLOTS:
+        raise ConfigError(f"--slots {slots} must look like 100:200, with at most {MAX_SLOTS} slots")
+    return window
 
 
 def _show(record: RunRecord, found: dict[str, float]) -> None:

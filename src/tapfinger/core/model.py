@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -20,6 +20,9 @@ MAX_SLOTS = 1_000_000
 
 #: A profile table with more cells than this is refused: bound the maximum of insensitive resources.
 MAX_CELLS = 300_000
+
+#: So many clusters at most are listed in a message.
+MOST_SHOWN = 8
 
 
 class Resources(tuple[int, ...]):
@@ -82,11 +85,9 @@ class ResourceTypes:
         unknown = sorted(set(amounts) - set(self.names))
         missing = [name for name in self.names if name not in amounts]
         if unknown or missing:
-            raise ConfigError(
-                f"{where}: resources are {', '.join(self.names)}; "
-                + (f"unknown: {', '.join(unknown)}. " if unknown else "")
-                + (f"missing: {', '.join(missing)}." if missing else "")
-            )
+            faults = [f"unknown: {', '.join(unknown)} (remove it, or add it to resources)"] if unknown else []
+            faults += [f"missing: {', '.join(missing)} (give an amount, 0 for none)"] if missing else []
+            raise ConfigError(f"{where}: resources are {', '.join(self.names)}; {'; '.join(faults)}")
         counts = []
         for name, unit in zip(self.names, self.units, strict=True):
             count = amounts[name] / unit
@@ -257,22 +258,30 @@ def unit_uniform(key: int, counter: int) -> float:
     return ((z ^ (z >> 31)) >> 11) * 2.0**-53
 
 
-def check_eligible(task: Task, clusters: Iterable[Cluster]) -> None:
-    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever."""
+def check_eligible(
+    task: Task,
+    clusters: Iterable[Cluster],
+    label: str = "",
+    describe: Callable[[Resources], str] = lambda amounts: str(tuple(amounts)),
+) -> None:
+    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever.
+
+    For the message: ``label`` is what to call the task, ``describe`` puts amounts in words.
+    """
     listed = list(clusters)
+    who = f"{label or f'task {task.id}'} ({task.type.name})"
     if not task.eligible:
-        raise ConfigError(f"task {task.id} ({task.type.name}): no eligible cluster; name at least one")
+        raise ConfigError(f"{who}: no eligible cluster; name at least one of {', '.join(c.name for c in listed)}")
     bad = [n for n in task.eligible if not 0 <= n < len(listed)]
     if bad:
-        raise ConfigError(
-            f"task {task.id} ({task.type.name}): there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}"
-        )
+        raise ConfigError(f"{who}: there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}")
     if not any(task.type.minimum.fits(listed[n].capacity) for n in task.eligible):
-        best = max((listed[n] for n in task.eligible), key=lambda c: c.capacity)
+        shown = [f"{listed[n].name} with {describe(listed[n].capacity)}" for n in task.eligible[:MOST_SHOWN]]
+        more = len(task.eligible) - len(shown)
         raise ConfigError(
-            f"task {task.id} ({task.type.name}): minimum {tuple(task.type.minimum)} fits none of its eligible clusters "
-            f"{list(task.eligible)} (for example {best.name} has {tuple(best.capacity)}); lower the minimum, "
-            "raise a capacity or make another cluster eligible"
+            f"{who}: minimum {describe(task.type.minimum)} fits none of its eligible clusters: {'; '.join(shown)}"
+            f"{f' and {more} more' if more else ''}; lower the minimum, raise a capacity or make another cluster "
+            "eligible"
         )
 
 

@@ -121,7 +121,11 @@ class EdgeState:
     def commit(self, decision: Decision) -> list[Command]:
         """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
         _check_form(decision)
-        free = self._check(decision)
+        try:
+            free = self._check(decision)
+        except InvalidDecision as error:
+            error.args = (f"slot {self.slot}: {error}",)  # the same error, with when it happened
+            raise
         commands: list[Command] = []
         for resize in decision.resizes:
             held = self._held[resize.task]
@@ -149,9 +153,12 @@ class EdgeState:
         for resize in decision.resizes:
             held = self._held.get(resize.task)
             if held is None:
-                raise NotPending(f"resize of task {resize.task}: it is on no cluster ({self.story(resize.task)})")
+                raise NotPending(
+                    f"resize of task {resize.task}: it is on no cluster ({self.story(resize.task)}); leave it out"
+                )
             if resize.task in seen or held.phase is Phase.PLACED:
-                why = "it appears twice in one decision" if resize.task in seen else "it has not started yet"
+                twice = "it appears twice in one decision; leave one out"
+                why = twice if resize.task in seen else "it has not started yet; leave it out in this slot"
                 raise NotPending(f"resize of task {resize.task}: {why}")
             seen.add(resize.task)
             check_amounts(resize.task, held.task.type, resize.allocation)
@@ -162,8 +169,8 @@ class EdgeState:
         for placement in decision.placements:
             waiting = self._waiting.get(placement.task)
             if waiting is None or placement.task in seen:
-                twice = "it appears twice in one decision"
-                why = twice if waiting else f"it does not wait ({self.story(placement.task)})"
+                twice = "it appears twice in one decision; leave one out"
+                why = twice if waiting else f"it does not wait ({self.story(placement.task)}); leave it out"
                 raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {why}")
             seen.add(placement.task)
             self._check_cluster(placement.task, placement.cluster, waiting.eligible)
@@ -179,10 +186,15 @@ class EdgeState:
     def _check_cluster(self, task: int, cluster: int, eligible: tuple[int, ...]) -> None:
         if type(cluster) is not int or cluster not in eligible:
             raise NotEligible(
-                f"placement of task {task}: cluster {cluster!r} is not among its eligible clusters {list(eligible)}"
+                f"placement of task {task}: cluster {cluster!r} is not among its eligible clusters {list(eligible)}; "
+                "choose one of those"
             )
         if not self._up[cluster]:
-            raise NotEligible(f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down")
+            up = [n for n in eligible if self._up[n]]
+            raise NotEligible(
+                f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down; "
+                + (f"choose one of {up}" if up else "leave it waiting")
+            )
 
     def _check_starts(self, decision: Decision) -> None:
         if self.mode is Mode.MULTI:
@@ -192,20 +204,24 @@ class EdgeState:
             starts[placement.cluster] += 1
             if starts[placement.cluster] > 1:
                 raise TooManyStarts(
-                    f"placement of task {placement.task}: cluster {placement.cluster} already starts a task in slot "
-                    f"{self.slot}, and single-task mode allows one"
+                    f"placement of task {placement.task}: cluster {placement.cluster} already starts a task in "
+                    "this slot, and single-task mode allows one; choose another cluster or leave it waiting"
                 )
 
     def _raise_capacity(self, decision: Decision, index: int) -> None:
         asked = [f"task {p.task} asks {tuple(p.allocation)}" for p in decision.placements if p.cluster == index]
+        resized = [r for r in decision.resizes if self._held[r.task].cluster == index]
         asked += [
             f"task {r.task} asks {tuple(r.allocation)} instead of {tuple(self._held[r.task].allocation)}"
-            for r in decision.resizes
-            if self._held[r.task].cluster == index
+            for r in resized
         ]
+        most = self._free[index]
+        for r in resized:
+            most = most + self._held[r.task].allocation
         raise CapacityExceeded(
             f"cluster {index} ({self.clusters[index].name}) has {tuple(self._free[index])} free of "
-            f"{tuple(self.clusters[index].capacity)}: {'; '.join(asked)}"
+            f"{tuple(self.clusters[index].capacity)}: {'; '.join(asked)}. Ask for at most {tuple(most)}"
+            f"{' in all' if len(asked) > 1 else ''}, or leave a task out"
         )
 
     def _hold(self, held: _Held) -> None:

@@ -5,6 +5,7 @@ A cell's key is a hash of everything its result depends on, so a stored cell is 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -13,6 +14,8 @@ import platform
 import shutil
 import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -37,7 +40,7 @@ _NO_PART_IN_RESULTS = (
     "commands/",
     "cli.py",
     "__main__.py",
-    *(f"evaluation/{name}.py" for name in ("gantt", "output", "plots", "report", "stats")),
+    *(f"evaluation/{name}.py" for name in ("failure", "gantt", "output", "plots", "report", "stats")),
 )
 
 #: Folders of more files than this hold data, not source, and are no part of a key.
@@ -134,7 +137,10 @@ def _tree_digest(folder: Path, without: tuple[str, ...] = ()) -> str:
 
 
 def _code_digest(kind: str, name: str) -> str:
-    """Source of a scheduler or workload from outside this package: its module, and the package that is in."""
+    """Source of a scheduler or workload from outside this package: its module, and the package that is in.
+
+    Of a module in no package: also what it imports from its own folder.
+    """
     factory = lookup(kind, name)
     while isinstance(factory, partial):
         factory = factory.func
@@ -145,11 +151,40 @@ def _code_digest(kind: str, name: str) -> str:
         if top == __package__.partition(".")[0]:
             continue
         file = getattr(import_module(module_name), "__file__", None)
-        digest.update(_file_digest(Path(file)) if file else b"")
+        for path in _with_imports(Path(file)) if file else ():
+            digest.update(_file_digest(path))
         # A folder without an __init__.py can be in several places.
         for folder in getattr(import_module(top), "__path__", ()):
             digest.update(_tree_digest(Path(folder)).encode())
     return digest.hexdigest()
+
+
+def _with_imports(file: Path) -> list[Path]:
+    """A module's file and those beside it that it imports, and that these import, by name.
+
+    By the text, not by what is loaded: that would depend on the other schedulers of a comparison.
+    """
+    found, todo = {file}, [file]
+    while todo:
+        path = todo.pop()
+        if path.suffix != ".py":
+            continue
+        names: set[str] = set()
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError:
+            continue  # it was not imported, or nothing would run
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+        for name in names:
+            beside = [file.parent / f"{name}.py", *(file.parent / name).rglob("*.py")]
+            new = {other for other in beside if other.is_file()} - found
+            found |= new
+            todo += new
+    return sorted(found)
 
 
 class CellStore:
@@ -163,16 +198,17 @@ class CellStore:
         """Where a cell is, or would be."""
         return self.root / key[:2] / key
 
-    def has(self, key: str, with_events: bool) -> bool:
-        """Whether the cell is finished (and its event log was kept)."""
+    def load(self, key: str, with_events: bool) -> RunRecord | None:
+        """The record of a finished cell; None if it (or its event log, if wanted) is missing or damaged."""
         folder = self.folder(key)
-        return (folder / RECORD).is_file() and (not with_events or (folder / EVENTS).is_file())
-
-    def load(self, key: str) -> RunRecord:
-        """The record of a finished cell."""
-        folder = self.folder(key)
-        os.utime(folder)  # used just now, for forget_old
-        return RunRecord.load(folder / RECORD)
+        if not (folder / RECORD).is_file() or (with_events and not (folder / EVENTS).is_file()):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # used just now, for forget_old
+        try:
+            return RunRecord.load(folder / RECORD)
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
+            return None
 
     def keep(self, key: str, made_in: Path) -> None:
         """Move a directory with a finished cell to its place."""

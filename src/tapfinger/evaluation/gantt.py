@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -23,6 +24,7 @@ from tapfinger.core.events import (
     TaskStarted,
 )
 from tapfinger.core.model import Cluster, TaskType
+from tapfinger.errors import ConfigError
 from tapfinger.evaluation.plots import COLOURS
 
 #: More slots than this cannot be told apart in one picture.
@@ -99,32 +101,53 @@ class Gantt:
         self.slots = max(self.slots, slot)
         for unit in bar.units:
             insort(self._free[bar.cluster], unit)
-        if bar.begin >= min(slot, MAX_SLOTS) or bar.cluster >= MAX_CLUSTERS:
+        if bar.begin >= slot or bar.cluster >= MAX_CLUSTERS:
             return
         first = 0
         for i in range(1, len(bar.units) + 1):
             if i == len(bar.units) or bar.units[i] != bar.units[i - 1] + 1:
-                place = (bar.cluster, bar.units[first], i - first, bar.begin, min(slot, MAX_SLOTS))
+                place = (bar.cluster, bar.units[first], i - first, bar.begin, slot)
                 self._drawn.append((task, self._kind_of[task], *place))
                 first = i
 
-    def draw(self, title: str, resource: str, slot_seconds: float) -> Figure:
-        """The chart: a strip per cluster, as high as its capacity; a bar per task, coloured by its type."""
-        shown, slots = self._clusters[:MAX_CLUSTERS], min(self.slots, MAX_SLOTS)
+    def busiest(self) -> range:
+        """The ``MAX_SLOTS`` slots in which most units are held: all slots, if there are no more."""
+        if self.slots <= MAX_SLOTS:
+            return range(self.slots)
+        change = np.zeros(self.slots + 1)
+        for _, _, _, _, units, begin, end in self._drawn:
+            change[begin] += units
+            change[end] -= units
+        held = np.concatenate(([0.0], np.cumsum(np.cumsum(change[:-1]))))  # units x slots before each slot
+        begin = int(np.argmax(held[MAX_SLOTS:] - held[:-MAX_SLOTS]))
+        return range(begin, begin + MAX_SLOTS)
+
+    def draw(
+        self, title: str, resource: str, slot_seconds: float, window: range | None = None, unit: float = 1.0
+    ) -> Figure:
+        """The chart: a strip per cluster, as high as its capacity; a bar per task, coloured by its type.
+
+        ``window``: slots to draw, the busiest ones if left out; ``unit``: natural quantity of one unit.
+        """
+        shown, window = self._clusters[:MAX_CLUSTERS], window if window is not None else self.busiest()
+        if window.start >= self.slots:
+            raise ConfigError(f"--slots {window.start}:{window.stop}: the run has {self.slots} slots")
+        window = range(window.start, min(window.stop, self.slots))
+        slots = len(window)
         figure = Figure(
             figsize=(min(20.0, 7 + slots / 25), 1.4 + max(0.5, 1.7 / len(shown) ** 0.25) * len(shown)),
             layout="constrained",
         )
         axes = figure.subplots(len(shown), squeeze=False, sharex=True)[:, 0]
         for index, (axis, cluster) in enumerate(zip(axes, shown, strict=True)):
-            self._draw_cluster(axis, index, slots)
-            axis.set_xlim(0, max(1, slots))
-            axis.set_ylim(0, max(1, cluster.capacity[self._resource]))
+            self._draw_cluster(axis, index, window, unit)
+            axis.set_xlim(window.start, window.stop)
+            axis.set_ylim(0, unit * max(1, cluster.capacity[self._resource]))
             axis.set_ylabel(f"{cluster.name}\n[{resource}]", fontsize=8)
             axis.tick_params(labelsize=7)
-            axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+            axis.yaxis.set_major_locator(MaxNLocator(4, integer=unit == int(unit)))
         axes[-1].set_xlabel(f"time [slots of {slot_seconds:g} s]", fontsize=8)
-        left_out = [f"first {slots} of {self.slots} slots"] if slots < self.slots else []
+        left_out = [f"slots {window.start} to {window.stop - 1} of {self.slots}"] if slots < self.slots else []
         left_out += (
             [f"first {len(shown)} of {len(self._clusters)} clusters"] if len(shown) < len(self._clusters) else []
         )
@@ -133,15 +156,17 @@ class Gantt:
         figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
         return figure
 
-    def _draw_cluster(self, axis: Any, index: int, slots: int) -> None:
-        mine = [bar for bar in self._drawn if bar[2] == index]
-        boxes = [Rectangle((begin, unit), end - begin, height) for _, _, _, unit, height, begin, end in mine]
+    def _draw_cluster(self, axis: Any, index: int, window: range, unit: float) -> None:
+        mine = [bar for bar in self._drawn if bar[2] == index and bar[5] < window.stop and bar[6] > window.start]
+        boxes = [
+            Rectangle((begin, unit * low), end - begin, unit * height) for _, _, _, low, height, begin, end in mine
+        ]
         colours = [COLOURS[bar[1] % len(COLOURS)] for bar in mine]
         axis.add_collection(PatchCollection(boxes, facecolor=colours, edgecolor="white", linewidth=0.6))
-        gone = [*self._away, *((cluster, begin, slots) for cluster, begin in self._lost.items())]
+        gone = [*self._away, *((cluster, begin, self.slots) for cluster, begin in self._lost.items())]
         for _, begin, end in (away for away in gone if away[0] == index):
-            axis.axvspan(begin, min(end, slots), facecolor="none", edgecolor="grey", hatch="///", linewidth=0)
-        if slots <= _MAX_SLOTS_WITH_IDS:
-            for task, _, _, unit, height, begin, end in mine:
-                middle = ((begin + end) / 2, unit + height / 2)
+            axis.axvspan(begin, end, facecolor="none", edgecolor="grey", hatch="///", linewidth=0)
+        if len(window) <= _MAX_SLOTS_WITH_IDS:
+            for task, _, _, low, height, begin, end in mine:
+                middle = ((max(begin, window.start) + min(end, window.stop)) / 2, unit * (low + height / 2))
                 axis.text(*middle, str(task), fontsize=5, ha="center", va="center", color="white", clip_on=True)

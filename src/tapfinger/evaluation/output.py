@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import errno
 import gzip
 import hashlib
 import io
 import json
+import os
 import platform
 import re
 import shlex
@@ -25,6 +28,11 @@ from tapfinger.evaluation.runner import Outcome
 from tapfinger.evaluation.specs import SchedulerSpec, describe_seeds
 from tapfinger.evaluation.stats import Summary
 from tapfinger.records import RunRecord
+
+_RESULTS = "results.json"
+
+#: Overrides that are longer than this together would not fit into titles.
+_MAX_TITLE = 50
 
 _TASK_COLUMNS = ("task", "arrival", "start", "end", "completion", "waiting_time", "running", "overtaken")
 
@@ -49,6 +57,15 @@ class Request:
         for override in self.overrides:
             words += ["--set", override]
         return shlex.join(words)
+
+    @property
+    def title(self) -> str:
+        """What was compared, in a line over tables and figures."""
+        changes = ", ".join(self.overrides)
+        if len(changes) > _MAX_TITLE:
+            changes = f"{len(self.overrides)} override{'s' * (len(self.overrides) != 1)}"
+        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
+        return ", ".join(part for part in (self.scenario.name, changes, seeds) if part)
 
     def default_folder(self) -> Path:
         """results/<scenario>/<...>: the same for the same question, another for another."""
@@ -103,12 +120,13 @@ def git_revision() -> str | None:
         return None
 
 
-def results(request: Request, summaries: Mapping[str, Summary]) -> dict[str, Any]:
+def results(request: Request, summaries: Mapping[str, Summary], same_draws: bool = False) -> dict[str, Any]:
     """The content of results.json."""
     return {
         "scenario": request.scenario.name,
         "overrides": list(request.overrides),
         "seeds": list(request.seeds),
+        "same_draws": same_draws,
         "baseline": request.baseline,
         "schedulers": {name: summary.plain(request.baseline) for name, summary in summaries.items()},
     }
@@ -123,12 +141,42 @@ def write_json(path: Path, content: Any) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
 
 
+def check_target(path: Path) -> None:
+    """Make the directories above a file that will be written, and see whether it can be: before runs, not after."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
+
+
 def prepare_folder(folder: Path) -> None:
-    """Make the directory, before hours of runs end in an error."""
+    """Make the directory, before hours of runs end in an error; one that holds anything else is left alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        empty = not any(folder.iterdir())
     except OSError as error:
         raise ConfigError(f"cannot make the directory {folder}: {error.strerror}; give another with --out") from None
+    if not empty and not _is_ours(folder):
+        raise ConfigError(
+            f"the directory {folder} holds other files and no {_RESULTS} of a comparison; give another with --out"
+        )
+    for name in (_RESULTS, "config.json", "seeds.csv", "tasks.csv.gz", "report.html"):
+        check_target(folder / name)
+    for below in (folder / "events", folder / "figures"):
+        if below.exists() and not below.is_dir():
+            raise ConfigError(f"{below} is no directory; remove it, or give another directory with --out")
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        found = json.loads((folder / _RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"schedulers", "baseline", "seeds"} <= found.keys()
 
 
 def write_all(
@@ -138,18 +186,22 @@ def write_all(
     from tapfinger.evaluation.plots import Comparison, draw_all  # matplotlib is slow to import
     from tapfinger.evaluation.report import write_report
 
-    scenario, config = request.scenario, request.plain()
-    write_json(folder / "results.json", results(request, summaries))
-    write_json(folder / "config.json", config)
-    _write_seeds(folder / "seeds.csv", request.seeds, summaries)
-    _write_tasks(folder / "tasks.csv.gz", outcome.records)
-    if with_events:
-        copy_events(folder / "events", outcome)
-    title = f"{scenario.name}, {len(request.seeds)} seed{'s' * (len(request.seeds) != 1)}"
-    comparison = Comparison(title, scenario.slot_seconds, outcome.records, summaries, request.baseline)
-    figures = draw_all(comparison, folder / "figures")
-    resolved = json.dumps(scenario.resolved(), indent=2)
-    write_report(folder / "report.html", config, summaries, request.baseline, figures, resolved)
+    config = request.plain()
+    slot = request.scenario.slot_seconds
+    comparison = Comparison(request.title, slot, outcome.records, summaries, request.baseline)
+    try:
+        write_json(folder / _RESULTS, results(request, summaries, outcome.same_draws))
+        write_json(folder / "config.json", config)
+        _write_seeds(folder / "seeds.csv", request.seeds, summaries)
+        _write_tasks(folder / "tasks.csv.gz", outcome.records)
+        forget_events(folder / "events")
+        if with_events:
+            copy_events(folder / "events", outcome)
+        figures = draw_all(comparison, folder / "figures")
+        write_report(folder / "report.html", config, summaries, figures, outcome.same_draws)
+    except OSError as error:
+        where = error.filename or folder
+        raise ConfigError(f"cannot write {where}: {error.strerror or error}; give another with --out") from None
 
 
 def _write_seeds(path: Path, seeds: Sequence[int], summaries: Mapping[str, Summary]) -> None:
@@ -189,10 +241,17 @@ def _task_rows(run: RunRecord) -> Iterable[list[Any]]:
         yield [run.scheduler, run.seed, run.task_types[kind], run.clusters[cluster], *row, *allocation]
 
 
+def forget_events(folder: Path) -> None:
+    """Remove the event logs of an earlier comparison, and their directory if nothing else is in it."""
+    for path in folder.glob("*.jsonl.gz"):
+        if path.is_file():
+            path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def copy_events(folder: Path, outcome: Outcome) -> None:
-    """The event log of every run, as <scheduler>-<seed>.jsonl.gz; logs of an earlier comparison go."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    """The event log of every run, as <scheduler>-<seed>.jsonl.gz."""
+    folder.mkdir(parents=True, exist_ok=True)
     for (scheduler, seed), cell in outcome.folders.items():
         shutil.copyfile(cell / EVENTS, folder / f"{slug(scheduler)}-{seed}.jsonl.gz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.accumulate import align
@@ -25,6 +27,10 @@ _WIDTH = 9.0
 _MAX_BANDS = 3
 #: With more columns than this, numbers would not fit into a strip.
 _MAX_NUMBERS = 20
+#: With more task types than this, the picture would be too high to read.
+_MAX_TYPES = 10
+#: Differences further apart than this factor are drawn on a logarithmic axis, or small ones could not be told apart.
+_MAX_RATIO = 10.0
 #: Points of a curve beyond which nothing more can be seen.
 _CURVE_POINTS = 1000
 
@@ -221,13 +227,17 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
 def allocations(comparison: Comparison) -> Figure:
     """What tasks of each type were given, per resource: share of tasks by amount."""
     names = list(comparison.summaries)
-    sample = next(iter(comparison.records.values()))[0]
-    types, resources = sample.task_types, sample.resources
-    height = 1.2 + len(types) * (0.8 + 0.24 * len(names))
-    figure, axes = _figure(height, nrows=len(types), ncols=len(resources), sharey=True)
-    for row, kind in enumerate(types):
+    runs = next(iter(comparison.records.values()))
+    types, resources = runs[0].task_types, runs[0].resources
+    tasks = np.bincount(np.concatenate([run.type for run in runs]), minlength=len(types))
+    present = int((tasks > 0).sum())
+    # In the scenario's order; of many, the most frequent.
+    shown = sorted(np.argsort(-tasks, kind="stable")[: min(present, _MAX_TYPES)].tolist())
+    height = 1.2 + len(shown) * (0.8 + 0.24 * len(names))
+    figure, axes = _figure(height, nrows=len(shown), ncols=len(resources), sharey=True)
+    for row, kind in enumerate(shown):
         for column, resource in enumerate(resources):
-            counts = [_amounts(comparison.records[name], row, column) for name in names]
+            counts = [_amounts(comparison.records[name], kind, column) for name in names]
             amounts = np.arange(min(map(min, counts)), max(map(max, counts)) + 1)
             shares = [[100 * c.get(int(a), 0) / max(1, sum(c.values())) for a in amounts] for c in counts]
             axis = axes[row, column]
@@ -235,8 +245,9 @@ def allocations(comparison: Comparison) -> Figure:
             step = -(-len(amounts) // 16)
             axis.set_xticks(range(0, len(amounts), step), amounts[::step])
             axis.set_xlabel(f"{resource} allotted [units]", fontsize=8)
-            axis.set_title(f"{kind}: share of tasks [%]", fontsize=8)
-    figure.suptitle(f"Allocations by task type, {comparison.title}", fontsize=10)
+            axis.set_title(f"{types[kind]}: share of tasks [%]", fontsize=8)
+    some = f" ({len(shown)} most frequent of {present})" if len(shown) < present else ""
+    figure.suptitle(f"Allocations by task type{some}, {comparison.title}", fontsize=10)
     return figure
 
 
@@ -262,11 +273,27 @@ def differences(comparison: Comparison) -> Figure:
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_yticks(range(len(others)), others[::-1], fontsize=8)
     axis.set_ylim(-0.6, len(others) - 0.3)
+    gaps = [comparison.summaries[name].difference.mean for name in others]
+    note = _spread_axis(axis, [abs(gap.mean) for gap in gaps])
     axis.margins(x=0.12)
     axis.grid(axis="x", alpha=0.25)
-    axis.set_xlabel(f"mean completion time minus that of {comparison.baseline} [slots]; left is better", fontsize=8)
-    figure.suptitle(f"Paired differences with 95 % intervals, {comparison.title}", fontsize=10)
+    label = f"mean completion time minus that of {comparison.baseline} [slots]; left is better{note}"
+    axis.set_xlabel(label, fontsize=8)
+    intervals = " with 95 % intervals" if any(gap.half_width is not None for gap in gaps) else ""
+    figure.suptitle(f"Paired differences{intervals}, {comparison.title}", fontsize=10)
     return figure
+
+
+def _spread_axis(axis: Axes, sizes: Sequence[float]) -> str:
+    """Make the axis logarithmic away from zero if one size would hide the others; returns a note about it."""
+    seen = [size for size in sizes if size > 0]
+    if not seen or max(seen) <= _MAX_RATIO * min(seen):
+        return ""
+    # Linear up to a power of ten about the smallest, and never more than four decades, which nobody could read.
+    linear = 10.0 ** max(math.floor(math.log10(min(seen))), math.ceil(math.log10(max(seen))) - 4)
+    axis.set_xscale("symlog", linthresh=linear)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return f"; logarithmic beyond ±{linear:g}"
 
 
 #: File name -> drawing, in the order of the report.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from tapfinger.evaluation.stats import Summary
+from tapfinger.evaluation.stats import SAME_DRAWS, Summary
 
 #: Figure -> what a reader should know about it.
 CAPTIONS = {
@@ -21,6 +22,9 @@ CAPTIONS = {
     "allocations": "What tasks held when they ended, in smallest units.",
 }
 
+#: In place of the caption that speaks of chance.
+_SAME_DIFFERENCES = f"Difference of the means. {SAME_DRAWS}"
+
 _NOTE = (
     "Overtaken: tasks that saw a later arrival start before them on a cluster they could have used; by at most: the "
     "largest number of later arrivals one task saw. Idle: free share of capacity in slots in which a task waits; "
@@ -29,11 +33,13 @@ _NOTE = (
 )
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
 h1 { margin-bottom: 0 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #ccc }
-table { border-collapse: collapse; font-size: 13px } .wide { overflow-x: auto }
+table { border-collapse: collapse; font-size: 13px } .wide { overflow-x: auto; max-width: 100% }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4; white-space: nowrap }
-th { background: #f4f4f4 } th:first-child, td:first-child { text-align: left }
+th { background: #f4f4f4; white-space: normal; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff }
+th:first-child { background: #f4f4f4 }
 tr.best td { font-weight: 600 } figure { margin: 1rem 0 } img { max-width: 100% }
 figcaption, .note { color: #555; font-size: 13px }
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
@@ -44,20 +50,18 @@ def write_report(
     path: Path,
     config: Mapping[str, Any],
     summaries: Mapping[str, Summary],
-    baseline: str,
     figures: Mapping[str, Path],
-    scenario: str,
+    same_draws: bool = False,
 ) -> None:
-    """Write the page. ``config`` is the content of config.json, ``scenario`` the resolved scenario as text."""
-    name, seeds = str(config["scenario"]["name"]), config["seeds"]
+    """Write the page. ``config`` is the content of config.json; ``same_draws``: seeds differ in nothing."""
+    name = ", ".join([str(config["scenario"]["name"]), *config["overrides"]])
+    captions = CAPTIONS | ({"differences": _SAME_DIFFERENCES} if same_draws else {})
+    scenario = json.dumps(config["scenario"], indent=2)
     parts = [
-        f"<h1>{escape(name)}</h1><p>{escape(str(config['scenario']['description']))}. "
-        f"{len(summaries)} scheduler{'s' * (len(summaries) != 1)}, {len(seeds)} seed{'s' * (len(seeds) != 1)}, "
-        "the same draws for every scheduler. Times are in slots of "
-        f"{config['scenario']['slot_seconds']:g} s; ± is the 95 % confidence interval over seeds (Student's t).</p>",
+        *_head(config, len(summaries), same_draws),
         "<h2>Completion time</h2>",
-        _completion_table(summaries, baseline),
-        *(_figure(title, figures[title]) for title in figures),
+        _completion_table(summaries, str(config["baseline"])),
+        *(_figure(title, figures[title], captions.get(title, "")) for title in figures),
         "<h2>Fairness, fragmentation and decisions</h2>",
         _other_table(summaries),
         f"<p class='note'>{escape(_NOTE)}</p>",
@@ -74,6 +78,18 @@ def write_report(
         + "\n</body></html>\n"
     )
     path.write_text(page, encoding="utf-8")
+
+
+def _head(config: Mapping[str, Any], schedulers: int, same_draws: bool) -> list[str]:
+    scenario, seeds = config["scenario"], len(config["seeds"])
+    changed = f"Changed: {', '.join(config['overrides'])}. " if config["overrides"] else ""
+    intervals = "± is the 95 % confidence interval over seeds (Student's t)."
+    return [
+        f"<h1>{escape(str(scenario['name']))}</h1><p>{escape(str(scenario['description']))}. "
+        f"<b>{escape(changed)}</b>{schedulers} scheduler{'s' * (schedulers != 1)}, {seeds} seed{'s' * (seeds != 1)}, "
+        "the same draws for every scheduler. Times are in slots of "
+        f"{scenario['slot_seconds']:g} s. {escape(SAME_DRAWS if same_draws else intervals)}</p>"
+    ]
 
 
 def _table(head: Iterable[str], rows: Sequence[Sequence[str]], mark_first: bool = False) -> str:
@@ -97,7 +113,7 @@ def _completion_table(summaries: Mapping[str, Summary], baseline: str) -> str:
             against = [
                 gap.mean.text(sign=True),
                 f"{gap.percent:+.1f} %",
-                f"{gap.better} of {len(summary.per_seed['mean'])}",
+                f"{gap.better} of {len(summary.per_seed['mean'])}" if summary.independent else "",
             ]
         rows.append(
             [
@@ -136,11 +152,10 @@ def _other_table(summaries: Mapping[str, Summary]) -> str:
     return _table(head, rows)
 
 
-def _figure(name: str, path: Path) -> str:
+def _figure(name: str, path: Path, caption: str) -> str:
     picture = base64.b64encode(path.read_bytes()).decode()
-    caption = escape(CAPTIONS.get(name, ""))
     image = f"<img alt='{escape(name)}' src='data:image/png;base64,{picture}'>"
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _settings(config: Mapping[str, Any]) -> str:
@@ -156,4 +171,4 @@ def _settings(config: Mapping[str, Any]) -> str:
         f"<tr><td>{escape(a)}</td><td style='text-align:left;white-space:normal'>{escape(b)}</td></tr>\n"
         for a, b in rows
     )
-    return f"<table><tbody>\n{cells}</tbody></table>"
+    return f"<div class='wide'><table><tbody>\n{cells}</tbody></table></div>"

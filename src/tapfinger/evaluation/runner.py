@@ -10,18 +10,23 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import traceback
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for_one
 from pathlib import Path
+
+import numpy as np
 
 from tapfinger.config import Scenario
 from tapfinger.errors import TapfingerError
 from tapfinger.evaluation.cells import Cell, CellStore, make_cells, run_cell
+from tapfinger.evaluation.failure import explain
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import RunRecord
+from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import build_world, draw_workload
 
 #: Set to move the store of finished cells elsewhere.
@@ -49,6 +54,8 @@ class Outcome:
     folders: dict[tuple[str, int], Path]
     #: Cells that did not have to be run.
     reused: int
+    #: Whether all seeds (if several) gave the same workload, so that they say nothing about chance.
+    same_draws: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class Runner:
         for spec in specs:
             spec.create()
         cells = make_cells(scenario, specs, seeds)
-        todo = [cell for cell in cells if not self.store.has(cell.key, self.with_events)]
+        found = {cell.key: self.store.load(cell.key, self.with_events) for cell in cells}
+        todo = [cell for cell in cells if found[cell.key] is None]
         done = reused = len(cells) - len(todo)
         self.on_progress(done, len(cells))
         try:
@@ -80,9 +88,12 @@ class Runner:
             raise Interrupted(f"interrupted after {done} of {len(cells)} runs") from None
         records: dict[str, list[RunRecord]] = {spec.text: [] for spec in specs}
         for cell in cells:
-            records[cell.spec.text].append(self.store.load(cell.key))
+            record = found[cell.key] or self.store.load(cell.key, self.with_events)
+            if record is None:
+                raise CellFailed(f"the run kept in {self.store.folder(cell.key)} is gone; give the same command again")
+            records[cell.spec.text].append(record)
         folders = {(cell.spec.text, cell.seed): self.store.folder(cell.key) for cell in cells}
-        return Outcome(records, folders, reused)
+        return Outcome(records, folders, reused, same_draws(scenario, seeds))
 
     def _run_all(self, cells: Sequence[Cell]) -> Iterator[None]:
         """Run cells, yielding after each; the first that fails ends it all."""
@@ -109,13 +120,30 @@ class Runner:
                     yield
 
 
+def same_draws(scenario: Scenario, seeds: Sequence[int]) -> bool:
+    """Whether several seeds play one and the same workload, as a trace without a window does."""
+    if len(seeds) < 2 or scenario.noise.amplitude:
+        return False
+    world = build_world(scenario)
+    first = draw_workload(world, seeds[0])
+    # Stops at the first that differs: nearly always the second.
+    return all(_equal(first, draw_workload(world, seed)) for seed in seeds[1:])
+
+
+def _equal(one: Workload, two: Workload) -> bool:
+    return all(
+        np.array_equal(mine, other)
+        for mine, other in ((one.slot, two.slot), (one.type, two.type), (one.eligible, two.eligible))
+    )
+
+
 @contextlib.contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of fresh single-threaded processes that ends with us, at once if we are stopped."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # inherited by the processes, which start as cells are handed in
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_ignore_interrupt)
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_follow_parent)
     try:
         yield pool
         pool.shutdown()
@@ -133,19 +161,26 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
                 os.environ[name] = value
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches every process of the terminal; only the parent decides what it means."""
+def _follow_parent() -> None:
+    """Leave Ctrl-C, which reaches every process of the terminal, to the parent; end when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    """A parent that was killed can end nobody, and a pool's process would wait for it for ever."""
+    wait_for_one([sentinel])
+    os._exit(1)
 
 
 def _attempt(cell: Cell, store: CellStore, with_events: bool) -> str | None:
     """Run a cell; what went wrong comes back as text, for not every exception survives the way between processes."""
     try:
         run_cell(cell, store, with_events)
-    except TapfingerError as error:
-        return str(error)
-    except Exception:
-        return "it raised\n" + traceback.format_exc().rstrip()
+    except Exception as error:
+        return explain(error)
     return None
 
 
@@ -159,9 +194,9 @@ def open_store(cached: bool) -> Iterator[CellStore]:
     """The user's store of finished cells, or a temporary one."""
     root = cache_folder() if cached else None
     if root is not None:
-        try:
+        with contextlib.suppress(OSError):
             root.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        if not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
             root = None  # nowhere to keep anything, as in a read-only container: go without
     if root is None:
         with tempfile.TemporaryDirectory(prefix="tapfinger-") as folder:

@@ -29,10 +29,7 @@ class SchedulerSpec:
 
     def create(self) -> Scheduler:
         """A new scheduler; what it cannot be made with is an error that says so."""
-        try:
-            made = create("scheduler", self.name, dict(self.options))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"scheduler {self.text!r} cannot be made: {error}") from error
+        made = create("scheduler", self.name, dict(self.options))
         lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
         if lacking:
             raise ConfigError(

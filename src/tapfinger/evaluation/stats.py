@@ -18,6 +18,12 @@ from tapfinger.records import RunRecord
 
 CONFIDENCE = 0.95
 
+#: Said instead of intervals where seeds differ in nothing.
+SAME_DRAWS = (
+    "All seeds play the same workload, so there are no intervals over seeds: give --set arrivals.window=N for another "
+    "part of the trace with each seed (docs/workloads.md)."
+)
+
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """Two-sided quantile of Student's t: |T| is below it with this probability (Abramowitz & Stegun 26.7.3-4)."""
@@ -44,7 +50,7 @@ class Estimate:
     """A mean over seeds and its confidence interval."""
 
     mean: float
-    #: Half the width of the interval; None with a single seed, where nothing is known about it.
+    #: Half the width of the interval; None with a single seed or equal draws, where nothing is known about it.
     half_width: float | None
 
     @property
@@ -59,10 +65,10 @@ class Estimate:
         return f"{self.mean:{plus}.{digits}f}{half}"
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and 95 % interval of independent values, one per seed."""
+def estimate(values: Sequence[float], independent: bool = True) -> Estimate:
+    """Mean and 95 % interval of values, one per seed; no interval where they are not independent."""
     sample = np.asarray(values, dtype=np.float64)
-    if len(sample) < 2:
+    if len(sample) < 2 or not independent:
         return Estimate(float(sample.mean()), None)
     spread = float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Estimate(float(sample.mean()), t_quantile(len(sample) - 1) * spread)
@@ -120,10 +126,10 @@ class Difference:
     better: int
 
 
-def paired(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+def paired(values: Sequence[float], baseline: Sequence[float], independent: bool = True) -> Difference:
     """Paired difference of two schedulers on the same seeds."""
     gaps = [mine - theirs for mine, theirs in zip(values, baseline, strict=True)]
-    found = estimate(gaps)
+    found = estimate(gaps, independent)
     return Difference(found, 100.0 * found.mean / float(np.mean(baseline)), sum(gap < 0 for gap in gaps))
 
 
@@ -142,6 +148,8 @@ class Summary:
     cluster_utilisation: dict[str, dict[str, float]]
     #: Against the baseline.
     difference: Difference
+    #: Whether seeds are other draws; if not, there are no intervals.
+    independent: bool = True
 
     def __getitem__(self, measure: str) -> float:
         """A measure over all seeds: its mean, or the largest for maxima."""
@@ -150,7 +158,7 @@ class Summary:
 
     def estimate(self, measure: str) -> Estimate:
         """Mean over seeds with its interval."""
-        return estimate(self.per_seed[measure])
+        return estimate(self.per_seed[measure], self.independent)
 
     def by_resource(self, measure: str) -> dict[str, float]:
         """resource -> value, for measures that exist per resource."""
@@ -162,7 +170,7 @@ class Summary:
         return {
             **{name: self[name] for name in ("mean", "median", "p95", "p99", "max")},
             "ci95": mean.interval,
-            "sd": float(np.std(self.per_seed["mean"], ddof=1)) if len(self.per_seed["mean"]) > 1 else None,
+            "sd": float(np.std(self.per_seed["mean"], ddof=1)) if mean.half_width is not None else None,
             "per_seed": self.per_seed["mean"],
             "difference": {
                 "baseline": baseline,
@@ -189,8 +197,10 @@ class Summary:
         }
 
 
-def summarise(records: Mapping[str, Sequence[RunRecord]], baseline: str) -> dict[str, Summary]:
-    """scheduler -> records by seed -> summaries, best mean first."""
+def summarise(
+    records: Mapping[str, Sequence[RunRecord]], baseline: str, independent: bool = True
+) -> dict[str, Summary]:
+    """scheduler -> records by seed -> summaries, best mean first; intervals only if seeds are ``independent`` draws."""
     per_seed: dict[str, dict[str, list[float]]] = {}
     for scheduler, runs in records.items():
         rows = [measures(run) for run in runs]
@@ -200,7 +210,8 @@ def summarise(records: Mapping[str, Sequence[RunRecord]], baseline: str) -> dict
             scheduler,
             per_seed[scheduler],
             _cluster_utilisation(runs),
-            paired(per_seed[scheduler]["mean"], per_seed[baseline]["mean"]),
+            paired(per_seed[scheduler]["mean"], per_seed[baseline]["mean"], independent),
+            independent,
         )
         for scheduler, runs in records.items()
     ]

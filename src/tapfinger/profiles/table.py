@@ -51,7 +51,7 @@ class Profile:
         self._flat = self._grid.ravel().tolist()
 
     def seconds(self, amounts: Mapping[str, float]) -> float:
-        """Duration under natural quantities by name; resources the profile does not know are ignored."""
+        """Duration under natural quantities by name; others than those of the columns do not matter."""
         base = [(0, 1.0)]  # (flat position, weight) of the corners around the allocation
         for name, axis in zip(self.resources, self._axes, strict=True):
             if name not in amounts:
@@ -134,7 +134,7 @@ class ProfileRow:
     seconds: float
 
 
-def load_profile(path: Path, task_type: str) -> Profile:
+def load_profile(path: str | Path, task_type: str) -> Profile:
     """The profile of one task type from a CSV file; repeats of an allocation are averaged."""
     rows = read_rows(path)
     mine = [(line, row) for line, row in rows if row.task_type == task_type]
@@ -157,8 +157,9 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(names) or "no resource"
 
 
-def read_rows(path: Path) -> list[tuple[int, ProfileRow]]:
+def read_rows(path: str | Path) -> list[tuple[int, ProfileRow]]:
     """All measurements of a profile file with their line numbers, checked one by one."""
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -211,10 +212,10 @@ def _number(where: str, name: str, text: str) -> float:
     return value
 
 
-def write_profile(path: Path, rows: Sequence[ProfileRow]) -> None:
+def write_profile(path: str | Path, rows: Sequence[ProfileRow]) -> None:
     """Write measurements in the format that ``load_profile`` reads."""
     resources = list(dict.fromkeys(name for row in rows for name in row.amounts))
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["task_type", *resources, "seconds"])
         for row in rows:

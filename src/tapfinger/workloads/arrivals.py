@@ -18,6 +18,9 @@ CHUNK = 4096
 #: A workload that would take longer than this is taken for a slip of the keyboard: no run would ever end.
 MAX_SLOTS = 10_000_000
 
+#: Mean tasks in one slot beyond this are one, too.
+MAX_RATE = 1e9
+
 
 def _positive(name: str, value: float, zero: bool = False) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
@@ -41,6 +44,8 @@ class _Modulated:
 
     def __init__(self, rate: float) -> None:
         self._rate = _positive("rate", rate)
+        if self._rate > MAX_RATE:
+            raise ConfigError(f"arrivals.rate = {rate:g} must be at most {MAX_RATE:g} tasks per slot; lower it")
 
     def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
         """(CHUNK,) expected tasks in each slot, chunk after chunk without end; their mean is ``rate``."""
@@ -57,9 +62,17 @@ class _Modulated:
         chunks: list[npt.NDArray[np.int64]] = []
         have, rates = 0, self._rates(rng)
         while have < wanted:
-            chunks.append(_fill(rng.poisson(next(rates)), len(chunks) * CHUNK))
+            if len(chunks) * CHUNK > MAX_SLOTS:
+                raise ConfigError(
+                    f"arrivals: only {have:,} of {wanted:,} tasks came in {MAX_SLOTS:,} slots; raise the rate, or make "
+                    "bursts less rare"
+                )
+            counts = rng.poisson(next(rates))
+            # No more than are wanted: at a high rate a whole chunk of tasks would fill the memory.
+            counts = np.diff(np.minimum(np.cumsum(counts), wanted - have), prepend=0)
+            chunks.append(_fill(counts, len(chunks) * CHUNK))
             have += len(chunks[-1])
-        return Arrivals(slot=np.concatenate(chunks)[:wanted])
+        return Arrivals(slot=np.concatenate(chunks))
 
 
 class Poisson(_Modulated):
@@ -98,6 +111,11 @@ class Bursty(_Modulated):
             )
         self._calm = self._rate / (1.0 - share + share * factor)
         self._burst = self._calm * factor
+        if self._burst > MAX_RATE:
+            raise ConfigError(
+                f"arrivals.burst_factor = {factor:g} gives bursts of {self._burst:g} tasks per slot, over "
+                f"{MAX_RATE:g}; lower it or the rate"
+            )
         self._share = share
 
     def _rates(self, rng: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:

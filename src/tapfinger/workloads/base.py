@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ class Arrivals:
     type: npt.NDArray[np.int64] | None = None
     #: (tasks, clusters) whether the task may run there; None: drawn by the scenario's eligibility.
     eligible: npt.NDArray[np.bool_] | None = None
+    #: For messages: what to call a task, such as its file and line; None: by its number.
+    where: Callable[[int], str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,9 @@ class WorkloadFile:
         return f"{self.source}:{self.line[task]}"
 
 
-def read_workload(path: Path, sort: bool = False) -> WorkloadFile:
+def read_workload(path: str | Path, sort: bool = False) -> WorkloadFile:
     """Read and check a workload file; times that go backwards are an error unless ``sort``."""
+    path = Path(path)
     _check_suffix(path)
     if not path.is_file():
         raise DataError(f"there is no workload file {path}; `tapfinger workload generate` or `import` write one")

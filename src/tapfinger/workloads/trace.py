@@ -68,6 +68,7 @@ class Trace:
             slot=self._slots(trace, chosen, begin, context.slot_seconds),
             type=_types(trace, chosen, context.type_names),
             eligible=_eligible(trace, chosen, context.cluster_names),
+            where=lambda task: trace.where(int(chosen[task])),
         )
 
     def _slots(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +17,8 @@ from tapfinger.config import Scenario, TaskTypeConfig
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.model import (
     MAX_CELLS,
+    MAX_SLOTS,
+    MOST_SHOWN,
     Cluster,
     Noise,
     Resources,
@@ -24,10 +29,10 @@ from tapfinger.core.model import (
     check_eligible,
 )
 from tapfinger.core.state import eligible_ids
-from tapfinger.errors import ConfigError
+from tapfinger.errors import ConfigError, TapfingerError
 from tapfinger.profiles.speeds import build_rates
 from tapfinger.registry import create
-from tapfinger.workloads.base import Workload, WorkloadContext
+from tapfinger.workloads.base import Arrivals, Workload, WorkloadContext
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,23 @@ class World:
         )
 
 
+@contextmanager
+def _naming(scenario: Scenario) -> Iterator[None]:
+    """Every error says which scenario it is about."""
+    try:
+        yield
+    except TapfingerError as error:
+        error.args = (f"{scenario.source}: {error}",)  # the same error, with where it comes from
+        raise
+
+
 def build_world(scenario: Scenario) -> World:
     """Check what the types alone cannot say, and build the domain objects."""
+    with _naming(scenario):
+        return _build(scenario)
+
+
+def _build(scenario: Scenario) -> World:
     resources = ResourceTypes(tuple(scenario.resources), tuple(scenario.resources.values()))
     clusters: list[Cluster] = []
     for config in scenario.clusters:
@@ -98,7 +118,10 @@ def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTy
     minimum = resources.parse(config.minimum, f"{where}.minimum")
     maximum = resources.parse({**config.minimum, **config.maximum}, f"{where}.maximum")
     if not minimum.fits(maximum):
-        raise ConfigError(f"{where}: minimum {config.minimum} exceeds maximum {config.maximum}")
+        raise ConfigError(
+            f"{where}: minimum {resources.describe(minimum)} exceeds maximum {resources.describe(maximum)}; "
+            "lower the minimum or raise the maximum"
+        )
     cells = math.prod(hi - lo + 1 for lo, hi in zip(minimum, maximum, strict=True))
     if cells > MAX_CELLS:
         raise ConfigError(
@@ -109,12 +132,27 @@ def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTy
     try:
         profile = SpeedProfile(minimum, maximum, rates, shape_offset)
     except ConfigError as error:
-        raise ConfigError(f"{where}.speed: {error}") from None
+        slowest = min(range(cells), key=rates.__getitem__)
+        if not 0.0 <= rates[slowest] * MAX_SLOTS <= 1.0:
+            raise ConfigError(f"{where}.speed: {error}") from None
+        amounts = np.add(
+            np.unravel_index(slowest, [hi - lo + 1 for lo, hi in zip(minimum, maximum, strict=True)]), minimum
+        )
+        slots = f"{1 / rates[slowest]:.3g} slots" if rates[slowest] else "for ever"
+        raise ConfigError(
+            f"{where}.speed: with {resources.describe(Resources(amounts.tolist()))} it takes {slots}, at most "
+            f"{MAX_SLOTS:,} slots are possible; make it faster, raise the minimum or use a larger slot_seconds"
+        ) from None
     return TaskType(config.name, minimum, maximum, profile, config.weight)
 
 
 def draw_workload(world: World, seed: int) -> Workload:
     """Draw arrivals, types, eligibility and noise, each from its own stream of the seed."""
+    with _naming(world.scenario):
+        return _draw(world, seed)
+
+
+def _draw(world: World, seed: int) -> Workload:
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(4)]
     arrivals_rng, types_rng, eligible_rng, noise_rng = streams
     scenario = world.scenario
@@ -126,34 +164,64 @@ def draw_workload(world: World, seed: int) -> Workload:
         directory=scenario.directory,
     )
     process = create("arrivals", scenario.arrivals.kind, scenario.arrivals.options())
-    drawn = process.arrivals(context, arrivals_rng)
+    if not callable(getattr(process, "arrivals", None)):
+        raise ConfigError(f"arrivals of kind {scenario.arrivals.kind!r} have no method arrivals(); {_CONTRACT}")
+    drawn = _checked(world, process.arrivals(context, arrivals_rng))
     count = len(drawn.slot)
     types = drawn.type if drawn.type is not None else _draw_types(world, count, types_rng)
-    eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng)
+    eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng, drawn)
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
-    workload = Workload(np.asarray(drawn.slot, dtype=np.int64), types, eligible, keys)
-    _check_workload(world, workload)
+    workload = Workload(drawn.slot, types, eligible, keys)
+    _check_possible(world, workload, drawn)
     return workload
 
 
-def _check_workload(world: World, workload: Workload) -> None:
+_CONTRACT = "see docs/extending-workload.md"
+
+
+def _checked(world: World, drawn: Any) -> Arrivals:
     """Refuse what no simulator could play: before the run, not in the middle of it."""
-    kind, count = f"arrivals of kind {world.scenario.arrivals.kind!r}", len(workload)
-    shapes = (workload.slot.shape, workload.type.shape, workload.eligible.shape)
-    if shapes != ((count,), (count,), (count, len(world.clusters))):
-        raise ConfigError(f"{kind}: slot, type and eligible have shapes {shapes}; see docs/extending-workload.md")
-    late = np.flatnonzero(np.diff(workload.slot) < 0)
-    if len(late) or (count and workload.slot[0] < 0):
-        at = int(late[0]) + 1 if len(late) else 0
-        raise ConfigError(f"{kind}: slots must ascend from 0 on; task {at} has slot {workload.slot[at]}")
-    if count and not 0 <= workload.type.min() <= workload.type.max() < len(world.task_types):
-        raise ConfigError(f"{kind}: types must be 0..{len(world.task_types) - 1}, got {workload.type.max()}")
+    kind = f"arrivals of kind {world.scenario.arrivals.kind!r}"
+    if not isinstance(drawn, Arrivals):
+        raise ConfigError(f"{kind}: arrivals() must return Arrivals, got {type(drawn).__name__}; {_CONTRACT}")
+    slot = np.asarray(drawn.slot)
+    if slot.size == 0:
+        raise ConfigError(f"{kind}: there are no tasks; draw at least one")
+    count, clusters, types = slot.size, len(world.clusters), len(world.task_types)
+    for name, value, shape, wanted in (
+        ("slot", slot, (count,), np.integer),
+        ("type", drawn.type, (count,), np.integer),
+        ("eligible", drawn.eligible, (count, clusters), np.bool_),
+    ):
+        array = np.asarray(value)
+        if value is not None and (array.shape != shape or not np.issubdtype(array.dtype, wanted)):
+            what = "booleans" if wanted is np.bool_ else "whole numbers"
+            raise ConfigError(
+                f"{kind}: {name} must be an array of {what} of shape {shape}, got {array.dtype} of shape "
+                f"{array.shape}; {_CONTRACT}"
+            )
+    slot = slot.astype(np.int64)
+    bad = np.flatnonzero(np.diff(slot, prepend=0) < 0)
+    if len(bad):
+        raise ConfigError(f"{kind}: slots must ascend from 0 on; task {bad[0]} has slot {slot[bad[0]]}; sort them")
+    type_ = None if drawn.type is None else np.asarray(drawn.type).astype(np.int64)
+    bad = np.flatnonzero((type_ < 0) | (type_ >= types)) if type_ is not None else bad
+    if type_ is not None and len(bad):
+        raise ConfigError(f"{kind}: task {bad[0]} has type {type_[bad[0]]}; types are 0..{types - 1}, {_CONTRACT}")
+    eligible = None if drawn.eligible is None else np.asarray(drawn.eligible)
+    return Arrivals(slot, type_, eligible, drawn.where)
+
+
+def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
+    """Refuse a task that no cluster it may run on could ever hold."""
     fits = np.array([[t.minimum.fits(c.capacity) for c in world.clusters] for t in world.task_types])
     nowhere = np.flatnonzero(~(workload.eligible & fits[workload.type]).any(axis=1))
     if len(nowhere):
         i = int(nowhere[0])
-        task_type = world.task_types[int(workload.type[i])]
-        check_eligible(Task(i, task_type, int(workload.slot[i]), eligible_ids(workload.eligible[i])), world.clusters)
+        task = Task(
+            i, world.task_types[int(workload.type[i])], int(workload.slot[i]), eligible_ids(workload.eligible[i])
+        )
+        check_eligible(task, world.clusters, drawn.where(i) if drawn.where else "", world.resources.describe)
 
 
 def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -164,28 +232,29 @@ def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArr
 
 
 @lru_cache(maxsize=256)
-def _possible(clusters: tuple[Cluster, ...], minimum: Resources, name: str) -> npt.NDArray[np.bool_]:
+def _possible(clusters: tuple[Cluster, ...], minimum: Resources) -> npt.NDArray[np.bool_]:
     """(clusters,) where a task of this minimum fits at all."""
-    fits = np.array([minimum.fits(c.capacity) for c in clusters])
-    if not fits.any():
-        raise ConfigError(
-            f"task type {name!r}: minimum {tuple(minimum)} fits no cluster; capacities are "
-            f"{', '.join(str(tuple(c.capacity)) for c in clusters)}"
-        )
-    return fits
+    return np.array([minimum.fits(c.capacity) for c in clusters])
 
 
-def _draw_eligible(world: World, types: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+def _draw_eligible(
+    world: World, types: npt.NDArray[np.int64], rng: np.random.Generator, drawn: Arrivals
+) -> npt.NDArray[np.bool_]:
     """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
-    # A type that fits nowhere is no fault as long as no task can be of it.
-    drawn = set(np.unique(types).tolist())
-    nowhere = np.zeros(len(world.clusters), dtype=np.bool_)
-    possible = np.array(
-        [
-            _possible(world.clusters, t.minimum, t.name) if t.weight > 0 or i in drawn else nowhere
-            for i, t in enumerate(world.task_types)
-        ]
-    )
+    possible = np.array([_possible(world.clusters, t.minimum) for t in world.task_types])
+    present = set(np.unique(types).tolist())
+    for i, task_type in enumerate(world.task_types):
+        # A type that fits nowhere is no fault as long as no task can be of it.
+        if not possible[i].any() and (i in present or (drawn.type is None and task_type.weight > 0)):
+            first = int(np.argmax(types == i))
+            label = f"{drawn.where(first)}: " if drawn.where and i in present else ""
+            shown = [f"{c.name} with {world.resources.describe(c.capacity)}" for c in world.clusters[:MOST_SHOWN]]
+            more = len(world.clusters) - len(shown)
+            raise ConfigError(
+                f"{label}task type {task_type.name!r}: minimum {world.resources.describe(task_type.minimum)} fits no "
+                f"cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise a "
+                "capacity"
+            )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.clusters)), dtype=np.bool_)
     chunks = [types[i : i + 4096] for i in range(0, len(types), 4096)]

@@ -119,6 +119,14 @@ def _check(options: ConvertOptions, resources: Mapping[str, float]) -> None:
             raise ConfigError(f"{name.replace('_', '-')} = {value:g} must be above 0")
     if options.elastic is not None and not 0 <= options.elastic <= 1:
         raise ConfigError(f"elastic = {options.elastic:g} must be a share of the duration, from 0 to 1")
+    idle = {
+        "load": (options.capacity is not None, "--capacity gives the size of clusters"),
+        "maximum_factor": (options.elastic is None, "tasks are rigid without --elastic"),
+        "drop_oversized": (options.capacity is None, "clusters are made large enough without --capacity"),
+    }
+    for name, (useless, why) in idle.items():
+        if useless and getattr(options, name) != ConvertOptions.__dataclass_fields__[name].default:
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect: {why}; change that, or leave it out")
     if options.eligible not in (None, "own", "all", "draw"):
         raise ConfigError(f"eligible = {options.eligible!r} must be own, all or draw")
     if options.capacity is not None and set(options.capacity) != set(resources):

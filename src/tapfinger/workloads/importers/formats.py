@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tapfinger.errors import DataError, UnknownNameError
+from tapfinger.errors import ConfigError, DataError, UnknownNameError
 from tapfinger.workloads.importers import openb, philly, pollux, swf
 from tapfinger.workloads.importers.base import ReadOptions, RecordedTrace, header, read_text
 
@@ -19,6 +19,13 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "philly": philly.COLUMNS,
     "pollux": pollux.COLUMNS,
     "openb": openb.COLUMNS,
+}
+
+#: Options of reading, and the formats they matter to.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "cpus_per_gpu": ("philly", "pollux"),
+    "gpu_hours": ("pollux",),
+    "memory": ("openb",),
 }
 
 #: Names for ``--format``.
@@ -54,6 +61,7 @@ def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tup
             f"{path}: format {format_name} needs the column {missing[0]!r}; "
             f"the file has {', '.join(header(text)) or 'none'}"
         )
+    _check_options(format_name, options)
     try:
         trace = _READERS[format_name](text, options)
     except DataError as error:
@@ -63,3 +71,13 @@ def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tup
         raise DataError(f"{path}: no usable task in this {format_name} trace ({reasons or 'it has no rows'})")
     trace.tasks.sort(key=lambda task: task.arrival)  # stable: public traces are unsorted in places
     return format_name, trace
+
+
+def _check_options(format_name: str, options: ReadOptions) -> None:
+    """Refuse options that have no effect on this format: who gives one expects something of it."""
+    for option, formats in _OPTIONS.items():
+        if format_name not in formats and getattr(options, option) != getattr(ReadOptions(), option):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} has no effect on a trace of format {format_name}, only on "
+                f"{' and '.join(formats)}; leave it out"
+            )

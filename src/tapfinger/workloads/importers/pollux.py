@@ -45,5 +45,12 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
         request = {"cpu": max(1.0, math.ceil(replicas * options.cpus_per_gpu)), "gpu": math.ceil(replicas)}
         return RecordedTask(number(row, "time"), seconds, request, group=application)
 
-    trace.collect(table(text, trace.dropped), convert)
+    rows = table(text, trace.dropped)
+    trace.collect(rows, convert)
+    known = {row["application"].strip() for row in rows}
+    unused = [application for application in options.gpu_hours if application not in known]
+    if unused:
+        raise DataError(
+            f"--gpu-hours names {unused[0]!r}, but no task is of that application; there are {', '.join(sorted(known))}"
+        )
     return trace
