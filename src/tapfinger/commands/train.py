@@ -36,8 +36,6 @@ def train(
     from tapfinger.workloads.world import build_world
 
     try:
-        import torch
-
         from tapfinger.policy.card import make_card
         from tapfinger.policy.checkpoint import save
         from tapfinger.policy.export import export
@@ -47,7 +45,6 @@ def train(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    torch.set_num_threads(1)
     world = build_world(load_scenario(scenario, overrides or ()))
     folder = out or Path("results") / "train" / world.scenario.name
     config = TrainConfig(

@@ -112,7 +112,9 @@ class InputMaker:
         gpu = obs.cluster_features[:, :, self._accelerator]
         emptier = (gpu[:, None, :] > gpu[:, :, None]).astype(np.float32)  # (B, N, N'): N' has more free than N
         better = np.take_along_axis(emptier @ adjacency, node, axis=2) / adjacency.shape[1]
-        alone = np.take_along_axis(np.broadcast_to(adjacency.sum(axis=1)[:, None], adjacency.shape), node, axis=2) == 1.0
+        alone = (
+            np.take_along_axis(np.broadcast_to(adjacency.sum(axis=1)[:, None], adjacency.shape), node, axis=2) == 1.0
+        )
         order = np.broadcast_to(np.arange(places, dtype=np.float32) / _COUNT, node.shape)
         parts = [order, obs.startable, better, alone]
         pair = np.concatenate([np.stack(parts, axis=3), obs.largest / _AMOUNT], axis=3, dtype=np.float32)

@@ -92,6 +92,7 @@ class Trainer:
 
     def run(self) -> tuple[nn.Module, NetworkConfig, float]:
         """The best network by selection seeds, its config and its mean completion time there."""
+        torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
         examples = self._examples()
         sizes = config_for(examples.inputs, self._accelerator, self.config.preset)
         torch.manual_seed(self.config.seed)
@@ -121,7 +122,9 @@ class Trainer:
             self._selection = BatchSim(self.world, workloads)
         self._selection.restart(np.ones(len(self._selection.done), dtype=np.bool_))
         network.eval()
-        episode = play(self._selection, self._maker, NetworkPolicy(network, self._accelerator), max_slots=5_000)
+        # A policy that never starts anything would never end.
+        patience = 2 * int(self._selection.draws.arrival.max()) + 200
+        episode = play(self._selection, self._maker, NetworkPolicy(network, self._accelerator), max_slots=patience)
         network.train()
         return float(episode.mean.mean()) if self._selection.done.all() else float("inf")
 
