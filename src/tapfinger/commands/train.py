@@ -43,7 +43,7 @@ def train(
     except ModuleNotFoundError as error:
         raise MissingDependency(f"training needs {error.name}: pip install 'tapfinger[train]'") from None
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     world = build_world(load_scenario(scenario, overrides or ()))
     folder = out or Path("results") / "train" / world.scenario.name
@@ -58,14 +58,14 @@ def train(
     screen = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[known]}"))
     with Progress(*columns, console=screen) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(stage: str, share: float, known: dict[str, float]) -> None:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=1.0, known="")
             shown = {k: v for k, v in known.items() if k in ("loss", "sampled", "evaluation", "best")}
             text = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
-            bar.update(bar.task_ids[tasks[stage]], completed=share, known=text)  # type: ignore[arg-type]
+            bar.update(tasks[stage], completed=share, known=text)
 
         trainer = Trainer(world, config, folder, report)
         try:
