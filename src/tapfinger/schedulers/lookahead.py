@@ -36,7 +36,7 @@ VARIANTS = (
     BASE._replace(patience=4.0),
     BASE._replace(patience=8.0),
     BASE._replace(queue_price=0.0),
-    BASE._replace(queue_price=8.0),
+    BASE._replace(queue_price=8.0, calm=0.0),
     BASE._replace(patience=1.2, emptiest=-1.0),
     BASE._replace(patience=0.0),  # start nothing
 )
