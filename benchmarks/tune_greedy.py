@@ -28,9 +28,10 @@ SETTINGS: tuple[tuple[str, int, list[str]], ...] = (
 )
 
 GRID = {
-    "short_first": (0.0, 0.5, 1.0, 1.5, 2.0, 4.0),
-    "patience": (1.7, 2.0, 2.2, 2.4, 3.0),
-    "queue_price": (1.0, 2.0, 3.0),
+    "short_first": (0.0, 1.0, 1.5, 2.0, 4.0),
+    "patience": (1.7, 2.2, 3.0),
+    "queue_price": (2.0, 4.0, 6.0),
+    "calm": (0.0, 1.0, 1.5),
     "max_wait": (10.0,),
 }
 

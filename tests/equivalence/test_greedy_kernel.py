@@ -10,6 +10,7 @@ from strategies import worlds
 from tapfinger.config import load_scenario
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import Greedy
+from tapfinger.schedulers.lookahead import BASE
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan, make_sizes
@@ -24,19 +25,20 @@ def compare(world: World, seed: int, plan: Plan) -> None:
     plan_kernels.play_greedy(batch.tables, sizes, plan, batch.draws, batch.worlds)
     for b, workload in enumerate(workloads):
         log: list[object] = []
-        greedy = Greedy(plan.queue_price, plan.patience, plan.max_wait, plan.short_first)
+        greedy = Greedy(plan.queue_price, plan.calm, plan.patience, plan.max_wait, plan.short_first)
         run_scheduler(world, greedy, seed, [log.append], workload)
         assert batch.events(b) == log
 
 
 @pytest.mark.parametrize("name", ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"])
 def test_shipped_scenarios(name: str) -> None:
-    compare(build_world(load_scenario(name, ["tasks=120"])), 5, Plan(2.0, 2.2, 10.0, 1.5))
+    compare(build_world(load_scenario(name, ["tasks=120"])), 5, BASE)
 
 
 plans = st.builds(
     Plan,
     queue_price=st.sampled_from([0.0, 0.5, 2.0, 7.0]),
+    calm=st.sampled_from([0.0, 1.5]),
     patience=st.sampled_from([1.0, 1.5, 2.2, 6.0]),
     max_wait=st.sampled_from([1.0, 3.0, 10.0]),
     short_first=st.sampled_from([0.0, 0.5, 1.5, 9.0, -1.0]),

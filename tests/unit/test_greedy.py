@@ -62,7 +62,7 @@ def test_congestion_makes_it_choose_the_cheaper_size() -> None:
     state = running(make_state((16, 16)), make_task(77, constant_type((2, 7))), 0, 2, 7)
     play(state, *arrive(*tasks))
     state.end_slot({})
-    assert decide(state, queue_price=10.0, patience=2.2)[0] == (0, 0, (2, 5))
+    assert decide(state, queue_price=10.0, calm=1.5, patience=2.2)[0] == (0, 0, (2, 5))
 
 
 @pytest.mark.parametrize(("short_first", "first"), [(0.0, 0), (1.5, 1), (9.0, 1)])

@@ -16,7 +16,7 @@ from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Option, Options
 
 #: Options of the greedy as tuned; Lookahead plays on with the same.
-GREEDY_DEFAULTS: Final = {"queue_price": 2.0, "patience": 2.2, "max_wait": 10.0, "short_first": 1.5}
+GREEDY_DEFAULTS: Final = {"queue_price": 6.0, "calm": 1.5, "patience": 2.2, "max_wait": 10.0, "short_first": 1.5}
 
 
 class Greedy:
@@ -27,21 +27,24 @@ class Greedy:
     def __init__(
         self,
         queue_price: float = GREEDY_DEFAULTS["queue_price"],
+        calm: float = GREEDY_DEFAULTS["calm"],
         patience: float = GREEDY_DEFAULTS["patience"],
         max_wait: float = GREEDY_DEFAULTS["max_wait"],
         short_first: float = GREEDY_DEFAULTS["short_first"],
     ) -> None:
-        """The price of resources is ``queue_price`` x overdue tasks per cluster.
+        """The price of resources is ``queue_price`` x overdue tasks per cluster beyond ``calm``.
 
         A size slower than ``patience`` times the task's ideal is refused, until the task has waited
         ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
         minus slots waited: 0 is first come first served, a large number is shortest first.
         """
-        options = {"queue_price": queue_price, "patience": patience, "max_wait": max_wait, "short_first": short_first}
+        options = {"queue_price": queue_price, "calm": calm, "patience": patience}
+        options |= {"max_wait": max_wait, "short_first": short_first}
         for name, value in options.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name != "short_first"):
                 raise ConfigError(f"greedy: {name} = {value!r} must be a number, zero or more")
         self._queue_price = queue_price
+        self._calm = calm
         self._patience = patience
         self._max_wait = max_wait
         self._short_first = short_first
@@ -53,7 +56,7 @@ class Greedy:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
-        price = self._queue_price * overdue(snapshot) / len(snapshot.clusters)
+        price = self._queue_price * max(0.0, overdue(snapshot) / len(snapshot.clusters) - self._calm)
         free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]
         self._best_option: dict[tuple[str, Resources, float], tuple[float, Option] | None] = {}
         placements: list[Placement] = []

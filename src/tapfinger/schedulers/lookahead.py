@@ -36,7 +36,7 @@ VARIANTS = (
     BASE._replace(patience=4.0),
     BASE._replace(patience=8.0),
     BASE._replace(queue_price=0.0),
-    BASE._replace(queue_price=8.0),
+    BASE._replace(queue_price=8.0, calm=0.0),
     BASE._replace(patience=1.2, emptiest=-1.0),
     BASE._replace(patience=0.0),  # start nothing
 )
@@ -52,7 +52,7 @@ RANDOMISED = (
 )
 
 #: Nominal cost of simulation, in microseconds: a slot of a rollout, and each task-cluster pair in it.
-_MICROSECONDS_PER_SLOT = 0.4
+_MICROSECONDS_PER_SLOT = 0.6
 _MICROSECONDS_PER_PAIR = 0.05
 
 #: How many recent arrivals futures are drawn from, and how fast the arrival rate forgets, per slot.

@@ -190,6 +190,7 @@ class Plan(NamedTuple):
     """Parameters of one greedy round; the names are Greedy's options."""
 
     queue_price: float
+    calm: float
     patience: float
     max_wait: float
     short_first: float

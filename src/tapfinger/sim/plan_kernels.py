@@ -30,7 +30,7 @@ def greedy_round(
     if worlds.queue_length[b] == 0:
         return
     count = _order(d, b, sizes, plan, draws, worlds)
-    price = plan.queue_price * _overdue(d, b, draws, worlds) / clusters
+    price = plan.queue_price * max(0.0, _overdue(d, b, draws, worlds) / clusters - plan.calm)
     for i in range(count):
         j = worlds.order[b, i]
         option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
@@ -180,7 +180,7 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
 @compiled
 def plan_of(row: Array) -> Plan:
     """A row of floats as a Plan."""
-    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6])  # numba takes no Plan(*row)
+    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7])  # numba takes no Plan(*row)
 
 
 @compiled
