@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.errors import CheckpointMismatch, UnknownNameError
+from tapfinger.errors import CheckpointMismatch, MissingDependency, UnknownNameError
 from tapfinger.policy.card import Card, read_card
 from tapfinger.policy.inputs import Inputs
 
@@ -64,7 +64,12 @@ class ExportedNetwork:
 
 
 def _session(data: bytes, source: str) -> Any:
-    import onnxruntime  # type: ignore[import-untyped]
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise MissingDependency(
+            "running a trained network needs onnxruntime: pip install 'tapfinger[learned]'"
+        ) from None
 
     options = onnxruntime.SessionOptions()
     # One thread: the graph is small, and runs are made side by side.
