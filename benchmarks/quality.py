@@ -135,15 +135,12 @@ def _mean_sd(values: list[float]) -> tuple[float, float]:
 
 def _paired(results: dict[str, Any]) -> list[str]:
     """Seed by seed, with a 95 % interval (Student's t)."""
-    lines = ["| scenario | seeds | lookahead minus greedy | 95 % interval | ms per decision |", "|---|---|---|---|---|"]
+    lines = ["| scenario | seeds | lookahead minus greedy | 95 % interval |", "|---|---|---|---|"]
     for scenario, result in results.items():
         entry = result["schedulers"]["lookahead"]
         gap = entry["difference"]
         low, high = gap["ci95"]
-        lines.append(
-            f"| {scenario} | {len(result['seeds'])} | {gap['mean']:+.3f} | {low:+.3f} to {high:+.3f} | "
-            f"{entry['decision_ms']['mean']:.1f} |"
-        )
+        lines.append(f"| {scenario} | {len(result['seeds'])} | {gap['mean']:+.3f} | {low:+.3f} to {high:+.3f} |")
     return lines
 
 

@@ -91,6 +91,15 @@ def batched(name: str, worlds: int = 128, steps: int = 500) -> float:
     return _best(run)
 
 
+def decisions(scheduler: str, name: str) -> tuple[float, float]:
+    """Mean and 95th percentile of milliseconds per decision, over slots that begin with a task waiting."""
+    world = build_world(load_scenario(name, ["tasks=300"]))
+    spent = [
+        s for seed in (0, 1) for s in run_scheduler(world, create("scheduler", scheduler, {}), seed).decision_seconds
+    ]
+    return 1e3 * float(np.mean(spent)), 1e3 * float(np.percentile(spent, 95))
+
+
 def _seconds(code: str, **environment: str) -> float:
     begin = time.perf_counter()
     subprocess.run(
@@ -179,6 +188,18 @@ def report() -> list[str]:
         rate = batched(name)
         bar = " (to reach: 300,000)" if name == "multi-3" else ""
         lines.append(f"| batched simulator, 128 worlds, masks and features, {name} | {rate:,.0f} |{bar} |")
+    lines += [
+        "",
+        "### Decisions",
+        "",
+        "Milliseconds per decision (mean, 95th percentile), snapshot to decision, 300 tasks.",
+        "",
+    ]
+    lines += ["| scenario | greedy | optimus-central | lookahead (nominal budget 20) |", "|---|---|---|---|"]
+    for name in ("synthetic-3", "multi-3", "short-long-3", "testbed-3", "synthetic-6", "hetero-6", "testbed-6"):
+        print(f"decisions on {name}", flush=True)
+        cells = [decisions(scheduler, name) for scheduler in ("greedy", "optimus-central", "lookahead")]
+        lines.append(f"| {name} | " + " | ".join(f"{mean:.2f}, {high:.2f}" for mean, high in cells) + " |")
     lines += ["", "### Start-up", "", "| what | seconds |", "|---|---|"]
     print("start-up", flush=True)
     lines += [f"| {what} | {seconds:.2f} |" for what, seconds in start_up().items()]
