@@ -111,12 +111,21 @@ def _user_line(error: BaseException) -> str:
     """``file:line`` of the last frame in the user's own code, or of the last one where all is installed."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_file()]
-    frames = [f for f in frames if f.filename != __file__]
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    others = (*installed, str(Path(__file__).parent))
-    own = [f for f in frames if not f.filename.startswith(others)] or frames
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    frame = users_frame(error) or next((f for f in reversed(frames) if Path(f.filename).is_file()), None)
+    return f"{frame.filename}:{frame.lineno}" if frame else ""
+
+
+def users_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The last place of a traceback in a file that is neither ours nor installed."""
+    installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others = (*installed, Path(__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        # Frames of the import machinery and of compiled functions have names like <frozen ...>.
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in others):
+            return frame
+    return None
 
 
 def module_of(kind: str, name: str) -> str:
