@@ -64,7 +64,7 @@ def test_every_module_can_be_imported() -> None:
 def test_every_foreign_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *extras["train"], *extras["parquet"]]
+    declared = [*project["dependencies"], *extras["train"], *extras["learned"], *extras["parquet"]]
     known = {requirement.split("=")[0].rstrip("<>!~") for requirement in declared}
     foreign: dict[str, Path] = {}
     for path in SOURCES:

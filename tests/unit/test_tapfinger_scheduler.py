@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(model):
 
 @pytest.mark.parametrize(("option", "value"), [("max_wait", -1), ("max_wait", "x"), ("model", 3)])
 def test_bad_options(option, value):
-    with pytest.raises(ConfigError, match=f"tapfinger: {option} = "):
+    with pytest.raises(ConfigError, match=f"tapfinger'?: (option )?{option} = "):
         create("scheduler", "tapfinger", {option: value})
 
 
