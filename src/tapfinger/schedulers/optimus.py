@@ -290,7 +290,7 @@ def central(admit: int | None = None) -> Optimus:
 
 
 def first_wins(pending: int = 10, admit: int | None = None) -> Optimus:
-    """Optimus whose conflicts go to the first cluster, however small: what the measured figures rest on."""
+    """Optimus whose conflicts go to the first cluster, however small, as the reference figures suggest."""
     return Optimus("first", pending, admit)
 
 
