@@ -9,7 +9,8 @@ from policy.states import random_inputs
 from tapfinger.policy.actor_critic import as_tensors
 from tapfinger.policy.han import ATTENDING, HanEncoder, HanLayer, Nodes, edges_of
 
-pytest.importorskip("torch_geometric")
+# torch_geometric scripts some of its functions when it is imported, which torch now calls deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 KINDS = ("cluster", "pending", "running", "shortcut")
 PAIRS = (("running", "cluster"), ("pending", "cluster"), ("cluster", "shortcut"))

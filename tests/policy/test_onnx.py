@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from policy.states import random_inputs
@@ -12,9 +13,6 @@ from policy.states import random_inputs
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import Outputs, Positional, as_tensors, config_for
 from tapfinger.policy.inputs import Inputs
-
-onnxruntime = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnx")
 
 AXES = {"cluster": "BN", "pending": "BM", "pending_mask": "BM", "running": "BNS", "running_mask": "BNS"}
 OTHER_SIZES = [(1, 1, 2, 3, 5), (3, 6, 4, 7, 40), (2, 4, 10, 1, 9)]

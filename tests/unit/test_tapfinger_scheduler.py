@@ -38,7 +38,6 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Path of an exported model by name; each is made once."""
-    pytest.importorskip("torch")
     from policy.models import small_network
 
     from tapfinger.policy.export import export
