@@ -20,7 +20,7 @@ from tapfinger.policy.exported import Scores, best_actions, load_model
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("full", {}),
+        ("full", {"layers": 2}),
         ("full", {"allocation": "joint"}),
         ("full", {"separate_actors": 3}),
         ("no-han", {}),
@@ -44,6 +44,13 @@ def test_agrees_with_torch_and_holds_its_card(name, changes, tmp_path):
     got = model.run(inputs)
     for field, mine in got._asdict().items():
         np.testing.assert_allclose(mine, getattr(want, field).numpy(), rtol=1e-4, atol=1e-4, err_msg=field)
+    # And whoever looks at whom, where there is a graph.
+    assert model.layers == (config.layers if name in ("full", "no-pointer") else 0)
+    if model.layers:
+        with torch.no_grad():
+            attention = network.encoder(as_tensors(inputs)).attention
+        looks = np.array([[weights.numpy() for weights in layer] for layer in attention])
+        np.testing.assert_allclose(model.attention(inputs), looks, atol=1e-5)
     # Same choices from the same scores.
     actions, terms = draw(want, as_tensors(inputs), config.accelerator)
     acts = best_actions(Scores(*(t.numpy() for t in want[:4])), inputs, config.accelerator)

@@ -77,8 +77,13 @@ def test_attention_sums_to_one_over_real_neighbours_only():
     torch.manual_seed(0)
     encoder = HanEncoder({"cluster": 7, "pending": 6, "running": 5, "pair": 6}, 16, 4, 2)
     _, attention = encoder.nodes(inputs)
-    joined = edges_of(inputs).pending_bias == 0.0
-    some = joined.any(dim=2).float().unsqueeze(1).expand(-1, 4, -1)
-    for weights in attention:
-        assert (weights.masked_select(~joined.unsqueeze(1).expand_as(weights)) == 0.0).all()
-        torch.testing.assert_close(weights.sum(dim=3), some)
+    joined = (edges_of(inputs).pending_bias == 0.0).float().unsqueeze(1).expand(-1, 4, -1, -1)
+    some_task, some_cluster = joined.amax(dim=3), joined.amax(dim=2)
+    assert 0.0 < some_task.mean() < 1.0
+    assert 0.0 < some_cluster.mean() < 1.0
+    assert len(attention) == 2
+    for of_clusters, of_tasks in attention:
+        torch.testing.assert_close(of_clusters.sum(dim=3), torch.ones_like(some_task))
+        assert (of_clusters[some_task.bool()].masked_select(joined[some_task.bool()] == 0.0) == 0.0).all()
+        torch.testing.assert_close(of_tasks.sum(dim=2), some_cluster)
+        assert (of_tasks.masked_select(joined == 0.0) == 0.0).all()

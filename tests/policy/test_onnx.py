@@ -55,7 +55,7 @@ def test_export_agrees_with_torch_at_other_sizes(name, changes, sizes, tmp_path)
     taken = {i.name for i in session.get_inputs()}
     for seed, (batch, clusters, places, running, units) in enumerate(sizes):
         inputs = random_inputs(seed, batch, clusters, places, running=running, units=units)
-        got = session.run(None, {k: v for k, v in inputs._asdict().items() if k in taken})
+        got = session.run(Outputs._fields, {k: v for k, v in inputs._asdict().items() if k in taken})
         with torch.no_grad():
             want = net(as_tensors(inputs))
         for field, mine, other in zip(Outputs._fields, got, want, strict=True):

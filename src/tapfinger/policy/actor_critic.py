@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.allocation import Amounts, FactoredAllocation, JointAllocation
-from tapfinger.policy.han import HanEncoder
+from tapfinger.policy.han import Encoded, HanEncoder
 from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.pointer import Pointer
 
@@ -151,9 +151,12 @@ class ActorCritic(nn.Module):
 
     def forward(self, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Outputs for a batch of tensors. ``columns``: A; without it, one more than the largest legal amount."""
+        return self.judge(self.encoder(inputs), inputs, columns)
+
+    def judge(self, encoded: Encoded, inputs: Inputs, columns: int | None = None) -> Outputs:
+        """Actor and critic on what the encoder gave."""
         top: Any = inputs.largest.amax() + 1 if columns is None else columns
         amounts = torch.arange(top, device=inputs.cluster.device).to(inputs.cluster.dtype)
-        encoded = self.encoder(inputs)
         logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts)
         return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
 
@@ -167,8 +170,13 @@ class Positional(nn.Module):
         self.network = network
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Outputs as a tuple."""
-        return tuple(self.network(Inputs(*fields)))
+        """Outputs as a tuple; of a network with a graph also each layer's Attention, one tensor after another.
+
+        These are values that are there anyway: a runtime that computes all outputs does no more work for them.
+        """
+        inputs, network = Inputs(*fields), cast(ActorCritic, self.network)
+        encoded: Encoded = network.encoder(inputs)
+        return (*network.judge(encoded, inputs), *(weights for layer in encoded.attention for weights in layer))
 
 
 def make_encoder(config: NetworkConfig) -> HanEncoder:

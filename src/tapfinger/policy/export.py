@@ -19,7 +19,8 @@ from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.actor_critic import NetworkConfig, Outputs, Positional, as_tensors
 from tapfinger.policy.card import Card
 from tapfinger.policy.checkpoint import write_at_once
-from tapfinger.policy.exported import CARD_KEY, GRAPH_KEY, ExportedNetwork
+from tapfinger.policy.exported import CARD_KEY, GRAPH_KEY, ExportedNetwork, attention_names
+from tapfinger.policy.han import Attention
 from tapfinger.policy.inputs import Inputs
 
 OPSET = 17
@@ -52,16 +53,19 @@ def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Pa
 
 
 def _graph(network: nn.Module, inputs: Inputs) -> bytes:
+    form, tensors = Positional(network), tuple(as_tensors(inputs))
+    with torch.no_grad():
+        layers = (len(form(*tensors)) - len(Outputs._fields)) // len(Attention._fields)  # 0 without a graph
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "graph.onnx"
         # The classic exporter says that it is one; the new one cannot keep all these sizes free.
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         torch.onnx.export(
-            Positional(network),
-            tuple(as_tensors(inputs)),
+            form,
+            tensors,
             file,
             input_names=list(Inputs._fields),
-            output_names=list(Outputs._fields),
+            output_names=[*Outputs._fields, *attention_names(layers)],
             dynamic_axes={name: dict(enumerate(_AXES.get(name, _OTHER_AXES))) for name in Inputs._fields},
             opset_version=OPSET,
             dynamo=False,

@@ -57,10 +57,23 @@ class ExportedNetwork:
         self.card: Card = read_card(metadata[CARD_KEY], source)
         # Inputs that a network does not use are not in its graph.
         self._takes = tuple(i.name for i in self._session.get_inputs())
+        gives = {o.name for o in self._session.get_outputs()}
+        #: How many layers' attention the file can tell; 0 without a graph.
+        self.layers = next(n for n in range(len(gives) + 1) if not gives.issuperset(attention_names(n + 1)))
 
     def run(self, inputs: Inputs) -> Scores:
         """Scores of a batch of any size the network takes."""
         return Scores(*self._session.run(_ACTING, {name: getattr(inputs, name) for name in self._takes}))
+
+    def attention(self, inputs: Inputs) -> npt.NDArray[np.float32]:
+        """(layers, 2, B, heads, N, M): the fields of policy.han.Attention, layer by layer. For explanations."""
+        found = self._session.run(attention_names(self.layers), {name: getattr(inputs, name) for name in self._takes})
+        return np.array(found).reshape(self.layers, 2, *found[0].shape)
+
+
+def attention_names(layers: int) -> list[str]:
+    """Names of the outputs that hold attention, of clusters and of tasks in turn."""
+    return [f"attention_{whose}_{layer}" for layer in range(layers) for whose in ("of_clusters", "of_tasks")]
 
 
 def _session(data: bytes, source: str) -> Any:

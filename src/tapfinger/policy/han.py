@@ -50,12 +50,24 @@ class Edges(NamedTuple):
     has_cluster: Tensor  # (B, 1, 1, M)
 
 
+class Attention(NamedTuple):
+    """Who looks at whom between clusters and pending nodes in one layer, as it is used there.
+
+    Zero where there is no edge; only the row of a cluster with no pending task at all is not, and means nothing.
+    """
+
+    of_clusters: Tensor  # (B, heads, N, M): each cluster's over its pending nodes, sums to one over M
+    of_tasks: Tensor  # (B, heads, N, M): each pending node's over its clusters, sums to one over N
+
+
 class Encoded(NamedTuple):
     """What an encoder hands to the actor and the critic."""
 
     places: Tensor  # (B, N, K, H) each pending task as its cluster sees it
     clusters: Tensor  # (B, N, H)
     summary: Tensor  # (B, summary width) the whole state, for the critic
+    #: One per layer, for explanations only; none where there is no graph.
+    attention: tuple[Attention, ...] = ()
 
 
 def edges_of(inputs: Inputs) -> Edges:
@@ -106,20 +118,20 @@ class HanLayer(nn.Module):
             self.own = nn.ModuleDict({kind: nn.Linear(inside[kind], hidden) for kind in kinds})
             self.norm = nn.ModuleDict({kind: nn.LayerNorm(hidden) for kind in kinds})
 
-    def forward(self, nodes: Nodes, edges: Edges) -> tuple[Nodes, Tensor]:
-        """New embeddings, and the attention of clusters to pending nodes (B, heads, N, M)."""
+    def forward(self, nodes: Nodes, edges: Edges) -> tuple[Nodes, Attention]:
+        """New embeddings, and who looked at whom."""
         cluster = self.project["cluster"](nodes.cluster)
         pending = self.project["pending"](nodes.pending)
         shortcut = self.project["shortcut"](nodes.shortcut)
 
         scorers = self._scorers()
         from_running = self._from_running(scorers, nodes.running, cluster, edges.running_bias) * edges.has_running
-        from_pending, attention = self._attend(scorers["pending-cluster"], pending, cluster, edges.pending_bias)
+        from_pending, of_clusters = self._attend(scorers["pending-cluster"], pending, cluster, edges.pending_bias)
         from_pending = from_pending * edges.has_pending
         # Where there is exactly one neighbour, attention gives it weight one.
         from_shortcut = torch.relu(shortcut).expand_as(from_pending)
         to_cluster = self._weigh(torch.stack([from_running, from_pending, from_shortcut], dim=1))
-        to_pending = self._spread(scorers["cluster-pending"], cluster, pending, edges)
+        to_pending, of_tasks = self._spread(scorers["cluster-pending"], cluster, pending, edges)
         new = nodes._replace(
             cluster=self._join("cluster", nodes.cluster, to_cluster),
             pending=self._join("pending", nodes.pending, to_pending),
@@ -132,7 +144,7 @@ class HanLayer(nn.Module):
                 running=self._join("running", nodes.running, to_running),
                 shortcut=self._join("shortcut", nodes.shortcut, to_shortcut),
             )
-        return new, attention
+        return new, Attention(of_clusters, of_tasks)
 
     def _from_running(self, scorers: dict[str, Scorer], running: Tensor, cluster: Tensor, bias: Tensor) -> Tensor:
         """Messages of running tasks: each cluster is a graph of its own with its tasks."""
@@ -161,12 +173,12 @@ class HanLayer(nn.Module):
         weights = torch.softmax(scores, dim=3)  # (B, heads, targets, sources)
         return torch.relu((weights @ self._heads(source)).transpose(1, 2).flatten(2)), weights
 
-    def _spread(self, scorer: Scorer, cluster: Tensor, pending: Tensor, edges: Edges) -> Tensor:
+    def _spread(self, scorer: Scorer, cluster: Tensor, pending: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
         """Clusters' messages to pending nodes. As _attend, but with the many targets last, which is much faster."""
         given, wanted = (cluster @ scorer[0]).transpose(1, 2), (pending @ scorer[1]).transpose(1, 2)
         scores = f.leaky_relu(given.unsqueeze(3) + wanted.unsqueeze(2), 0.2) + edges.pending_bias.unsqueeze(1)
         weights = torch.softmax(scores, dim=2) * edges.has_cluster  # (B, heads, sources, targets)
-        return torch.relu((weights.transpose(2, 3) @ self._heads(cluster)).transpose(1, 2).flatten(2))
+        return torch.relu((weights.transpose(2, 3) @ self._heads(cluster)).transpose(1, 2).flatten(2)), weights
 
     def _weigh(self, messages: Tensor) -> Tensor:
         """Semantic level: (B, relations, nodes, H) -> (B, nodes, H), with weights of each graph alone."""
@@ -199,14 +211,14 @@ class HanEncoder(nn.Module):
 
     def forward(self, inputs: Inputs) -> Encoded:
         """Embeddings of pending tasks on their clusters, of clusters, and of the whole state."""
-        nodes, _ = self.nodes(inputs)
+        nodes, attention = self.nodes(inputs)
         places = pick_nodes(nodes.pending, inputs.node)
         places = places + self.cluster_view(nodes.cluster).unsqueeze(2) + self.pair_view(inputs.pair)
         summary = torch.cat([masked_mean(nodes.pending, inputs.pending_mask), nodes.cluster.mean(dim=1)], dim=1)
-        return Encoded(places=places, clusters=nodes.cluster, summary=summary)
+        return Encoded(places=places, clusters=nodes.cluster, summary=summary, attention=attention)
 
-    def nodes(self, inputs: Inputs) -> tuple[Nodes, list[Tensor]]:
-        """Final embeddings of all nodes, and each layer's attention of clusters to pending nodes."""
+    def nodes(self, inputs: Inputs) -> tuple[Nodes, tuple[Attention, ...]]:
+        """Final embeddings of all nodes, and each layer's attention."""
         edges = edges_of(inputs)
         cluster = torch.relu(self.enter["cluster"](inputs.cluster))
         nodes = Nodes(
@@ -215,10 +227,10 @@ class HanEncoder(nn.Module):
             running=torch.relu(self.enter["running"](inputs.running)),
             shortcut=torch.zeros_like(cluster[:, :1]),
         )
-        attention = []
+        attention: tuple[Attention, ...] = ()
         for layer in self.layers:
-            nodes, weights = layer(nodes, edges)
-            attention.append(weights * edges.has_pending.unsqueeze(1))
+            nodes, looks = layer(nodes, edges)
+            attention = (*attention, looks)
         return nodes, attention
 
 
