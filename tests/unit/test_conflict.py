@@ -3,7 +3,7 @@ from helpers import R, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapfinger.core.conflict import posterior, resolve
+from tapfinger.core.conflict import contest, posterior, resolve
 from tapfinger.core.contract import Decision, Placement, Proposal
 
 MINIMUM = {7: R([2, 1]), 8: R([2, 1])}
@@ -32,6 +32,16 @@ def test_room_outweighs_a_higher_score() -> None:
     decision = settle([(4, 16), (16, 16)], wants(0, score=0.6), wants(1, score=0.2))
     assert decision.placements == (Placement(7, 1, R([2, 1])),)
     assert [p.cluster for p in decision.lost] == [0]
+
+
+def test_a_contest_tells_prior_and_posterior() -> None:
+    free = make_state((4, 16), (16, 16)).snapshot().free
+    found = contest([wants(1, score=0.2), wants(0, score=0.6)], free, MINIMUM[7])
+    assert [p.cluster for p in found.rivals] == [0, 1]
+    assert found.copies == (2, 8)
+    assert found.prior == pytest.approx([0.2, 0.8])
+    assert found.posterior == pytest.approx([1.2 / 2.8, 1.6 / 2.8])
+    assert found.winner.cluster == 1
 
 
 def test_a_much_higher_score_outweighs_room() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tapfinger.core.contract import Decision, Placement, Proposal
 from tapfinger.core.model import Resources
@@ -17,6 +18,38 @@ def posterior(scores: Sequence[float], copies: Sequence[int]) -> list[float]:
     if total <= 0.0:
         return [1.0 / len(weights)] * len(weights)
     return [weight / total for weight in weights]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Clusters that want the same task."""
+
+    #: By cluster.
+    rivals: tuple[Proposal, ...]
+    #: How many copies of the task's minimum fit in each one's free resources.
+    copies: tuple[int, ...]
+
+    @property
+    def winner(self) -> Proposal:
+        """The rival with the largest posterior; a tie goes to the lowest cluster index."""
+        # The denominator of Bayes' rule is the same for all rivals: weights are compared, not rounded quotients.
+        return max(zip(self.rivals, self.copies, strict=True), key=lambda rival: rival[0].score * rival[1])[0]
+
+    @property
+    def prior(self) -> list[float]:
+        """Pr(n) of each rival: what its posterior would be if all wanted the task alike."""
+        return posterior([1.0] * len(self.rivals), self.copies)
+
+    @property
+    def posterior(self) -> list[float]:
+        """Pr(n|j) of each rival."""
+        return posterior([rival.score for rival in self.rivals], self.copies)
+
+
+def contest(rivals: Iterable[Proposal], free: Sequence[Resources], minimum: Resources) -> Contest:
+    """The contest of these rivals for one task with this minimum."""
+    ordered = tuple(sorted(rivals, key=lambda p: p.cluster))
+    return Contest(ordered, tuple(free[p.cluster].copies_of(minimum) for p in ordered))
 
 
 def resolve(proposals: Iterable[Proposal], free: Sequence[Resources], minimum: Mapping[int, Resources]) -> Decision:
@@ -36,11 +69,9 @@ def resolve(proposals: Iterable[Proposal], free: Sequence[Resources], minimum: M
     winners: list[Proposal] = []
     lost: list[Proposal] = []
     for task, rivals in wanted.items():
-        # The denominator of Bayes' rule is the same for all rivals: weights are compared, not rounded quotients.
         best = rivals[0]
         if len(rivals) > 1:
-            rivals.sort(key=lambda p: p.cluster)
-            best = max(rivals, key=lambda p: p.score * free[p.cluster].copies_of(minimum[task]))
+            best = contest(rivals, free, minimum[task]).winner
             lost += [p for p in rivals if p is not best]
         winners.append(best)
     winners.sort(key=lambda p: p.cluster)
