@@ -12,14 +12,14 @@ def largest_allocation(task_type: TaskType, free: Resources) -> Resources | None
     return task_type.maximum.at_most(free) if task_type.minimum.fits(free) else None
 
 
+def may_start(cluster: ClusterView) -> bool:
+    """Whether the cluster may start a task now, whatever its size."""
+    return cluster.up and (cluster.starts_left is None or cluster.starts_left > 0)
+
+
 def can_start(task: TaskView, cluster: ClusterView) -> bool:
     """Whether the task may start on the cluster now, at its minimum at least."""
-    return (
-        cluster.up
-        and (cluster.starts_left is None or cluster.starts_left > 0)
-        and cluster.index in task.eligible
-        and task.type.minimum.fits(cluster.free)
-    )
+    return may_start(cluster) and cluster.index in task.eligible and task.type.minimum.fits(cluster.free)
 
 
 def check_amounts(task_id: int, task_type: TaskType, allocation: Resources) -> None:
