@@ -40,13 +40,25 @@ def simulate(
     json_path: Annotated[
         Path | None, typer.Option("--json", metavar="PATH", help="Write the measurements to this file.")
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say why: the first decision with a conflict, or those of --at."),
+    ] = False,
+    at: Annotated[
+        list[int] | None, typer.Option(min=0, metavar="SLOT", help="Slot whose decisions are explained; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the explanations there: JSON, and pictures of the attention."),
+    ] = None,
 ) -> None:
     """Run one scheduler on one workload and say how it went."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
+    from tapfinger.commands.explaining import Watched, report
     from tapfinger.config import load_scenario
     from tapfinger.errors import ConfigError
+    from tapfinger.evaluation import failure
     from tapfinger.evaluation.cells import run_once
-    from tapfinger.evaluation.failure import explain
     from tapfinger.evaluation.output import check_target, write_json
     from tapfinger.evaluation.runner import CellFailed
     from tapfinger.evaluation.specs import parse_spec
@@ -60,10 +72,13 @@ def simulate(
     if shown not in names:
         raise ConfigError(f"--resource {shown!r}: resources are {', '.join(names)}")
     window = _window(slots, gantt)
-    for path in (events, json_path, gantt):
+    if not explain and (at or out):
+        raise ConfigError("--at and --out are about explanations; ask for them with --explain")
+    for path in (events, json_path, gantt, out / "explain.json" if out else None):
         if path is not None:
             check_target(path)
-    spec.create()  # faults of its options are found before anything is started
+    made = spec.create()  # faults of its options are found before anything is started
+    watched = Watched(made, spec.text, at or ()) if explain else None
     sinks = []
     if gantt is not None:
         from tapfinger.evaluation.gantt import Gantt
@@ -71,9 +86,9 @@ def simulate(
         chart = Gantt(world.clusters, world.task_types, names.index(shown))
         sinks.append(chart)
     try:
-        record = run_once(world, spec, seed, events, *sinks)
+        record = run_once(world, spec, seed, events, *sinks, scheduler=watched or made)
     except Exception as error:  # the user's own scheduler may raise anything
-        raise CellFailed(f"scheduler {spec.text!r}, seed {seed}: {explain(error)}") from error
+        raise CellFailed(f"scheduler {spec.text!r}, seed {seed}: {failure.explain(error)}") from error
     found = measures(record)
     _show(record, found)
     if json_path is not None:
@@ -88,6 +103,8 @@ def simulate(
     for path in (events, json_path, gantt):
         if path is not None:
             typer.echo(f"Wrote {path}")
+    if watched is not None:
+        report(watched, world, record, out)
 
 
 def _window(slots: str | None, gantt: Path | None) -> range | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tapfinger.config import Scenario, parse_scenario
+from tapfinger.core.contract import Scheduler
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import EventLog, LogHeader, RunRecord
@@ -40,7 +41,7 @@ _NO_PART_IN_RESULTS = (
     "commands/",
     "cli.py",
     "__main__.py",
-    *(f"evaluation/{name}.py" for name in ("failure", "gantt", "output", "plots", "report", "stats")),
+    *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
 )
 
 #: Folders of more files than this hold data, not source, and are no part of a key.
@@ -250,11 +251,21 @@ def run_cell(cell: Cell, store: CellStore, with_events: bool) -> None:
         shutil.rmtree(made_in, ignore_errors=True)
 
 
-def run_once(world: World, spec: SchedulerSpec, seed: int, events: Path | None = None, *sinks: Any) -> RunRecord:
-    """Play one run to its end and measure it; with ``events``, write its event log there."""
+def run_once(
+    world: World,
+    spec: SchedulerSpec,
+    seed: int,
+    events: Path | None = None,
+    *sinks: Any,
+    scheduler: Scheduler | None = None,
+) -> RunRecord:
+    """Play one run to its end and measure it; with ``events``, write its event log there.
+
+    ``scheduler``: made of the spec already, perhaps watched; without it, a new one.
+    """
     name, resources = world.scenario.name, world.resources.names
     collector = MetricsCollector(resources, world.clusters, world.task_types)
-    scheduler = spec.create()
+    scheduler = scheduler or spec.create()
     with contextlib.ExitStack() as stack:
         logs = []
         if events is not None:

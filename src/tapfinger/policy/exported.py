@@ -151,7 +151,7 @@ def best_actions(
     ``rng`` draws the task instead (for a network whose task is random by design); amounts are the best ones.
     """
     places = inputs.startable.shape[2]
-    probabilities = _softmax(scores.task_logits)
+    probabilities = softmax(scores.task_logits)
     place = _draw(probabilities, rng) if rng is not None else scores.task_logits.argmax(axis=2)
     score = np.take_along_axis(probabilities, place[..., None], axis=2)[..., 0]
     # A network that has gone wrong must not choose what is not there, nor with a score that is no number.
@@ -174,11 +174,12 @@ def best_actions(
     return Acts(np.where(placed, place, places), amounts * placed[..., None], score)
 
 
-def _softmax(logits: Any) -> npt.NDArray[np.float64]:
+def softmax(logits: Any) -> npt.NDArray[np.float64]:
+    """Probabilities along the last axis."""
     wide = np.asarray(logits, dtype=np.float64)
     with np.errstate(invalid="ignore"):  # infinite scores end as NaN, which best_actions takes for void
-        weights = np.exp(wide - wide.max(axis=2, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=2, keepdims=True))
+        weights = np.exp(wide - wide.max(axis=-1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def _draw(probabilities: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -1,0 +1,224 @@
+"""What ``tapfinger simulate --explain`` watches, prints and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tapfinger.core.contract import Decision, Proposal, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tapfinger.policy.explain import AgentView, Explanation
+    from tapfinger.records import RunRecord
+    from tapfinger.workloads.world import World
+
+#: So many clusters are printed at most; the file has all of them.
+MAX_CLUSTERS = 12
+
+
+@runtime_checkable
+class Explains(Scheduler, Protocol):
+    """A scheduler that can say why it decided."""
+
+    def explain(self) -> Explanation:
+        """Why the last decision was taken."""
+        ...
+
+
+class Watched:
+    """A scheduler that explains some of its decisions as it goes."""
+
+    def __init__(self, scheduler: Scheduler, spec: str, slots: Collection[int]) -> None:
+        """``slots``: whose turns to explain; of all if empty, the first conflict, or else the longest queue."""
+        if not isinstance(scheduler, Explains):
+            raise ConfigError(
+                f"scheduler {spec!r} cannot explain itself: --explain needs one that can, such as "
+                "tapfinger@model=FILE.onnx"
+            )
+        self._scheduler = scheduler
+        self.slots = frozenset(slots)
+        self.one_shot = scheduler.one_shot
+        self.explanations: list[Explanation] = []
+        self._interest = (False, 0)
+
+    def reset(self, context: SchedulerContext) -> None:
+        """As the scheduler."""
+        self._scheduler.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """As the scheduler."""
+        decision = self._scheduler.decide(snapshot)
+        if snapshot.slot in self.slots and snapshot.queue:
+            self.explanations.append(self._scheduler.explain())
+        elif not self.slots and not decision.void:
+            # Without a conflict there may be one later; with one, nothing is more interesting.
+            interest = (True, 0) if decision.lost else (False, len(snapshot.queue))
+            if interest > self._interest:
+                self._interest = interest
+                self.explanations = [self._scheduler.explain()]
+        return decision
+
+
+def report(watched: Watched, world: World, record: RunRecord, out: Path | None) -> None:
+    """Print what was explained; with ``out``, also write it there."""
+    if not watched.explanations:
+        asked = ", ".join(map(str, sorted(watched.slots)))
+        where = f"no task was waiting in slot {asked}" if asked else "nothing was started"
+        raise ConfigError(f"--explain: {where}; the run has {record.slots} slots, choose others with --at SLOT")
+    console = Console(highlight=False)
+    for explanation in watched.explanations:
+        show(explanation, world.resources, console)
+    if out is not None:
+        about = {"scenario": record.scenario, "scheduler": record.scheduler, "seed": record.seed}
+        written, note = write(watched.explanations, world.resources, about, out)
+        for path in written:
+            console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+        if note:
+            console.print(note)
+
+
+def show(explanation: Explanation, resources: ResourceTypes, console: Console) -> None:
+    """Print one decision: a table per cluster with something to start, conflicts, and what guards did."""
+    words = _Words(explanation, resources)
+    console.print(f"[bold]Slot {explanation.slot}, turn {explanation.turn}[/]: {escape(words.outcome())}")
+    busy = [a for a in explanation.agents if any(o.startable for o in a.options)]
+    # Those that wanted something first, if not all can be shown; in their own order then.
+    wanted = sorted(busy, key=lambda a: (a.wants is None, a.cluster))[:MAX_CLUSTERS]
+    for agent in sorted(wanted, key=lambda a: a.cluster):
+        console.print(words.table(agent))
+    if len(busy) > len(wanted):
+        console.print(f"{len(busy) - len(wanted)} clusters more could start something; --out DIR writes them all.")
+    idle = [a.name for a in explanation.agents if a not in busy]
+    if idle:
+        console.print(escape(f"Nothing to start on {', '.join(idle)}."))
+    for table in words.contests():
+        console.print(table)
+    for line in words.guards():
+        console.print(escape(line))
+
+
+class _Words:
+    """One explanation in words and tables."""
+
+    def __init__(self, explanation: Explanation, resources: ResourceTypes) -> None:
+        self._it, self._resources = explanation, resources
+        self._names = [agent.name for agent in explanation.agents]
+        self._placed = {(p.task, p.cluster) for p in explanation.decision.placements}
+
+    def outcome(self) -> str:
+        placements = self._it.decision.placements
+        if not placements:
+            return "nothing is started"
+        return "; ".join(
+            f"task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}" for p in placements
+        )
+
+    def table(self, agent: AgentView) -> Table:
+        table = Table(
+            title=escape(f"{agent.name}, {self._amounts(agent.free)} free: {self._fate(agent.wants)}"),
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            title_style="bold",
+        )
+        table.add_column("")
+        table.add_column("task")
+        table.add_column("type")
+        table.add_column("waited", justify="right")
+        table.add_column("probability", justify="right")
+        table.add_column("allocations, given the task")
+        for option in agent.options:
+            chosen = agent.wants is not None and agent.wants.task == option.task
+            odds = _percent(option.probability) if option.startable else "cannot start"
+            shown = option.allocations if chosen else option.allocations[:1]
+            shares = [f"{self._amounts(s.allocation)}  {_percent(s.probability)}" for s in shown]
+            if chosen and agent.wants and agent.wants.allocation not in [s.allocation for s in shown]:
+                # Amounts are chosen one after the other, so the choice need not be the likeliest combination.
+                shares.append(f"chosen: {self._amounts(agent.wants.allocation)}  {_percent(agent.amounts_probability)}")
+            style = "bold" if chosen else None if option.startable else "dim"
+            cells = [str(option.task), option.type, str(option.waited), odds, "\n".join(shares)]
+            table.add_row(">" if chosen else "", *map(escape, cells), style=style)
+        void = agent.wants is None
+        table.add_row(">" if void else "", "void", "", "", _percent(agent.void), "", style="bold" if void else None)
+        return table
+
+    def contests(self) -> Iterator[Table]:
+        for contest in self._it.contests:
+            winner = contest.winner
+            table = Table(
+                title=escape(f"Conflict over task {winner.task}: {self._names[winner.cluster]} wins"),
+                box=box.SIMPLE_HEAD,
+                title_justify="left",
+                title_style="bold",
+            )
+            table.add_column("")
+            table.add_column("cluster")
+            for head in ("Pr(task | cluster)", "minimum fits", "prior", "posterior"):
+                table.add_column(head, justify="right")
+            for p, copies, prior, posterior in zip(
+                contest.rivals, contest.copies, contest.prior, contest.posterior, strict=True
+            ):
+                won = p is winner
+                numbers = [_percent(p.score), f"{copies} x", _percent(prior), _percent(posterior)]
+                table.add_row(
+                    ">" if won else "", escape(self._names[p.cluster]), *numbers, style="bold" if won else None
+                )
+            yield table
+
+    def guards(self) -> Iterator[str]:
+        for p in self._it.forced:
+            yield (
+                f"Guard: task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}, "
+                "whatever the network says."
+            )
+        for p in self._it.held_back:
+            yield f"Guard: {self._names[p.cluster]} was not given task {p.task}, which the network wanted."
+
+    def _fate(self, wants: Proposal | None) -> str:
+        if wants is None:
+            return "waits"
+        if (wants.task, wants.cluster) in self._placed:
+            return f"starts task {wants.task}"
+        return f"wants task {wants.task}, does not get it"
+
+    def _amounts(self, allocation: Resources) -> str:
+        """The accelerator first, as it is decided: ``gpu 8 cpu 2``."""
+        first = self._resources.names[self._resources.accelerator]
+        natural = self._resources.natural(allocation)
+        order = [first, *(name for name in natural if name != first)]
+        return " ".join(f"{name} {natural[name]:g}" for name in order)
+
+
+def _percent(share: float) -> str:
+    """What is possible never looks impossible, nor certain what is not."""
+    percent = 100.0 * share
+    if 0.0 < percent < 0.1:
+        return "< 0.1 %"
+    return "> 99.9 %" if 99.9 < percent < 100.0 - 1e-9 else f"{percent:.1f} %"
+
+
+def write(
+    explanations: Sequence[Explanation], resources: ResourceTypes, about: dict[str, Any], folder: Path
+) -> tuple[list[Path], str]:
+    """Write explain.json and a picture per decision; returns the files, and why there is no picture if so."""
+    from tapfinger.evaluation.attention import draw
+    from tapfinger.evaluation.output import write_json
+    from tapfinger.evaluation.plots import save
+    from tapfinger.policy.explain import plain
+
+    written = [folder / "explain.json"]
+    write_json(written[0], {**about, "decisions": [plain(e, resources) for e in explanations]})
+    for explanation in explanations:
+        if explanation.attention is None:
+            return written, "No picture: the network has no graph, or was exported by an older version."
+        path = folder / f"attention-{explanation.slot}-{explanation.turn}.png"
+        save(draw(explanation, explanation.attention, f"{about['scenario']}, seed {about['seed']}"), path)
+        written.append(path)
+    return written, ""

@@ -1,0 +1,239 @@
+"""Why a decision was taken: what each cluster's agent thought of its pending tasks, and how conflicts ended.
+
+Reads the same network, inputs and masks as the scheduler that decided, so its numbers are those of the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.conflict import Contest, contest
+from tapfinger.core.contract import Decision, Placement, Proposal, Snapshot, TaskView
+from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.policy.amounts import AmountChain, Share
+from tapfinger.policy.exported import ExportedNetwork, Scores, best_actions, softmax
+from tapfinger.policy.inputs import Inputs, Ints
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A pending task as one cluster's agent sees it."""
+
+    task: int
+    type: str
+    #: Slots since its arrival.
+    waited: int
+    #: Whether it could start here now; the probability is exactly zero if not.
+    startable: bool
+    #: Pr(j|n).
+    probability: float
+    #: The most likely allocations, best first; none if it cannot start.
+    allocations: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One cluster's agent: its options, and what it wanted."""
+
+    cluster: int
+    name: str
+    free: Resources
+    #: Pending tasks, oldest first.
+    options: tuple[Option, ...]
+    #: Probability of starting nothing; with those of the options it makes one.
+    void: float
+    #: What the network proposes for this cluster; None when void.
+    wants: Proposal | None
+    #: Probability of the proposed amounts, given the task; 1 when void.
+    amounts_probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """Who looks at whom in the network's graph; zero between a cluster and a task that is not in its pending set."""
+
+    #: Ids of the tasks, in the order of the last axis.
+    tasks: tuple[int, ...]
+    #: (layers, heads, N, tasks): each cluster's attention sums to one over its tasks.
+    of_clusters: Numbers
+    #: (layers, heads, N, tasks): each task's attention sums to one over its clusters.
+    of_tasks: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """One turn's decision, explained."""
+
+    slot: int
+    turn: int
+    agents: tuple[AgentView, ...]
+    #: Tasks that several clusters wanted.
+    contests: tuple[Contest, ...]
+    #: What was decided.
+    decision: Decision
+    #: Placements that are not the network's but a guard's.
+    forced: tuple[Placement, ...]
+    #: Proposals of the network that a guard held back.
+    held_back: tuple[Proposal, ...]
+    #: None if the network has no graph, or was exported by a version that did not tell.
+    attention: AttentionView | None
+
+
+def explain(
+    network: ExportedNetwork, inputs: Inputs, task: Ints, snapshot: Snapshot, decision: Decision, top: int = 3
+) -> Explanation:
+    """Explain what was decided on a snapshot.
+
+    ``inputs``: a batch of one, made of the snapshot; ``task`` (N, K): id in each place, -1 for none; ``top``: how
+    many allocations of each task to tell. Nothing is drawn and nothing is changed.
+    """
+    task = task[:, : inputs.startable.shape[2]]
+    queue = {view.id: view for view in snapshot.queue}
+    scores = network.run(inputs)
+    wants = _wants(network, scores, inputs, task, decision)
+    agents = tuple(_agents(network, scores, inputs, task, snapshot, wants, top))
+    proposals = [agent.wants for agent in agents if agent.wants is not None]
+    lost = {(p.task, p.cluster) for p in decision.lost}
+    rivals = [[p for p in proposals if p.task == j] for j in sorted({j for j, _ in lost})]
+    placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
+    proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
+    return Explanation(
+        slot=snapshot.slot,
+        turn=snapshot.turn,
+        agents=agents,
+        contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
+        decision=decision,
+        forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
+        held_back=tuple(
+            p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
+        ),
+        attention=_attention(network, inputs, task) if network.layers else None,
+    )
+
+
+def _wants(
+    network: ExportedNetwork, scores: Scores, inputs: Inputs, task: Ints, decision: Decision
+) -> dict[int, tuple[int, Resources]]:
+    """cluster -> place and amounts of the network's proposal; clusters that are void are left out."""
+    if network.card.network == "no-pointer":
+        # Its tasks were drawn: what came of it is in the decision.
+        drawn = {p.cluster: p.task for p in (*decision.placements, *decision.lost)}
+        logits = np.full_like(scores.task_logits, -np.inf)
+        for n, row in enumerate(task.tolist()):
+            logits[0, n, row.index(drawn[n]) if drawn.get(n) in row else len(row)] = 0.0
+        scores = scores._replace(task_logits=logits)
+    acts = best_actions(scores, inputs, network.card.size("accelerator"))
+    chosen = zip(acts.place[0].tolist(), acts.amounts[0].tolist(), strict=True)
+    return {n: (place, Resources(amounts)) for n, (place, amounts) in enumerate(chosen) if place < task.shape[1]}
+
+
+def _agents(
+    network: ExportedNetwork,
+    scores: Scores,
+    inputs: Inputs,
+    task: Ints,
+    snapshot: Snapshot,
+    wants: Mapping[int, tuple[int, Resources]],
+    top: int,
+) -> Sequence[AgentView]:
+    queue = {view.id: view for view in snapshot.queue}
+    accelerator = network.card.size("accelerator")
+    probability = softmax(scores.task_logits)[0].tolist()  # (N, K + 1)
+    agents = []
+    for n, cluster in enumerate(snapshot.clusters):
+        options = []
+        proposal, odds = None, 1.0
+        for k, ident in enumerate(ident for ident in task[n].tolist() if ident >= 0):
+            startable = bool(inputs.startable[0, n, k])
+            chain = AmountChain(scores, inputs, n, k, accelerator)
+            shares = tuple(chain.top(top)) if startable else ()
+            if n in wants and wants[n][0] == k:
+                proposal = Proposal(n, ident, wants[n][1], probability[n][k])
+                odds = chain.probability(proposal.allocation)
+            options.append(_option(queue[ident], snapshot.slot, startable, probability[n][k], shares))
+        agents.append(AgentView(n, cluster.name, cluster.free, tuple(options), probability[n][-1], proposal, odds))
+    return agents
+
+
+def _option(view: TaskView, slot: int, startable: bool, probability: float, shares: tuple[Share, ...]) -> Option:
+    return Option(view.id, view.type.name, slot - view.arrival, startable, probability, shares)
+
+
+def _attention(network: ExportedNetwork, inputs: Inputs, task: Ints) -> AttentionView:
+    """Without padding: only tasks that are there, and nothing for a cluster that has none."""
+    n, k = np.nonzero(task >= 0)
+    node = inputs.node[0, n, k]
+    ids = dict(zip(node.tolist(), task[n, k].tolist(), strict=True))
+    joined = np.zeros((task.shape[0], len(ids)), dtype=np.bool_)
+    joined[n, node] = True
+    weights = network.attention(inputs)[:, :, 0].astype(np.float64)[..., : len(ids)] * joined
+    return AttentionView(tuple(ids[i] for i in range(len(ids))), weights[:, 0], weights[:, 1])
+
+
+def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
+    """For JSON: amounts as natural quantities by name, attention as the mean over heads of each layer."""
+    names = [agent.name for agent in explanation.agents]
+
+    def proposal(p: Proposal | Placement) -> dict[str, Any]:
+        return {"task": p.task, "cluster": names[p.cluster], "allocation": resources.natural(p.allocation)}
+
+    attention = explanation.attention
+    return {
+        "slot": explanation.slot,
+        "turn": explanation.turn,
+        "placements": [proposal(p) for p in explanation.decision.placements],
+        "forced_by_guard": [proposal(p) for p in explanation.forced],
+        "held_back_by_guard": [proposal(p) for p in explanation.held_back],
+        "clusters": [
+            {
+                "name": agent.name,
+                "free": resources.natural(agent.free),
+                "wants": proposal(agent.wants) | {"amounts_probability": agent.amounts_probability}
+                if agent.wants
+                else None,
+                "void": agent.void,
+                "tasks": [
+                    {
+                        "task": option.task,
+                        "type": option.type,
+                        "waited": option.waited,
+                        "startable": option.startable,
+                        "probability": option.probability,
+                        "allocations": [
+                            {"allocation": resources.natural(s.allocation), "probability": s.probability}
+                            for s in option.allocations
+                        ],
+                    }
+                    for option in agent.options
+                ],
+            }
+            for agent in explanation.agents
+        ],
+        "conflicts": [
+            {
+                "task": found.winner.task,
+                "winner": names[found.winner.cluster],
+                "rivals": [
+                    {"cluster": names[p.cluster], "score": p.score, "copies": c, "prior": before, "posterior": after}
+                    for p, c, before, after in zip(
+                        found.rivals, found.copies, found.prior, found.posterior, strict=True
+                    )
+                ],
+            }
+            for found in explanation.contests
+        ],
+        "attention": None
+        if attention is None
+        else {
+            "tasks": list(attention.tasks),
+            "of_clusters": attention.of_clusters.mean(axis=1).tolist(),
+            "of_tasks": attention.of_tasks.mean(axis=1).tolist(),
+        },
+    }
