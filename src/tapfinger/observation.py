@@ -126,7 +126,7 @@ class Observer:
         ]
         largest = np.array(tops, dtype=np.int64)
         # A minimum asks for something, so only what cannot start has a largest allocation of nothing.
-        return largest.any(axis=2), largest
+        return np.asarray(largest.any(axis=2)), largest
 
     def _running(self, snapshot: Snapshot, obs: GraphObs) -> None:
         tasks: list[TaskView] = []

@@ -19,8 +19,8 @@ EAGER, IDLE = -100.0, 1000.0
 
 
 def small_network(scenario="multi-3", network="full", void=EAGER, seed=0, **changes):
-    """Network, config and card."""
-    chosen = load_scenario(scenario)
+    """Network, config and card; ``scenario`` is a name or a Scenario."""
+    chosen = load_scenario(scenario) if isinstance(scenario, str) else scenario
     world = build_world(chosen)
     snapshot = EdgeState(world.clusters, world.mode).snapshot()
     obs = Observer(world.clusters, world.task_types).observe(snapshot)

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers import R, arrive, log_of, make_state, make_task, play, running
+from helpers import arrive, log_of, make_state, make_task, play
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import Mode
@@ -19,6 +20,7 @@ from tapfinger.policy import exported
 from tapfinger.policy.inputs import SCHEMA
 from tapfinger.registry import create
 from tapfinger.schedulers import tapfinger as module
+from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.testing import check_scheduler
 from tapfinger.workloads.world import build_world
@@ -102,24 +104,71 @@ def test_a_network_that_never_starts_anything_is_no_deadlock(model):
     assert scheduler.forced == len(started) == 12
     for task, event in started.items():
         assert event.slot - arrived[task].arrival >= 2
-        assert event.allocation == arrived[task].type.minimum  # worth having in this scenario
     scheduler.reset(world.context(0))
     assert scheduler.forced == 0
 
 
-def test_the_guard_takes_the_oldest_where_most_is_free(model):
+def test_the_network_decides_beside_the_guard(model):
+    """In single-task mode a slot has one turn: what the guard leaves must not be lost."""
     world = build_world(load_scenario("multi-3"))
     _, sensitive = world.task_types
-    scheduler = TapFinger(model("idle"), max_wait=0.0)
+    scheduler = TapFinger(model("eager"), max_wait=4.0)
     scheduler.reset(world.context(0))
-    state = make_state((8, 8), (16, 16), (2, 1), mode=Mode.SINGLE)
-    running(state, make_task(9, sensitive, eligible=(2,)), 2, 2, 1)  # full
-    play(state, *arrive(*[make_task(i, sensitive, eligible=e) for i, e in enumerate([(2,), (0, 1), (0,)])]))
-    (placement,) = scheduler.decide(state.snapshot()).placements
-    assert (placement.task, placement.cluster, placement.allocation) == (1, 1, R((2, 1)))
-    patient = TapFinger(model("idle"), max_wait=1.0)
-    patient.reset(world.context(0))
-    assert patient.decide(state.snapshot()).void
+    state = make_state((16, 16), (16, 16), (16, 16), mode=Mode.SINGLE)
+    for _ in range(20):
+        state.end_slot({})
+    old, new = make_task(0, sensitive, arrival=0), make_task(1, sensitive, arrival=20, eligible=(0, 1))
+    play(state, *arrive(old, new))
+    decision = scheduler.decide(state.snapshot())
+    assert [(p.task, p.cluster) for p in decision.placements] == [(0, 0), (1, 1)]
+    assert scheduler.forced == 1
+    play(state, decision)
+
+
+@pytest.mark.parametrize("scenario", ["multi-3", "synthetic-3"])
+def test_beyond_its_time_greedy_decides(model, scenario, caplog):
+    world = build_world(load_scenario(scenario, ["tasks=60"]))
+    scheduler = TapFinger(model("eager"), max_wait=1e6, budget_ms=1.0)
+    ticks = iter(range(10**9))
+    scheduler._budget.clock = lambda: float(next(ticks))  # every pass takes a second
+    log_of(world, scheduler, seed=2)
+    # It rests for 1, 2, 4, 8 slots after the first passes, and all those slots are Greedy's.
+    assert 3 <= scheduler.late <= 5
+    assert scheduler.fallbacks >= 15
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "greedy decides" in caplog.text
+
+
+class Broken:
+    """A network that does not work."""
+
+    def __init__(self, real, how):
+        self.card, self._real, self._how = real.card, real, how
+
+    def run(self, inputs):
+        if self._how == "raises":
+            raise RuntimeError("no such kernel")
+        scores = self._real.run(inputs)
+        return scores._replace(**{self._how: np.full_like(getattr(scores, self._how), np.nan)})
+
+
+@pytest.mark.parametrize("how", ["raises", "task_logits", "amount_logits"])
+def test_a_broken_network_leaves_everything_to_greedy(model, how, monkeypatch, caplog):
+    monkeypatch.setattr(module, "load_model", lambda name: Broken(exported.load_model(name), how))
+    scheduler = TapFinger(model("eager"), max_wait=1e6)
+    for scenario in ("multi-3", "synthetic-3"):
+        world = build_world(load_scenario(scenario, ["tasks=60"]))
+        assert log_of(world, scheduler, seed=2)[0] == log_of(world, Greedy(), seed=2)[0]
+        assert scheduler.fallbacks == scheduler.failed > 10
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * 2  # once per run
+    assert ("no such kernel" in caplog.text) == (how == "raises")
+
+
+def test_without_a_budget_the_clock_is_never_asked(model):
+    scheduler = TapFinger(model("eager"))
+    scheduler._budget.clock = lambda: pytest.fail("asked")
+    log_of(build_world(load_scenario("multi-3", ["tasks=20"])), scheduler)
+    assert (scheduler.late, scheduler.fallbacks, scheduler.failed) == (0, 0, 0)
 
 
 def test_what_does_not_fit_is_refused(model):
@@ -138,7 +187,7 @@ def test_what_does_not_fit_is_refused(model):
         TapFinger(model("eager")).reset(type(context)(**{**context.__dict__, "resources": renamed}))
 
 
-@pytest.mark.parametrize(("option", "value"), [("max_wait", -1), ("max_wait", "x"), ("model", 3)])
+@pytest.mark.parametrize(("option", "value"), [("max_wait", -1), ("max_wait", "x"), ("budget_ms", -1), ("model", 3)])
 def test_bad_options(option, value):
     with pytest.raises(ConfigError, match=f"tapfinger'?: (option )?{option} = "):
         create("scheduler", "tapfinger", {option: value})

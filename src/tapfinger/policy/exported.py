@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -50,7 +51,7 @@ class ExportedNetwork:
     def __init__(self, data: bytes, source: str) -> None:
         """``source``: where the bytes are from, for messages."""
         _check_graph(data, source)
-        self._session = _session(data, source)
+        self._session, self._only_these = _session(data, source)
         metadata = self._session.get_modelmeta().custom_metadata_map
         if CARD_KEY not in metadata:
             raise CheckpointMismatch(f"{source}: has no field {CARD_KEY!r}; export it anew")
@@ -63,12 +64,16 @@ class ExportedNetwork:
 
     def run(self, inputs: Inputs) -> Scores:
         """Scores of a batch of any size the network takes."""
-        return Scores(*self._session.run(_ACTING, {name: getattr(inputs, name) for name in self._takes}))
+        return Scores(*self._run(_ACTING, inputs))
 
     def attention(self, inputs: Inputs) -> npt.NDArray[np.float32]:
         """(layers, 2, B, heads, N, M): the fields of policy.han.Attention, layer by layer. For explanations."""
-        found = self._session.run(attention_names(self.layers), {name: getattr(inputs, name) for name in self._takes})
+        found = self._run(attention_names(self.layers), inputs)
         return np.array(found).reshape(self.layers, 2, *found[0].shape)
+
+    def _run(self, outputs: Sequence[str], inputs: Inputs) -> list[Any]:
+        feeds = {name: getattr(inputs, name) for name in self._takes}
+        return list(self._session.run(outputs, feeds, self._only_these))
 
 
 def attention_names(layers: int) -> list[str]:
@@ -76,7 +81,8 @@ def attention_names(layers: int) -> list[str]:
     return [f"attention_{whose}_{layer}" for layer in range(layers) for whose in ("of_clusters", "of_tasks")]
 
 
-def _session(data: bytes, source: str) -> Any:
+def _session(data: bytes, source: str) -> tuple[Any, Any]:
+    """The graph, and how to run only the part of it that the wanted outputs need."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ModuleNotFoundError:
@@ -87,11 +93,13 @@ def _session(data: bytes, source: str) -> Any:
     options = onnxruntime.SessionOptions()
     # One thread: the graph is small, and runs are made side by side.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    # Sizes change from turn to turn, so planned memory would only pile up.
-    options.enable_mem_pattern = options.enable_cpu_mem_arena = False
+    # Sizes change from turn to turn, so plans of memory, one for each, would only pile up.
+    options.enable_mem_pattern = False
     options.log_severity_level = 4
+    running = onnxruntime.RunOptions()
+    running.only_execute_path_to_fetches = True
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]), running
     except Exception as error:  # onnxruntime's errors have no common base
         reason = str(error).splitlines()[0]
         raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it anew") from None
@@ -149,6 +157,7 @@ def best_actions(
     """The most likely action of every cluster: ``policy.distributions.draw`` in numpy.
 
     ``rng`` draws the task instead (for a network whose task is random by design); amounts are the best ones.
+    A cluster for which the network gives no numbers is void, and its score is NaN.
     """
     places = inputs.startable.shape[2]
     probabilities = softmax(scores.task_logits)
@@ -168,9 +177,12 @@ def best_actions(
         given = logits[:, :, r] + (queries[:, :, r] @ earlier[..., None])[..., 0]
         legal = (column >= low[:, :, r, None]) & (column <= high[:, :, r, None])
         chosen = np.where(legal, given, -np.inf).argmax(axis=2)
+        picked = np.take_along_axis(given, chosen[..., None], axis=2)[..., 0]
+        score = np.where(placed & np.isnan(picked), np.nan, score)
         # A head with too few columns for this range has no legal one; the nearest legal amount then.
         amounts[:, :, r] = np.clip(chosen, low[:, :, r], high[:, :, r])
         earlier = earlier + np.take_along_axis(keys[:, :, r], chosen[..., None, None], axis=2)[:, :, 0]
+    placed &= np.isfinite(score)
     return Acts(np.where(placed, place, places), amounts * placed[..., None], score)
 
 

@@ -124,3 +124,27 @@ class InputMaker:
 def batch_of_one(obs: Any) -> Any:
     """A single GraphObs with a leading batch axis."""
     return type(obs)(**{name: getattr(obs, name)[None] for name in obs.__dataclass_fields__})
+
+
+def trim(inputs: Inputs) -> Inputs:
+    """Only as many nodes, places and running rows as the fullest state has: padding costs as much as tasks do."""
+    nodes = _used(inputs.pending_mask.any(axis=0))
+    places = _used(inputs.place_mask.any(axis=(0, 1)))
+    running = _used(inputs.running_mask.any(axis=(0, 1)))
+    return inputs._replace(
+        pending=inputs.pending[:, :nodes],
+        pending_mask=inputs.pending_mask[:, :nodes],
+        running=inputs.running[:, :, :running],
+        running_mask=inputs.running_mask[:, :, :running],
+        node=inputs.node[:, :, :places],
+        place_mask=inputs.place_mask[:, :, :places],
+        pair=inputs.pair[:, :, :places],
+        startable=inputs.startable[:, :, :places],
+        minimum=inputs.minimum[:, :, :places],
+        largest=inputs.largest[:, :, :places],
+    )
+
+
+def _used(column: Bools) -> int:
+    """Up to and with the last that is true; at least one, since some operations cannot do without."""
+    return max(1, int(np.flatnonzero(column)[-1]) + 1 if column.any() else 1)

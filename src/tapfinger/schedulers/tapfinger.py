@@ -1,46 +1,60 @@
 """TapFinger: one agent per cluster, all run by one exported network; who gets a contested task is Bayes' rule.
 
-Needs no torch: the network is an ONNX file. Speed profiles are used only by the guard against deadlock.
+Needs no torch: the network is an ONNX file. Speed profiles are used only by the guard rails.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 
 import numpy as np
 
 from tapfinger.core.conflict import resolve
-from tapfinger.core.contract import VOID, ClusterView, Decision, Placement, Proposal, SchedulerContext, Snapshot
-from tapfinger.core.feasibility import can_start
+from tapfinger.core.contract import VOID, Decision, Proposal, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import CheckpointMismatch, ConfigError
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.policy.card import Card
+from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
-from tapfinger.policy.inputs import InputMaker, batch_of_one
-from tapfinger.profiles.options import Options
+from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one, trim
+from tapfinger.schedulers.greedy import Greedy
+from tapfinger.schedulers.guards import Ageing, TimeBudget
+
+_log = logging.getLogger(__name__)
 
 
 class TapFinger:
-    """The learned scheduler: a network chooses each cluster's next task and what it gets."""
+    """The learned scheduler: a network chooses each cluster's next task and what it gets.
+
+    Guard rails (``guards.py``): tasks that have waited too long come first, whatever the network says;
+    where the network takes too long or fails, Greedy decides for the rest of the slot.
+    """
 
     one_shot = False
+    #: Passes of the network in this run that raised or gave no numbers.
+    failed = 0
+    #: Slots of this run that were left to Greedy, for whatever reason.
+    fallbacks = 0
 
-    def __init__(self, model: str = "", max_wait: float = 20.0) -> None:
+    def __init__(self, model: str = "", max_wait: float = 20.0, budget_ms: float = 0.0) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
-        If every cluster wants to wait although a task that could start has waited ``max_wait`` times its
-        ideal duration, that task is started at the smallest size worth having, where most is free.
+        A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and
+        a cluster is held for it if it does not fit. Passes of the network beyond ``budget_ms`` milliseconds
+        in one slot are replaced by Greedy; 0: no limit, so that the same seed gives the same decisions on any machine.
         """
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
-        if not isinstance(max_wait, int | float) or not math.isfinite(max_wait) or max_wait < 0:
-            raise ConfigError(f"tapfinger: max_wait = {max_wait!r} must be a number, zero or more")
+        for name, value in {"max_wait": max_wait, "budget_ms": budget_ms}.items():
+            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+                raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
-        self._max_wait = max_wait
-        #: How many tasks the guard has started in this run.
-        self.forced = 0
+        self._ageing = Ageing(max_wait)
+        self._budget = TimeBudget(budget_ms)
+        self._greedy = Greedy()
 
     def reset(self, context: SchedulerContext) -> None:
         """Load the network and check that it was made for these task types and resources."""
@@ -59,23 +73,72 @@ class TapFinger:
         if self._fixed_sizes and self._observer.most_running != card.size("running"):
             raise _mismatch(card, "config.running", card.size("running"), self._observer.most_running)
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
-        self._options = Options(context)
-        self.forced = 0
+        self._ageing.reset(context)
+        self._budget.reset()
+        self._greedy.reset(context)
+        #: The last slot that Greedy has planned.
+        self._planned = -1
+        self.failed = self.fallbacks = 0
+
+    @property
+    def forced(self) -> int:
+        """Overdue tasks started in this run without asking the network."""
+        return self._ageing.forced
+
+    @property
+    def holds(self) -> int:
+        """How often in this run a cluster was held for an overdue task."""
+        return self._ageing.holds
+
+    @property
+    def late(self) -> int:
+        """Slots of this run in which the network used up its time."""
+        return self._budget.late
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """One turn of all agents."""
-        obs = self._observer.observe(snapshot)
-        proposals = self._propose(obs) if obs.startable.any() else []
-        if not proposals:
-            return self._start_overdue(snapshot)
+        """One turn of all agents, after the tasks that are overdue."""
+        overdue, rest = self._ageing.start(snapshot)
+        decision = self._decide(rest)
+        if overdue:
+            decision = replace(decision, placements=overdue + decision.placements)
+        self._last = rest, decision
+        return decision
+
+    def explain(self, top: int = 3) -> Explanation:
+        """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
+        seen, decision = self._last
+        obs = self._observer.observe(seen)
+        return explain(self._network, self._see(obs), obs.task, seen, decision, top)
+
+    def _decide(self, snapshot: Snapshot) -> Decision:
+        if self._planned == snapshot.slot:
+            return VOID  # Greedy plans a slot as a whole
+        proposals = self._propose(snapshot) if self._budget.allows(snapshot.slot) else None
+        if proposals is None:
+            self.fallbacks += bool(snapshot.queue)
+            self._planned = snapshot.slot
+            return self._greedy.decide(snapshot)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
         return resolve(proposals, snapshot.free, minimum)
 
-    def _propose(self, obs: GraphObs) -> list[Proposal]:
-        """What each cluster wants; clusters that are void are left out."""
-        inputs = self._inputs.make(batch_of_one(obs if self._fixed_sizes else _without_padding(obs)))
-        acts = best_actions(self._network.run(inputs), inputs, self._accelerator, self._rng)
+    def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
+        """What each cluster wants; clusters that are void are left out. None where the network fails."""
+        begin = self._budget.begin()
+        obs = self._observer.observe(snapshot)
+        if not obs.startable.any():
+            return []
+        inputs = self._see(obs)
+        try:
+            scores = self._network.run(inputs)
+        except Exception as error:  # onnxruntime's errors have no common base
+            self._fail(snapshot.slot, str(error))
+            return None
+        acts = best_actions(scores, inputs, self._accelerator, self._rng)
+        self._budget.end(begin)
+        if not np.isfinite(acts.score).all():
+            self._fail(snapshot.slot, "its scores are not numbers")
+            return None
         places = inputs.startable.shape[2]
         return [
             Proposal(n, int(obs.task[n, place]), Resources(amounts), score)
@@ -85,41 +148,15 @@ class TapFinger:
             if place < places
         ]
 
-    def _start_overdue(self, snapshot: Snapshot) -> Decision:
-        """The oldest task that has waited too long and could start; without it a void network is a deadlock."""
-        for task in snapshot.queue:  # oldest first
-            if snapshot.slot - task.arrival < self._max_wait * self._options.ideal(task.type.name, task.eligible):
-                continue
-            open_to_it = [c for c in snapshot.clusters if can_start(task, c)]
-            if not open_to_it:
-                continue
-            self.forced += 1
-            cluster = max(open_to_it, key=self._emptiness)
-            fitting = [o.allocation for o in self._options.of[task.type.name] if o.allocation.fits(cluster.free)]
-            # Fastest first, so the last one is the smallest; the minimum itself may not be worth having.
-            size = fitting[-1] if fitting else task.type.minimum
-            return Decision((Placement(task.id, cluster.index, size),))
-        return VOID
+    def _see(self, obs: GraphObs) -> Inputs:
+        inputs = self._inputs.make(batch_of_one(obs))
+        return inputs if self._fixed_sizes else trim(inputs)
 
-    def _emptiness(self, cluster: ClusterView) -> tuple[float, int]:
-        return self._options.free_share(cluster.free), -cluster.index
-
-
-def _without_padding(obs: GraphObs) -> GraphObs:
-    """Only as many nodes, places and running rows as there are tasks: the network's time depends on them."""
-    nodes = max(1, int((obs.pending_features[:, -1] == 0.0).sum()))
-    running = max(1, int(obs.running_count.max()))
-    places = max(1, int((obs.task >= 0).sum(axis=1).max()))
-    return replace(
-        obs,
-        pending_features=obs.pending_features[:nodes],
-        age=obs.age[:nodes],
-        running_features=obs.running_features[:, :running],
-        task=obs.task[:, :places],
-        node=obs.node[:, :places],
-        startable=obs.startable[:, :places],
-        largest=obs.largest[:, :places],
-    )
+    def _fail(self, slot: int, reason: str) -> None:
+        # Loud once per run: a network that is broken mostly stays so.
+        level = logging.DEBUG if self.failed else logging.WARNING
+        _log.log(level, "slot %d: the network failed (%s); greedy decides", slot, reason)
+        self.failed += 1
 
 
 def _choose(context: SchedulerContext) -> str:

@@ -1,0 +1,196 @@
+"""Guard rails of the learned scheduler: what holds whatever the network says, and however long it takes.
+
+``Ageing``: no task is refused or overtaken for ever. ``TimeBudget``: when to leave decisions to Greedy.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tapfinger.core.contract import Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.feasibility import can_start
+from tapfinger.profiles.options import Options
+from tapfinger.schedulers.greedy import Greedy
+
+#: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
+LONGEST_REST = 64
+
+_log = logging.getLogger(__name__)
+
+
+class Ageing:
+    """A task is overdue once it has waited ``max_wait`` times its ideal duration; then it comes first.
+
+    Before anybody else decides, each overdue task that fits somewhere is started, oldest first, with
+    the place and size that Greedy gives it. If it fits nowhere, a cluster is held for it, which starts
+    nothing else until it fits; one cluster per task and one task per cluster. Hence, without outages:
+
+    - an overdue task that fits a cluster is started in that very turn, unless older overdue tasks take
+      the room (or, in single-task mode, the start), or the cluster is held for another;
+    - with r older tasks waiting when it becomes overdue, it starts within (r + 2) (D + 1) slots,
+      where D is the longest that any task runs. Proof: a held cluster is empty after at most D slots,
+      and then its task fits and starts. So among the clusters that could run the task, one that is held is
+      released every D + 1 slots, to the oldest overdue task that lacks one: at most r go before it,
+      then it holds one itself and starts D + 1 slots later at most.
+    """
+
+    #: Overdue tasks started in this run.
+    forced = 0
+    #: How often in this run a cluster was held.
+    holds = 0
+
+    def __init__(self, max_wait: float) -> None:
+        """``max_wait``: in ideal durations, the shortest a task could have on its clusters."""
+        self._max_wait = max_wait
+        # Any size will do now, and nobody jumps the queue.
+        self._greedy = Greedy(max_wait=0.0, short_first=0.0)
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Forget the run before."""
+        self._options = Options(context)
+        self._greedy.reset(context)
+        #: No task is overdue before this many slots.
+        self._earliest = self._max_wait * min(sizes[0].slots for sizes in self._options.of.values())
+        #: Which task each held cluster waits for.
+        self._held: dict[int, int] = {}
+        self.forced = self.holds = 0
+
+    def start(self, snapshot: Snapshot) -> tuple[tuple[Placement, ...], Snapshot]:
+        """Overdue tasks to start, and what is left for others to decide: held clusters look as if down."""
+        overdue = self._overdue(snapshot)
+        if not overdue:
+            self._held = {}
+            return (), snapshot
+        waiting = {task.id: task for task in overdue}
+        self._held = {n: i for n, i in self._held.items() if i in waiting and snapshot.clusters[n].up}
+        rest = snapshot
+        placements: tuple[Placement, ...] = ()
+        for n, ident in list(self._held.items()):
+            if can_start(waiting[ident], rest.clusters[n]):
+                others = set(range(len(rest.clusters))) - {n}
+                rest, placements = self._place(rest, [waiting[ident]], others, placements)
+                del self._held[n]
+        started = {placement.task for placement in placements}
+        rest, placements = self._place(rest, [t for t in overdue if t.id not in started], self._held, placements)
+        started = {placement.task for placement in placements}
+        # A task may have started elsewhere than on the cluster held for it.
+        self._held = {n: ident for n, ident in self._held.items() if ident not in started}
+        for task in overdue:
+            if task.id not in started and task.id not in self._held.values():
+                self._hold(task, rest)
+        if placements:
+            if not self.forced:
+                _log.info("slot %d: overdue tasks are started without asking the network", snapshot.slot)
+            self.forced += len(placements)
+        return placements, _close(rest, self._held)
+
+    def _overdue(self, snapshot: Snapshot) -> list[TaskView]:
+        """Oldest first."""
+        found: list[TaskView] = []
+        for task in snapshot.queue:
+            waited = snapshot.slot - task.arrival
+            if waited < self._earliest:
+                break  # and so have all that follow
+            if waited >= self._max_wait * self._options.ideal(task.type.name, task.eligible):
+                found.append(task)
+        return found
+
+    def _place(
+        self, snapshot: Snapshot, tasks: Sequence[TaskView], closed: Collection[int], placed: tuple[Placement, ...]
+    ) -> tuple[Snapshot, tuple[Placement, ...]]:
+        """Have Greedy start these tasks where it may; the snapshot afterwards, and all placements so far."""
+        more = self._greedy.decide(replace(_close(snapshot, closed), queue=tuple(tasks))).placements
+        return _after(snapshot, more), placed + more
+
+    def _hold(self, task: TaskView, snapshot: Snapshot) -> None:
+        """Of the clusters that could run it once they are empty, hold the one with most room."""
+        could = [
+            cluster
+            for n in task.eligible
+            if n not in self._held and (cluster := snapshot.clusters[n]).up and task.type.minimum.fits(cluster.capacity)
+        ]
+        if not could:
+            return
+        best = max(could, key=lambda c: (task.type.minimum.fits(c.free), self._options.free_share(c.free), -c.index))
+        self._held[best.index] = task.id
+        if not self.holds:
+            _log.info("slot %d: cluster %s is held for overdue task %d", snapshot.slot, best.name, task.id)
+        self.holds += 1
+
+
+def _close(snapshot: Snapshot, closed: Collection[int]) -> Snapshot:
+    """As if these clusters were down."""
+    if not closed:
+        return snapshot
+    clusters = tuple(replace(c, up=False) if c.index in closed else c for c in snapshot.clusters)
+    return replace(snapshot, clusters=clusters)
+
+
+def _after(snapshot: Snapshot, placements: Sequence[Placement]) -> Snapshot:
+    """The room and the queue that these placements leave."""
+    if not placements:
+        return snapshot
+    clusters = list(snapshot.clusters)
+    for placement in placements:
+        cluster = clusters[placement.cluster]
+        left = None if cluster.starts_left is None else cluster.starts_left - 1
+        clusters[placement.cluster] = replace(cluster, free=cluster.free - placement.allocation, starts_left=left)
+    started = {placement.task for placement in placements}
+    queue = tuple(task for task in snapshot.queue if task.id not in started)
+    return replace(snapshot, clusters=tuple(clusters), queue=queue)
+
+
+class TimeBudget:
+    """How long the network may take in one slot, all turns together.
+
+    A pass that runs cannot be stopped, so time is taken afterwards: once a slot's passes have taken the
+    budget, the rest of the slot is Greedy's. If a single pass took that long, the network rests for a
+    slot, after the next such pass for two, then four, ... up to 64; a pass in time ends that.
+    So a slot exceeds the budget by one pass at most, and a network that stays slow does so rarely.
+    """
+
+    #: Slots of this run in which the budget was used up.
+    late = 0
+
+    def __init__(self, budget_ms: float) -> None:
+        """Milliseconds; 0: no limit, and the clock is never asked."""
+        self._budget = budget_ms / 1e3
+        self.clock = time.perf_counter
+
+    def reset(self) -> None:
+        """Forget the run before."""
+        self._slot = -1
+        self._spent = 0.0
+        self._rest = 1
+        self._resume = 0
+        self.late = 0
+
+    def allows(self, slot: int) -> bool:
+        """Whether the network may be asked in this slot now."""
+        if slot != self._slot:
+            self._slot, self._spent = slot, 0.0
+        return not self._budget or (slot >= self._resume and self._spent <= self._budget)
+
+    def begin(self) -> float:
+        """When a pass that was allowed begins."""
+        return self.clock() if self._budget else 0.0
+
+    def end(self, begin: float) -> None:
+        """Count the pass that began then."""
+        if not self._budget:
+            return
+        took = self.clock() - begin
+        self._spent += took
+        if took > self._budget:
+            self._resume = self._slot + 1 + self._rest
+            self._rest = min(2 * self._rest, LONGEST_REST)
+        else:
+            self._rest = 1
+        if self._spent > self._budget:
+            if not self.late:
+                spent, budget = 1e3 * self._spent, 1e3 * self._budget
+                _log.warning("slot %d: the network took %.1f of %.1f ms; greedy decides", self._slot, spent, budget)
+            self.late += 1

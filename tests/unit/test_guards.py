@@ -1,0 +1,167 @@
+"""Ageing and the time budget, without any network."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from helpers import R, arrive, constant_type, make_state, make_task, play, running
+
+from tapfinger.core.contract import Mode, SchedulerContext
+from tapfinger.core.events import ClusterLost, TaskFinished
+from tapfinger.core.model import ResourceTypes
+from tapfinger.schedulers.guards import Ageing, TimeBudget
+
+SMALL = constant_type((1, 1), (2, 2), slots=2, name="small")
+LARGE = constant_type((6, 6), (8, 8), slots=5, name="large")
+
+
+def guard_for(state, max_wait=2.0):
+    ageing = Ageing(max_wait)
+    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (SMALL, LARGE), state.mode))
+    return ageing
+
+
+def pass_slots(state, count):
+    for _ in range(count):
+        state.end_slot({})
+    return state
+
+
+def test_nobody_is_overdue_before_the_time():
+    state = make_state((8, 8), (8, 8))
+    ageing = guard_for(state)
+    play(state, *arrive(make_task(0, SMALL, eligible=(0,)), make_task(1, LARGE, eligible=(1,))))
+    due = {}
+    for slot in range(12):
+        snapshot = state.snapshot()
+        placements, rest = ageing.start(snapshot)
+        assert (rest is snapshot) == (not placements and slot < 4)
+        due.update((p.task, slot) for p in placements if p.task not in due)
+        state.end_slot({})
+    assert due == {0: 4, 1: 10}  # twice their 2 and 5 slots
+    assert ageing.holds == 0
+
+
+def test_oldest_first_and_what_is_left_is_told():
+    state = pass_slots(make_state((8, 8), mode=Mode.SINGLE), 20)
+    ageing = guard_for(state)
+    play(state, *arrive(*[make_task(i, SMALL, arrival=a) for i, a in enumerate((3, 5, 19))]))
+    placements, rest = ageing.start(state.snapshot())
+    assert [p.task for p in placements] == [0]  # one start per slot
+    assert [t.id for t in rest.queue] == [1, 2]
+    (cluster,) = rest.clusters
+    assert (cluster.free, cluster.starts_left) == (R((7, 7)), 0)
+    assert not cluster.up  # held for task 1
+    assert (ageing.forced, ageing.holds) == (1, 1)
+
+
+def test_a_cluster_is_held_for_what_does_not_fit():
+    state = make_state((8, 8), (8, 8))
+    for n in (0, 1):
+        running(state, make_task(90 + n, SMALL, eligible=(n,)), n, 1 + n, 1 + n)
+        running(state, make_task(80 + n, SMALL, eligible=(n,)), n, 2, 2)
+    pass_slots(state, 20)
+    ageing = guard_for(state)
+    late = make_task(2, LARGE, arrival=9, eligible=(0, 1))
+    play(
+        state,
+        *arrive(make_task(0, LARGE, arrival=1, eligible=(0, 1)), make_task(1, LARGE, arrival=2, eligible=(0,)), late),
+    )
+    for _ in range(2):  # once held, it stays so
+        placements, rest = ageing.start(state.snapshot())
+        assert not placements
+        # Task 0 takes the emptier cluster; task 1 may not have the other one, task 2 may.
+        assert [c.up for c in rest.clusters] == [False, False]
+        assert ageing._held == {0: 0, 1: 2}
+    play(state, TaskFinished(20, 91, 1), TaskFinished(20, 81, 1))
+    placements, rest = ageing.start(state.snapshot())
+    # Task 0 is older, but cluster 1 was promised.
+    assert [(p.task, p.cluster) for p in placements] == [(2, 1)]
+    assert [c.up for c in rest.clusters] == [False, True]
+    assert rest.clusters[1].free.fits(R((2, 2)))
+
+
+def test_a_cluster_that_is_lost_is_held_no_longer():
+    state = make_state((8, 8), (8, 8))
+    for n in (0, 1):
+        running(state, make_task(90 + n, SMALL, eligible=(n,)), n, 2, 2)
+        running(state, make_task(80 + n, SMALL, eligible=(n,)), n, 1, 1 + n)
+    pass_slots(state, 20)
+    ageing = guard_for(state)
+    play(state, *arrive(make_task(0, LARGE, arrival=1, eligible=(0, 1))))
+    ageing.start(state.snapshot())
+    assert ageing._held == {0: 0}
+    play(state, ClusterLost(20, 0))
+    ageing.start(state.snapshot())
+    assert ageing._held == {1: 0}
+
+
+def test_small_tasks_do_not_wait_for_a_held_cluster_elsewhere():
+    state = make_state((8, 8), (8, 8))
+    running(state, make_task(90, SMALL, eligible=(0,)), 0, 2, 2)
+    running(state, make_task(91, SMALL, eligible=(0,)), 0, 2, 2)
+    pass_slots(state, 20)
+    ageing = guard_for(state)
+    play(state, *arrive(make_task(0, LARGE, eligible=(0,)), make_task(1, SMALL, arrival=3, eligible=(0, 1))))
+    placements, rest = ageing.start(state.snapshot())
+    assert [(p.task, p.cluster) for p in placements] == [(1, 1)]
+    assert [c.up for c in rest.clusters] == [False, True]
+
+
+# --------------------------------------------------------------- time budget
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def budget_of(ms):
+    budget = TimeBudget(ms)
+    budget.reset()
+    budget.clock = Clock()
+    return budget
+
+
+def one_pass(budget, slot, ms):
+    """Whether it was allowed."""
+    if not budget.allows(slot):
+        return False
+    begin = budget.begin()
+    budget.clock.now += ms / 1e3
+    budget.end(begin)
+    return True
+
+
+def test_passes_of_one_slot_share_the_budget():
+    budget = budget_of(10.0)
+    assert [one_pass(budget, 0, 4.0) for _ in range(5)] == [True, True, True, False, False]
+    assert budget.late == 1
+    assert one_pass(budget, 1, 4.0)  # the next slot begins anew
+
+
+def test_a_slow_network_is_asked_ever_less_often():
+    budget = budget_of(10.0)
+    asked = [slot for slot in range(400) if one_pass(budget, slot, 11.0)]
+    assert [b - a - 1 for a, b in pairwise(asked)] == [1, 2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
+    assert budget.late == len(asked)
+    budget.reset()
+    assert budget.late == 0
+    assert one_pass(budget, 0, 11.0)
+
+
+def test_a_pass_in_time_ends_the_rests():
+    budget = budget_of(10.0)
+    took = {0: 20.0, 2: 20.0, 5: 1.0, 6: 20.0}
+    asked = [slot for slot in range(9) if one_pass(budget, slot, took.get(slot, 1.0))]
+    assert asked == [0, 2, 5, 6, 8]
+
+
+@pytest.mark.parametrize("ms", [0, 0.0])
+def test_no_budget_no_limit(ms):
+    budget = budget_of(ms)
+    assert all(one_pass(budget, slot, 1e6) for slot in range(5))
+    assert budget.late == 0
