@@ -13,7 +13,7 @@ from tapfinger.registry import BUILT_IN
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "tapfinger").rglob("*.py"))
 #: Packages that are slow to import or not in the base install.
-HEAVY = {"torch", "numba", "matplotlib", "gymnasium", "pettingzoo", "scipy", "duckdb", "onnxruntime"}
+HEAVY = {"torch", "numba", "matplotlib", "gymnasium", "pettingzoo", "scipy", "duckdb", "onnxruntime", "ray"}
 #: Schedulers that are allowed to load compiled code: the simulator, a network.
 COMPILED = {name for name, target in BUILT_IN["scheduler"].items() if "lookahead" in target or name == "tapfinger"}
 
@@ -64,7 +64,7 @@ def test_every_module_can_be_imported() -> None:
 def test_every_foreign_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *extras["train"], *extras["learned"], *extras["parquet"]]
+    declared = [*project["dependencies"], *(r for name in extras if name != "dev" for r in extras[name])]
     known = {requirement.split("=")[0].rstrip("<>!~") for requirement in declared}
     foreign: dict[str, Path] = {}
     for path in SOURCES:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import make_scenario
 
+from tapfinger import digests
 from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation import cells
@@ -180,14 +181,14 @@ def test_a_key_depends_on_a_whole_package_with_or_without_init(init, tmp_path, m
     seen = [keys(spec=f"{folder.name}.mine:Own")]
     for file, text in (("mine.py", "from tapfinger.schedulers.naive import Min as Own # 2\n"), ("table.csv", "1")):
         (folder / file).write_text(text)
-        cells._tree_digest.cache_clear()
+        digests.tree_digest.cache_clear()
         seen.append(keys(spec=f"{folder.name}.mine:Own"))
     heap, cache = folder / "heap", folder / "__pycache__"
     heap.mkdir()
     cache.mkdir(exist_ok=True)
-    for path in (cache / "x.pyc", *(heap / str(i) for i in range(cells.MAX_FILES + 1))):
+    for path in (cache / "x.pyc", *(heap / str(i) for i in range(digests.MAX_FILES + 1))):
         path.touch()
-    cells._tree_digest.cache_clear()
+    digests.tree_digest.cache_clear()
     assert keys(spec=f"{folder.name}.mine:Own") == seen[-1]
     for name in (f"{folder.name}.mine", folder.name):
         del sys.modules[name]

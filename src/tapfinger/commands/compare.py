@@ -57,6 +57,14 @@ def compare(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster: HOST:PORT, auto (the one this machine belongs to) or local (start one here). "
+            "Results do not depend on it.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for the results. Without it: below results/SCENARIO."),
@@ -78,7 +86,7 @@ def compare(
     meets the same arrivals, types and noise, so differences are taken seed by seed. Finished runs
     are kept: stop with Ctrl-C and give the same command to go on.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
     from rich.console import Console
 
     from tapfinger.config import load_scenario
@@ -102,7 +110,7 @@ def compare(
         output.check_target(json_path)
     messages = Console(stderr=True)
     with_events = event_logs and not only_json
-    with _run(request, jobs, cache, with_events, messages) as outcome:
+    with _run(request, (jobs, ray), cache, with_events, messages) as outcome:
         summaries = summarise(outcome.records, request.baseline, independent=not outcome.same_draws)
         screen = Console()
         if not screen.is_terminal:
@@ -137,7 +145,9 @@ def _baseline(wanted: str | None, chosen: tuple[SchedulerSpec, ...]) -> str:
 
 
 @contextmanager
-def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: Console) -> Iterator[Outcome]:
+def _run(
+    request: Request, where: tuple[int, str | None], cache: bool, with_events: bool, messages: Console
+) -> Iterator[Outcome]:
     """All runs, under a progress bar; a context, because without a cache they are gone afterwards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -153,8 +163,9 @@ def _run(request: Request, jobs: int, cache: bool, with_events: bool, messages: 
     with open_store(cache) as store:
         with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as progress:
             bar = progress.add_task(request.scenario.name, total=None)
+            jobs, ray = where
             runner = Runner(
-                store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total)
+                store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total), ray
             )
             try:
                 with _stop_when_told() as told:

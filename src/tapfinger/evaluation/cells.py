@@ -12,13 +12,15 @@ import json
 import os
 import platform
 import shutil
+import socket
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +28,8 @@ from typing import Any
 
 from tapfinger.config import Scenario, parse_scenario
 from tapfinger.core.contract import Scheduler
+from tapfinger.digests import file_digest, tree_digest
+from tapfinger.errors import DataError
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import EventLog, LogHeader, RunRecord
@@ -41,11 +45,9 @@ _NO_PART_IN_RESULTS = (
     "commands/",
     "cli.py",
     "__main__.py",
+    "parallel/",
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
 )
-
-#: Folders of more files than this hold data, not source, and are no part of a key.
-MAX_FILES = 1000
 
 RECORD = "record.npz"
 EVENTS = "events.jsonl.gz"
@@ -70,7 +72,7 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
     text = json.dumps(resolved, sort_keys=True)
     common = hashlib.sha256(text.encode())
     common.update(f"{sys.version_info[:2]} {platform.machine()} {installed()}".encode())
-    common.update(_tree_digest(Path(__file__).parents[1], _NO_PART_IN_RESULTS).encode())
+    common.update(tree_digest(Path(__file__).parents[1], _NO_PART_IN_RESULTS).encode())
     common.update(_code_digest("arrivals", scenario.arrivals.kind).encode())
     common.update(files_digest(resolved, scenario.directory).encode())
     of_spec = {}
@@ -100,7 +102,7 @@ def files_digest(value: Any, directory: str = "") -> str:
     """Contents of all files that strings in plain data name: profiles, traces, weights."""
     digest = hashlib.sha256()
     for path in _files_in(value, Path(directory)):
-        digest.update(_file_digest(path))
+        digest.update(file_digest(path))
     return digest.hexdigest()
 
 
@@ -113,28 +115,6 @@ def _files_in(value: Any, directory: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
             if path.is_file():
                 yield path
-
-
-def _file_digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-@cache
-def _tree_digest(folder: Path, without: tuple[str, ...] = ()) -> str:
-    """Contents of all files below a folder, but for what is no source and paths that begin with one of ``without``."""
-    digest = hashlib.sha256()
-    for root, folders, files in os.walk(folder):
-        # In order, and not into compiled code, repositories, environments and heaps of data.
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")))
-        if len(files) > MAX_FILES or "pyvenv.cfg" in files:
-            folders.clear()
-            continue
-        for path in (Path(root, file) for file in sorted(files)):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and not name.startswith(without):
-                digest.update(name.encode() + _file_digest(path))
-    return digest.hexdigest()
 
 
 def _code_digest(kind: str, name: str) -> str:
@@ -153,10 +133,10 @@ def _code_digest(kind: str, name: str) -> str:
             continue
         file = getattr(import_module(module_name), "__file__", None)
         for path in _with_imports(Path(file)) if file else ():
-            digest.update(_file_digest(path))
+            digest.update(file_digest(path))
         # A folder without an __init__.py can be in several places.
         for folder in getattr(import_module(top), "__path__", ()):
-            digest.update(_tree_digest(Path(folder)).encode())
+            digest.update(tree_digest(Path(folder)).encode())
     return digest.hexdigest()
 
 
@@ -224,6 +204,19 @@ class CellStore:
                 raise
             shutil.rmtree(made_in)
 
+    def receive(self, key: str, files: Mapping[str, bytes]) -> None:
+        """Keep a cell that was made elsewhere."""
+        made_in = self.unfinished(key)
+        for name, content in files.items():
+            (made_in / name).write_bytes(content)
+        self.keep(key, made_in)
+
+    def unfinished(self, key: str) -> Path:
+        """A directory to make a cell in."""
+        folder = self.root / "unfinished" / f"{key}-{os.getpid()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def forget_old(self) -> None:
         """Remove cells, and left-overs of broken runs, that nobody has used for long."""
         oldest = time.time() - KEEP_SECONDS
@@ -241,14 +234,27 @@ def _world(scenario: str, directory: str) -> World:
 def run_cell(cell: Cell, store: CellStore, with_events: bool) -> None:
     """Run one cell and keep it."""
     world = _world(cell.scenario, cell.directory)
-    made_in = store.root / "unfinished" / f"{cell.key}-{os.getpid()}"
-    made_in.mkdir(parents=True, exist_ok=True)
+    made_in = store.unfinished(cell.key)
     try:
         events = made_in / EVENTS if with_events else None
         run_once(world, cell.spec, cell.seed, events).save(made_in / RECORD)
         store.keep(cell.key, made_in)
     finally:
         shutil.rmtree(made_in, ignore_errors=True)
+
+
+def make_files(cell: Cell, with_events: bool) -> dict[str, bytes]:
+    """Run one cell on a machine that may not share the store: name -> content of its files."""
+    scenario = parse_scenario(json.loads(cell.scenario), "resolved scenario", cell.directory)
+    if make_cells(scenario, (cell.spec,), (cell.seed,))[0].key != cell.key:
+        raise DataError(
+            f"{socket.gethostname()} has not the same files: those that the scenario and the scheduler name, and the "
+            "scheduler's own source, must be on all machines, under the same names"
+        )
+    with tempfile.TemporaryDirectory(prefix="tapfinger-") as root:
+        store = CellStore(Path(root))
+        run_cell(cell, store, with_events)
+        return {path.name: path.read_bytes() for path in store.folder(cell.key).iterdir()}
 
 
 def run_once(

@@ -1,39 +1,33 @@
-"""Runs all cells of a comparison, in this process or several, and gathers their records.
+"""Runs all cells of a comparison, here or on workers, and gathers their records.
 
-Results do not depend on the number of processes: each cell draws everything from its own seed.
+Results do not depend on where a cell runs: each draws everything from its own seed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import wait as wait_for_one
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from tapfinger.config import Scenario
 from tapfinger.errors import TapfingerError
-from tapfinger.evaluation.cells import Cell, CellStore, make_cells, run_cell
+from tapfinger.evaluation.cells import Cell, CellStore, make_cells, make_files, run_cell
 from tapfinger.evaluation.failure import explain
 from tapfinger.evaluation.specs import SchedulerSpec
+from tapfinger.parallel.base import JobFailed, WorkerLost
+from tapfinger.parallel.choose import open_pool
 from tapfinger.records import RunRecord
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import build_world, draw_workload
 
 #: Set to move the store of finished cells elsewhere.
 CACHE_VARIABLE = "TAPFINGER_CACHE_DIR"
-
-#: Numeric libraries with several threads each would fight over the cores that processes already use.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class CellFailed(TapfingerError):  # noqa: N818 - named for what happened, as the other errors
@@ -69,6 +63,8 @@ class Runner:
     with_events: bool = True
     #: Called with (finished, all) whenever a cell is finished.
     on_progress: Callable[[int, int], None] = lambda done, total: None  # noqa: ARG005
+    #: Address of a Ray cluster that cells run on instead.
+    ray: str | None = None
 
     def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> Outcome:
         """Every scheduler on every seed; what is in the store is not run again."""
@@ -97,27 +93,25 @@ class Runner:
 
     def _run_all(self, cells: Sequence[Cell]) -> Iterator[None]:
         """Run cells, yielding after each; the first that fails ends it all."""
-        if self.jobs == 1 or len(cells) < 2:
-            for cell in cells:
-                _raise_failure(cell, _attempt(cell, self.store, self.with_events))
-                yield
+        if not cells:
             return
-        with _pool(min(self.jobs, len(cells))) as pool:
-            waiting: dict[Future[str | None], Cell] = {
-                pool.submit(_attempt, cell, self.store, self.with_events): cell for cell in cells
-            }
-            while waiting:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    cell = waiting.pop(future)
-                    try:
-                        _raise_failure(cell, future.result())
-                    except BrokenProcessPool:
-                        raise CellFailed(
-                            f"scheduler {cell.spec.text!r}, seed {cell.seed}, or a run beside it: the process died, "
-                            "perhaps for want of memory; try fewer --jobs"
-                        ) from None
+        # What is made on other machines is carried here; processes of this one write to the store themselves.
+        store = self.store if self.ray is None else None
+        jobs = [_Job(cell, store, self.with_events) for cell in cells]
+        with open_pool(1 if len(cells) == 1 and self.ray is None else self.jobs, self.ray) as pool:
+            try:
+                for index, made in pool.run(_attempt, jobs):
+                    cell = cells[index]
+                    if isinstance(made, str):
+                        raise CellFailed(f"scheduler {cell.spec.text!r}, seed {cell.seed}: {made}")
+                    if store is None:
+                        self.store.receive(cell.key, made)
                     yield
+            except (JobFailed, WorkerLost) as error:
+                cell = cells[error.index]
+                raise CellFailed(
+                    f"scheduler {cell.spec.text!r}, seed {cell.seed}, or a run beside it: {error}"
+                ) from None
 
 
 def same_draws(scenario: Scenario, seeds: Sequence[int]) -> bool:
@@ -137,56 +131,23 @@ def _equal(one: Workload, two: Workload) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of fresh single-threaded processes that ends with us, at once if we are stopped."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)  # inherited by the processes, which start as cells are handed in
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_follow_parent)
+class _Job(NamedTuple):
+    """A cell to be run; without a store its files are carried back."""
+
+    cell: Cell
+    store: CellStore | None
+    with_events: bool
+
+
+def _attempt(job: _Job) -> dict[str, bytes] | str:
+    """Run a cell; gives the files to be kept, or what went wrong, explained where the user's source is at hand."""
     try:
-        yield pool
-        pool.shutdown()
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.terminate()
-        raise
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _follow_parent() -> None:
-    """Leave Ctrl-C, which reaches every process of the terminal, to the parent; end when it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_after(sentinel: int) -> None:
-    """A parent that was killed can end nobody, and a pool's process would wait for it for ever."""
-    wait_for_one([sentinel])
-    os._exit(1)
-
-
-def _attempt(cell: Cell, store: CellStore, with_events: bool) -> str | None:
-    """Run a cell; what went wrong comes back as text, for not every exception survives the way between processes."""
-    try:
-        run_cell(cell, store, with_events)
+        if job.store is None:
+            return make_files(job.cell, job.with_events)
+        run_cell(job.cell, job.store, job.with_events)
     except Exception as error:
         return explain(error)
-    return None
-
-
-def _raise_failure(cell: Cell, failure: str | None) -> None:
-    if failure is not None:
-        raise CellFailed(f"scheduler {cell.spec.text!r}, seed {cell.seed}: {failure}")
+    return {}
 
 
 @contextlib.contextmanager

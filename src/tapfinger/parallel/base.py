@@ -45,7 +45,7 @@ class Pool(ABC):
         """Run all jobs; yields (index of the job, its result) as they finish, in any order.
 
         The first job that raises ends the batch: with its own exception in this process, with ``JobFailed`` from
-        elsewhere. One batch at a time: exhaust (or drop) the iterator before the next.
+        elsewhere. One batch at a time: exhaust the iterator before the next; one that is dropped ends its batch.
         """
 
     @abstractmethod

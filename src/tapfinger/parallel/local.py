@@ -56,8 +56,8 @@ class Processes(Pool):
             lost = "the process died, perhaps for want of memory; try fewer --jobs"
             raise WorkerLost(index, lost) from None
         finally:
-            for future in waiting:  # none, unless the batch was broken off
-                future.cancel()
+            if waiting:  # the batch was broken off: nobody wants the rest of it
+                self.close(now=True)
 
     def _submit(
         self, function: Callable[[Job], Result], jobs: Sequence[Job], waiting: dict[Future[Result | Raised], int]
