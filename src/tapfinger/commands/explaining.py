@@ -178,8 +178,8 @@ class _Words:
                 f"Guard: task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}, "
                 "whatever the network says."
             )
-        for p in self._it.held_back:
-            yield f"Guard: {self._names[p.cluster]} was not given task {p.task}, which the network wanted."
+        for wanted in self._it.held_back:
+            yield f"Guard: {self._names[wanted.cluster]} is not given task {wanted.task}, which the network wants."
 
     def _fate(self, wants: Proposal | None) -> str:
         if wants is None:

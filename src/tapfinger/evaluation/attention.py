@@ -24,7 +24,8 @@ _GAP = 0.3
 #: Of task types: quieter than the clusters' colours, and not among them.
 _SHADES = ("#333333", "#8c6d31", "#7f7f7f", "#5254a3", "#843c39")
 #: Frames of what a cluster wanted: got, and not got.
-_GOT, _NOT_GOT = "-", (0, (2, 1.2))
+_GOT: Any = "-"
+_NOT_GOT: Any = (0, (2, 1.2))
 
 
 def draw(explanation: Explanation, attention: AttentionView, title: str) -> Figure:
@@ -92,7 +93,7 @@ class _Picture:
 
     def _part(self, weights: Numbers) -> Numbers:
         """(heads, N, tasks) -> (rows, columns), in percent."""
-        return 100.0 * weights.mean(axis=0)[np.ix_(self._rows, self._columns)]
+        return np.asarray(100.0 * weights.mean(axis=0)[np.ix_(self._rows, self._columns)])
 
     def _probabilities(self) -> Numbers:
         """(rows, columns + 1) in percent: tasks, then void."""

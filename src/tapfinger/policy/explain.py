@@ -124,7 +124,7 @@ def _wants(
     """cluster -> place and amounts of the network's proposal; clusters that are void are left out."""
     if network.card.network == "no-pointer":
         # Its tasks were drawn: what came of it is in the decision.
-        drawn = {p.cluster: p.task for p in (*decision.placements, *decision.lost)}
+        drawn = {p.cluster: p.task for p in decision.placements} | {p.cluster: p.task for p in decision.lost}
         logits = np.full_like(scores.task_logits, -np.inf)
         for n, row in enumerate(task.tolist()):
             logits[0, n, row.index(drawn[n]) if drawn.get(n) in row else len(row)] = 0.0
@@ -184,56 +184,37 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
     def proposal(p: Proposal | Placement) -> dict[str, Any]:
         return {"task": p.task, "cluster": names[p.cluster], "allocation": resources.natural(p.allocation)}
 
-    attention = explanation.attention
+    def option(o: Option) -> dict[str, Any]:
+        shares = [{"allocation": resources.natural(s.allocation), "probability": s.probability} for s in o.allocations]
+        named = {name: getattr(o, name) for name in ("task", "type", "waited", "startable", "probability")}
+        return {**named, "allocations": shares}
+
+    def agent(a: AgentView) -> dict[str, Any]:
+        wants = {**proposal(a.wants), "amounts_probability": a.amounts_probability} if a.wants else None
+        tasks = [option(o) for o in a.options]
+        return {"name": a.name, "free": resources.natural(a.free), "wants": wants, "void": a.void, "tasks": tasks}
+
+    def conflict(c: Contest) -> dict[str, Any]:
+        rows = zip(c.rivals, c.copies, c.prior, c.posterior, strict=True)
+        rivals = [
+            {"cluster": names[p.cluster], "score": p.score, "copies": copies, "prior": prior, "posterior": posterior}
+            for p, copies, prior, posterior in rows
+        ]
+        return {"task": c.winner.task, "winner": names[c.winner.cluster], "rivals": rivals}
+
+    look = explanation.attention
     return {
         "slot": explanation.slot,
         "turn": explanation.turn,
         "placements": [proposal(p) for p in explanation.decision.placements],
         "forced_by_guard": [proposal(p) for p in explanation.forced],
         "held_back_by_guard": [proposal(p) for p in explanation.held_back],
-        "clusters": [
-            {
-                "name": agent.name,
-                "free": resources.natural(agent.free),
-                "wants": proposal(agent.wants) | {"amounts_probability": agent.amounts_probability}
-                if agent.wants
-                else None,
-                "void": agent.void,
-                "tasks": [
-                    {
-                        "task": option.task,
-                        "type": option.type,
-                        "waited": option.waited,
-                        "startable": option.startable,
-                        "probability": option.probability,
-                        "allocations": [
-                            {"allocation": resources.natural(s.allocation), "probability": s.probability}
-                            for s in option.allocations
-                        ],
-                    }
-                    for option in agent.options
-                ],
-            }
-            for agent in explanation.agents
-        ],
-        "conflicts": [
-            {
-                "task": found.winner.task,
-                "winner": names[found.winner.cluster],
-                "rivals": [
-                    {"cluster": names[p.cluster], "score": p.score, "copies": c, "prior": before, "posterior": after}
-                    for p, c, before, after in zip(
-                        found.rivals, found.copies, found.prior, found.posterior, strict=True
-                    )
-                ],
-            }
-            for found in explanation.contests
-        ],
-        "attention": None
-        if attention is None
-        else {
-            "tasks": list(attention.tasks),
-            "of_clusters": attention.of_clusters.mean(axis=1).tolist(),
-            "of_tasks": attention.of_tasks.mean(axis=1).tolist(),
+        "clusters": [agent(a) for a in explanation.agents],
+        "conflicts": [conflict(c) for c in explanation.contests],
+        "attention": look
+        and {
+            "tasks": list(look.tasks),
+            "of_clusters": look.of_clusters.mean(axis=1).tolist(),
+            "of_tasks": look.of_tasks.mean(axis=1).tolist(),
         },
     }
