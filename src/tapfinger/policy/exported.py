@@ -159,17 +159,16 @@ def best_actions(
     ``rng`` draws the task instead (for a network whose task is random by design); amounts are the best ones.
     A cluster for which the network gives no numbers is void, and its score is NaN.
     """
-    places = inputs.startable.shape[2]
+    batch, clusters, places = inputs.startable.shape
+    agent = np.arange(batch)[:, None], np.arange(clusters)[None, :]  # indexing so is faster than take_along_axis
     probabilities = softmax(scores.task_logits)
     place = _draw(probabilities, rng) if rng is not None else scores.task_logits.argmax(axis=2)
-    score = np.take_along_axis(probabilities, place[..., None], axis=2)[..., 0]
+    score = probabilities[(*agent, place)]
     # A network that has gone wrong must not choose what is not there, nor with a score that is no number.
-    at = np.minimum(place, places - 1)
-    placed = np.take_along_axis(inputs.startable, at[..., None], axis=2)[..., 0] & (place < places) & np.isfinite(score)
-    batch, clusters = place.shape
-    rows = (np.arange(batch)[:, None], np.arange(clusters)[None, :], at)
-    logits, keys, queries = scores.amount_logits[rows], scores.amount_keys[rows], scores.amount_queries[rows]
-    low, high = inputs.minimum[rows], inputs.largest[rows]  # (B, N, R)
+    at = (*agent, np.minimum(place, places - 1))
+    placed = inputs.startable[at] & (place < places) & np.isfinite(score)
+    logits, keys, queries = scores.amount_logits[at], scores.amount_keys[at], scores.amount_queries[at]
+    low, high = inputs.minimum[at], inputs.largest[at]  # (B, N, R)
     column = np.arange(logits.shape[3])
     earlier = np.zeros_like(keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
     amounts = np.zeros_like(low)
@@ -177,11 +176,10 @@ def best_actions(
         given = logits[:, :, r] + (queries[:, :, r] @ earlier[..., None])[..., 0]
         legal = (column >= low[:, :, r, None]) & (column <= high[:, :, r, None])
         chosen = np.where(legal, given, -np.inf).argmax(axis=2)
-        picked = np.take_along_axis(given, chosen[..., None], axis=2)[..., 0]
-        score = np.where(placed & np.isnan(picked), np.nan, score)
+        score = np.where(placed & np.isnan(given[(*agent, chosen)]), np.nan, score)
         # A head with too few columns for this range has no legal one; the nearest legal amount then.
         amounts[:, :, r] = np.clip(chosen, low[:, :, r], high[:, :, r])
-        earlier = earlier + np.take_along_axis(keys[:, :, r], chosen[..., None, None], axis=2)[:, :, 0]
+        earlier = earlier + keys[:, :, r][(*agent, chosen)]
     placed &= np.isfinite(score)
     return Acts(np.where(placed, place, places), amounts * placed[..., None], score)
 

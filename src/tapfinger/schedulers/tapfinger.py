@@ -39,7 +39,7 @@ class TapFinger:
     #: Slots of this run that were left to Greedy, for whatever reason.
     fallbacks = 0
 
-    def __init__(self, model: str = "", max_wait: float = 20.0, budget_ms: float = 0.0) -> None:
+    def __init__(self, model: str = "", max_wait: float = 40.0, budget_ms: float = 0.0) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
         A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and

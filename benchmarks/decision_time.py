@@ -1,0 +1,147 @@
+"""How long the learned scheduler takes to decide, and how much memory it needs; an untrained network is as slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tapfinger.config import load_scenario
+from tapfinger.core.contract import Decision, Placement, Snapshot
+from tapfinger.core.events import TaskArrived, TaskStarted
+from tapfinger.core.model import Task
+from tapfinger.core.state import EdgeState
+from tapfinger.observation import Observer
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import config_for
+from tapfinger.policy.card import make_card
+from tapfinger.policy.export import export
+from tapfinger.policy.inputs import InputMaker, batch_of_one
+from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.workloads.world import World, build_world
+
+#: Clusters, and the milliseconds to reach.
+BARS = {3: 1.5, 6: 2.0, 50: 15.0, 100: 40.0}
+
+#: What the published implementation takes on the same kind of machine, milliseconds.
+PUBLISHED = {3: 31, 6: 46}
+
+#: Megabytes that a scheduling process may take.
+MEMORY_BAR = 150
+
+
+def world_of(clusters: int) -> World:
+    """multi-3 with other numbers of clusters."""
+    return build_world(load_scenario("multi-3", [f"clusters.edge.count={clusters}", f"arrivals.rate={clusters}"]))
+
+
+def write_model(folder: str) -> str:
+    """A network of the shipped size with random weights, as a file."""
+    world = world_of(3)
+    obs = Observer(world.clusters, world.task_types).observe(EdgeState(world.clusters, world.mode).snapshot())
+    capacity = np.array([c.capacity for c in world.clusters])
+    minimum = np.array([t.minimum for t in world.task_types])
+    inputs = InputMaker(capacity, minimum, world.resources.accelerator).make(batch_of_one(obs))
+    config = config_for(inputs, world.resources.accelerator, preset="cpu")
+    torch.manual_seed(0)
+    return str(export(build("full", config), config, make_card(world.scenario), Path(folder) / "timed.onnx"))
+
+
+def busy(world: World, shared: bool) -> Snapshot:
+    """Three tasks run on each cluster and at least ten wait for it: its own ones, or shared with many clusters."""
+    rng = np.random.default_rng(0)
+    state = EdgeState(world.clusters, world.mode)
+    clusters = len(world.clusters)
+
+    def arrive(eligible: tuple[int, ...]) -> Task:
+        task = Task(state.tasks_in_system, world.task_types[state.tasks_in_system % 2], 0, eligible)
+        state.apply(TaskArrived(0, task))
+        return task
+
+    for n in range(clusters):
+        for _ in range(3):
+            task = arrive((n,))
+            state.commit(Decision((Placement(task.id, n, task.type.minimum),)))
+            state.apply(TaskStarted(0, task.id, n, task.type.minimum))
+    waiting = np.zeros(clusters, dtype=np.int64)
+    while waiting.min() < 10:
+        count = int(rng.integers(1, clusters + 1)) if shared else 1
+        chosen = np.sort(rng.choice(clusters, count, replace=False)) if shared else [int(waiting.argmin())]
+        arrive(tuple(int(n) for n in chosen))
+        waiting[chosen] += 1
+    return state.snapshot()
+
+
+def times(model: str, clusters: int, shared: bool, rounds: int = 5) -> tuple[float, float]:
+    """Milliseconds, median and 99th percentile, snapshot to decision: features, network, masks, conflicts, guards.
+
+    Of the round with the least median: the machine is shared, and interference only ever slows down.
+    """
+    world = world_of(clusters)
+    snapshot = busy(world, shared)
+    scheduler = TapFinger(model)
+    scheduler.reset(world.context(0))
+
+    def one_round() -> tuple[float, float]:
+        found = []
+        for _ in range(300 if clusters < 10 else 60):
+            begin = time.perf_counter()
+            scheduler.decide(snapshot)
+            found.append(1e3 * (time.perf_counter() - begin))
+        return float(np.median(found)), float(np.percentile(found, 99))
+
+    one_round()
+    return min(one_round() for _ in range(rounds))
+
+
+#: Runs in a process of its own, so that its peak memory is its own.
+_RUN = """
+import sys
+from tapfinger.config import load_scenario
+from tapfinger.registry import create
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world
+model, n = sys.argv[1:]
+world = build_world(load_scenario("multi-3", [f"clusters.edge.count={n}", f"arrivals.rate={n}"]))
+run_scheduler(world, create("scheduler", "tapfinger", {"model": model}), 0)
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+
+
+def peak_memory(model: str, clusters: int) -> float:
+    """Megabytes of a process that plays 192 tasks with the learned scheduler."""
+    command = [sys.executable, "-c", _RUN, model, str(clusters)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
+
+
+def report() -> list[str]:
+    """The section of BENCHMARKS.md."""
+    lines = [
+        "### Decisions of the learned scheduler",
+        "",
+        "Milliseconds for one decision (median, 99th percentile), snapshot to decision, one thread, preset `cpu`,",
+        "best of five rounds. Ten tasks are pending for each cluster: `shared`, each may run on many clusters; `own`,",
+        "each on one, which makes most nodes. Memory: peak of a process that plays multi-3 with so many clusters.",
+        "",
+        f"| clusters | shared | own | to reach | published | peak MB (to reach: {MEMORY_BAR}) |",
+        "|---|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(folder)
+        for clusters, bar in BARS.items():
+            print(f"decisions of tapfinger on {clusters} clusters", flush=True)
+            shared, own = (times(model, clusters, shared) for shared in (True, False))
+            memory = peak_memory(model, clusters)
+            cells = [f"{median:.2f}, {high:.2f}" for median, high in (shared, own)]
+            cells += [f"{bar:g}", str(PUBLISHED.get(clusters, "-")), f"{memory:.0f}"]
+            lines.append(f"| {clusters} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(report()))
