@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from functools import cache
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 from policy.models import small_network
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tapfinger.cli import app
+from tapfinger.commands.explaining import show
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
+from tapfinger.evaluation.attention import draw
 from tapfinger.policy.actor_critic import Outputs, as_tensors
 from tapfinger.policy.amounts import AmountChain
 from tapfinger.policy.distributions import Actions, evaluate
@@ -25,8 +29,8 @@ from tapfinger.policy.explain import plain
 from tapfinger.policy.export import export, random_inputs
 from tapfinger.policy.exported import Scores
 from tapfinger.schedulers.tapfinger import TapFinger
-from tapfinger.sim.run import run_scheduler
-from tapfinger.workloads.world import build_world
+from tapfinger.sim.run import new_session, run_scheduler
+from tapfinger.workloads.world import build_world, draw_workload
 
 #: What small_network is given for each model; void about as likely as a task.
 MODELS = {
@@ -171,6 +175,29 @@ def test_what_a_guard_does_is_told_apart(model):
         assert all(agent.wants is None for agent in it.agents)
 
 
+def test_a_large_picture_leaves_out_the_rest(model, monkeypatch):
+    monkeypatch.setattr("tapfinger.evaluation.attention.MAX_CLUSTERS", 4)
+    monkeypatch.setattr("tapfinger.evaluation.attention.MAX_TASKS", 6)
+    monkeypatch.setattr("tapfinger.commands.explaining.MAX_CLUSTERS", 2)
+    clusters = 'clusters=[{name="edge", count=30, capacity={cpu=16, gpu=16}}]'
+    world = build_world(load_scenario("multi-3", ["tasks=60", "arrivals.rate=60", clusters]))
+    scheduler = TapFinger(model("full"))
+    session = new_session(world, draw_workload(world, 3))
+    scheduler.reset(world.context(3))
+    scheduler.decide(session.state.snapshot())
+    it = scheduler.explain()
+    picture = draw(it, it.attention, "large")
+    assert f"4 of 30 clusters, 6 of {len(it.attention.tasks)} tasks" in picture.get_suptitle()
+    names = {label.get_text() for label in picture.axes[1].get_yticklabels()}
+    assert len(names) == 4
+    got = {it.agents[p.cluster].name for p in it.decision.placements}
+    assert got <= names or names <= got
+    console = Console(file=io.StringIO(), width=100)
+    show(it, world.resources, console)
+    assert "28 clusters more could start something" in console.file.getvalue()
+    assert re.search(r"and \d+ clusters more", console.file.getvalue())  # of a conflict
+
+
 def test_plain_is_json_with_natural_amounts(model):
     world, seen = run(model("full"))
     it = next(it for _, d, it in seen if d.lost)
@@ -201,6 +228,14 @@ def test_the_command_explains_a_conflict_and_writes_it(model, tmp_path):
     assert data["seed"] == 3
     picture = tmp_path / "out" / f"attention-{decision['slot']}-{decision['turn']}.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_tells_of_guards(model, tmp_path):
+    words = ("--scheduler", f"tapfinger@model={model('idle')}@max_wait=0", "--at", "0", "--out", str(tmp_path))
+    done = simulate(*words)
+    assert done.exit_code == 0, done.output
+    assert "Guard: task 0 starts on edge-" in done.output
+    assert "No picture" not in done.output
 
 
 def test_the_command_explains_the_slots_asked_for(model, tmp_path):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tapfinger.records import RunRecord
     from tapfinger.workloads.world import World
 
-#: So many clusters are printed at most; the file has all of them.
+#: So many clusters are printed at most, also of a conflict; the file has all of them.
 MAX_CLUSTERS = 12
 
 
@@ -162,14 +162,15 @@ class _Words:
             table.add_column("cluster")
             for head in ("Pr(task | cluster)", "minimum fits", "prior", "posterior"):
                 table.add_column(head, justify="right")
-            for p, copies, prior, posterior in zip(
-                contest.rivals, contest.copies, contest.prior, contest.posterior, strict=True
-            ):
+            rows = zip(contest.rivals, contest.copies, contest.prior, contest.posterior, strict=True)
+            best = sorted(rows, key=lambda row: (row[0] is not winner, -row[3]))[:MAX_CLUSTERS]
+            for p, copies, prior, posterior in sorted(best, key=lambda row: row[0].cluster):
                 won = p is winner
-                numbers = [_percent(p.score), f"{copies} x", _percent(prior), _percent(posterior)]
-                table.add_row(
-                    ">" if won else "", escape(self._names[p.cluster]), *numbers, style="bold" if won else None
-                )
+                cells = [escape(self._names[p.cluster]), _percent(p.score), f"{copies} x"]
+                cells += [_percent(prior), _percent(posterior)]
+                table.add_row(">" if won else "", *cells, style="bold" if won else None)
+            if len(contest.rivals) > MAX_CLUSTERS:
+                table.caption = f"and {len(contest.rivals) - MAX_CLUSTERS} clusters more"
             yield table
 
     def guards(self) -> Iterator[str]:
@@ -218,6 +219,8 @@ def write(
     for explanation in explanations:
         if explanation.attention is None:
             return written, "No picture: the network has no graph, or was exported by an older version."
+        if not explanation.attention.tasks:
+            continue  # guards have left nothing to look at
         path = folder / f"attention-{explanation.slot}-{explanation.turn}.png"
         save(draw(explanation, explanation.attention, f"{about['scenario']}, seed {about['seed']}"), path)
         written.append(path)

@@ -31,7 +31,7 @@ _NOT_GOT: Any = (0, (2, 1.2))
 def draw(explanation: Explanation, attention: AttentionView, title: str) -> Figure:
     """The graph of clusters and tasks above, the numbers as tables below, each column under its task.
 
-    Attention is the mean over heads. Where there are too many, clusters that want nothing and the youngest
+    Attention is the mean over heads. Where there are too many, clusters that get nothing and the youngest
     tasks are left out.
     """
     return _Picture(explanation, attention).draw(title)
@@ -41,16 +41,18 @@ class _Picture:
     def __init__(self, explanation: Explanation, attention: AttentionView) -> None:
         self._agents, self._attention = explanation.agents, attention
         self._when = f"slot {explanation.slot}, turn {explanation.turn}"
-        ranked = sorted(self._agents, key=lambda a: (a.wants is None, not a.options, a.cluster))
+        started = {(p.cluster, p.task) for p in explanation.decision.placements}
+        got = {n for n, _ in started}
+        ranked = sorted(self._agents, key=lambda a: (a.cluster not in got, a.wants is None, not a.options, a.cluster))
         #: What is shown, as indices of the attention's axes.
         self._rows = sorted(agent.cluster for agent in ranked[:MAX_CLUSTERS])
         wants = {n: agent.wants.task for n in self._rows if (agent := self._agents[n]).wants is not None}
-        by_rank = sorted(range(len(attention.tasks)), key=lambda m: (attention.tasks[m] not in wants.values(), m))
+        self._option = [{option.task: option for option in self._agents[n].options} for n in self._rows]
+        here = [m for m, task in enumerate(attention.tasks) if any(task in options for options in self._option)]
+        by_rank = sorted(here, key=lambda m: (attention.tasks[m] not in wants.values(), m))
         self._columns = sorted(by_rank[:MAX_TASKS])
         self._tasks = [attention.tasks[m] for m in self._columns]
-        self._option = [{option.task: option for option in self._agents[n].options} for n in self._rows]
         self._kinds = sorted({option.type for options in self._option for option in options.values()})
-        started = {(p.cluster, p.task) for p in explanation.decision.placements}
         #: (row, column) -> whether the cluster got the task it wants.
         self._wanted = {
             (row, self._tasks.index(wants[n])): (n, wants[n]) in started
