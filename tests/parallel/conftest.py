@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine, started as an administrator would, for the tests that ask for it."""
+"""A real Ray cluster on this machine, started as an administrator would; each process of a test run has its own."""
 
 import os
 import secrets

@@ -19,7 +19,7 @@ def draw(seed):
 
 
 def process_of(_):
-    time.sleep(0.2)
+    time.sleep(0.05)
     return os.getpid(), os.environ.get("OMP_NUM_THREADS")
 
 
@@ -55,10 +55,10 @@ def test_results_are_those_of_this_process(two):
 
 def test_processes_have_one_thread_and_stay_between_batches(two, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    batches = [set(two.gather(process_of, range(4))) for _ in range(2)]
-    assert batches[0] == batches[1]
-    assert {threads for _, threads in batches[0]} == {"1"}
-    assert os.getpid() not in {pid for pid, _ in batches[0]}
+    seen = {worker for _ in range(5) for worker in two.gather(process_of, range(4))}
+    assert len(seen) <= 2
+    assert {threads for _, threads in seen} == {"1"}
+    assert os.getpid() not in {pid for pid, _ in seen}
     assert os.environ["OMP_NUM_THREADS"] == "7"
 
 
