@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, models, scenarios, simulate, train, workload
+from tapfinger.commands import compare, export, models, scenarios, simulate, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
 app.command("models")(models.models)
 app.command("train")(train.train)
+app.command("export")(export.export)
 
 
 def _show_version(wanted: bool) -> None:

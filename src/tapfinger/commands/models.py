@@ -31,7 +31,7 @@ def models(
     for head in ("model", "network", "trained on", "task types", "resources", "evaluation"):
         table.add_column(head, no_wrap=head == "model")
     for card in cards.values():
-        results = ", ".join(f"{key} {value}" for key, value in card.evaluation.items() if not isinstance(value, dict))
+        results = ", ".join(f"{key} {value:.2f}" for key, value in card.evaluation.items() if isinstance(value, float))
         trained = f"{card.scenario.get('name', '?')} ({card.clusters} clusters)"
         row = (card.name, card.network, trained, ", ".join(card.task_types), ", ".join(card.resources), results)
         table.add_row(*map(escape, row))

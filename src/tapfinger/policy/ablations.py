@@ -53,6 +53,9 @@ class PerceptronEncoder(nn.Module):
 class StackedEncoder(nn.Module):
     """Vanilla: the cluster's whole state in one row, in the order of its places; sizes are fixed."""
 
+    #: Its inputs must keep their padding.
+    fixed_sizes = True
+
     def __init__(self, config: NetworkConfig) -> None:
         """Sizes from ``config``, also of the pending set and the running tasks."""
         super().__init__()
@@ -76,6 +79,8 @@ class StackedEncoder(nn.Module):
 
 class UniformTask(nn.Module):
     """No-pointer: every startable task is as likely as any other; only whether to start one is learnt."""
+
+    random_task = True
 
     def __init__(self, hidden: int) -> None:
         """``hidden``: of the embeddings."""

@@ -49,7 +49,9 @@ class Card:
     config: dict[str, Any] = field(default_factory=dict)
     #: Training seeds.
     seeds: tuple[int, ...] = ()
-    #: Results, in whatever form the trainer gives them.
+    #: Settings of the training run.
+    training: dict[str, Any] = field(default_factory=dict)
+    #: Mean completion times on fresh workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Raised whenever the meaning or number of a column changes; checkpoints carry it and refuse another.
-SCHEMA = "types-1"
+SCHEMA = "types-2"
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -79,7 +79,14 @@ class InputMaker:
             running_mask=running_mask,
             node=node,
             place_mask=place_mask,
-            pair=self._pair(obs, node, place_mask, adjacency),
+            pair=pair_features(
+                obs.cluster_features[:, :, self._accelerator],
+                node,
+                place_mask,
+                obs.startable,
+                obs.largest,
+                real.shape[1],
+            ),
             startable=obs.startable,
             minimum=np.where(place_mask[..., None], minimum, 0),
             largest=obs.largest,
@@ -100,25 +107,46 @@ class InputMaker:
         queue = np.minimum(obs.waiting / _COUNT, 3.0)[..., None]
         backlog = np.minimum(obs.cluster_features[:, :, -1:] / _COUNT, 3.0)
         count = np.minimum(obs.running_count / _COUNT, 3.0)[..., None]
-        gpu = free[..., self._accelerator]
-        emptier = (gpu[:, None, :] > gpu[:, :, None]).mean(axis=2)[..., None]  # share of clusters with more free
+        emptier = emptier_first(free[..., self._accelerator]).mean(axis=2, dtype=np.float32)[..., None]
         return np.concatenate(
             [free / _AMOUNT, capacity / _AMOUNT, fullness, queue, backlog, count, emptier], axis=2, dtype=np.float32
         )
 
-    def _pair(self, obs: Any, node: Ints, place_mask: Bools, adjacency: Floats) -> Floats:
-        """Place in the queue, whether it can start, room, and how many of its other clusters are emptier."""
-        places = node.shape[2]
-        gpu = obs.cluster_features[:, :, self._accelerator]
-        emptier = (gpu[:, None, :] > gpu[:, :, None]).astype(np.float32)  # (B, N, N'): N' has more free than N
-        better = np.take_along_axis(emptier @ adjacency, node, axis=2) / adjacency.shape[1]
-        alone = (
-            np.take_along_axis(np.broadcast_to(adjacency.sum(axis=1)[:, None], adjacency.shape), node, axis=2) == 1.0
-        )
-        order = np.broadcast_to(np.arange(places, dtype=np.float32) / _COUNT, node.shape)
-        parts = [order, obs.startable, better, alone]
-        pair = np.concatenate([np.stack(parts, axis=3), obs.largest / _AMOUNT], axis=3, dtype=np.float32)
-        return np.where(place_mask[..., None], pair, np.float32(0.0))
+
+def pair_features(gpu: Floats, node: Ints, place_mask: Bools, startable: Bools, largest: Ints, nodes: int) -> Floats:
+    """Of every (cluster, pending task): what a cluster must know not to want what another will get.
+
+    Place in the queue, and among those that can start; whether it can start; how many other clusters could start it,
+    and how many of them are emptier; room. ``gpu`` (B, N): free accelerators.
+    """
+    batch, clusters, places = node.shape
+    can = np.zeros((batch, clusters, nodes), dtype=np.float32)
+    b, n, k = np.nonzero(startable)
+    can[b, n, node[b, n, k]] = 1.0
+    starters = np.broadcast_to(can.sum(axis=1)[:, None], can.shape)
+    others = np.take_along_axis(starters, node, axis=2) - startable
+    emptier = np.take_along_axis(emptier_first(gpu).astype(np.float32) @ can, node, axis=2)
+    parts = [
+        np.broadcast_to(np.arange(places, dtype=np.float32) / _COUNT, node.shape),
+        (np.cumsum(startable, axis=2) - startable) / _COUNT,
+        startable,
+        others == 0,
+        others / clusters,
+        emptier / clusters,
+    ]
+    pair = np.concatenate([np.stack(parts, axis=3), largest / _AMOUNT], axis=3, dtype=np.float32)
+    return np.where(place_mask[..., None], pair, np.float32(0.0))
+
+
+def emptier_first(gpu: Floats) -> Bools:
+    """(B, N, N'): whether N' comes before N, by free accelerators and then by index.
+
+    No two clusters have the same rank: empty ones, which see the same tasks, can tell which of them is meant.
+    """
+    index = np.arange(gpu.shape[1])
+    return np.asarray(
+        (gpu[:, None, :] > gpu[:, :, None]) | ((gpu[:, None, :] == gpu[:, :, None]) & (index < index[:, None]))
+    )
 
 
 def batch_of_one(obs: Any) -> Any:

@@ -12,13 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from tapfinger.policy.actor_critic import as_tensors
-from tapfinger.policy.distributions import Actions, draw, evaluate
-from tapfinger.policy.inputs import InputMaker, Inputs
-from tapfinger.sim.batch import BatchSim
-from tapfinger.training.imitation import rows_of
-from tapfinger.training.rollout import Acts, Episode, advantages, play
-from tapfinger.workloads.base import Workload
+from tapfinger.training.act import AMOUNTS, TASK
+from tapfinger.training.batches import chunks, evaluate_rows
+from tapfinger.training.rollout import Episode, Floats
 
 
 @dataclass(frozen=True)
@@ -37,26 +33,6 @@ class GroupConfig:
     max_grad_norm: float = 0.5
 
 
-class NetworkPolicy:
-    """A network as a policy for rollouts; samples if it has a generator."""
-
-    def __init__(self, network: nn.Module, accelerator: int, seed: int | None = None) -> None:
-        """``seed``: None acts by the most likely choice."""
-        self._network = network
-        self._accelerator = accelerator
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
-
-    @torch.no_grad()
-    def __call__(self, inputs: Inputs) -> Acts:
-        """Actions, scores and the log-probabilities (task, amounts) they had."""
-        tensors = as_tensors(inputs)
-        outputs = self._network(tensors)
-        actions, terms = draw(outputs, tensors, self._accelerator, self._generator, self._generator)
-        logs = torch.stack([terms.task, terms.amounts], dim=2).numpy()
-        score = terms.task.exp().double().numpy()
-        return Acts(actions.place.numpy(), actions.amounts.numpy(), score, logs)
-
-
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -69,42 +45,54 @@ def update(
     turns = episode.turns
     if turns is None:
         raise ValueError("play with keep=True")
-    table = advantages(episode, config.group, config.discount)
-    advantage = table[turns.world, turns.slot]
-    advantage = (advantage / (advantage.std() + 1e-8)).astype(np.float32)
-    old = turns.extra[..., 0] + np.where(turns.granted, turns.extra[..., 1], 0.0)
-    logged: dict[str, list[float]] = {"loss": [], "clipped": [], "entropy": [], "kl": []}
+    advantage = advantages(episode, config.group, config.discount)[turns.world, turns.slot].astype(np.float32)
+    old = (turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)).astype(np.float32)
+    void = turns.inputs.startable.shape[2]
+    logged: dict[str, list[float]] = {"loss": [], "clipped": [], "entropy": [], "kl": [], "gradient": []}
     for _ in range(config.epochs):
         order = rng.permutation(len(turns.choice))
         for begin in range(0, len(order), config.batch):
-            rows = order[begin : begin + config.batch]
-            inputs = as_tensors(rows_of(turns.inputs, rows))
-            actions = Actions(torch.from_numpy(turns.choice[rows]), torch.from_numpy(turns.amounts[rows]))
-            terms = evaluate(network(inputs), inputs, actions, accelerator)
-            granted = torch.from_numpy(turns.granted[rows])
-            mask = torch.from_numpy(turns.decidable[rows])
-            change = (terms.log_prob(granted) - torch.from_numpy(old[rows].astype(np.float32)))[mask]
-            ratio = change.exp()
-            gain = torch.from_numpy(advantage[rows])[:, None].expand(mask.shape)[mask]
-            clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-            entropy = terms.entropy(granted)[mask].mean()
-            loss = -torch.minimum(ratio * gain, clipped * gain).mean() - config.entropy * entropy
+            batch = order[begin : begin + config.batch]
+            count = int(turns.decidable[batch].sum())
+            sums = dict.fromkeys(("loss", "clipped", "entropy", "kl"), 0.0)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+            for chunk in chunks(network, turns.inputs, batch):
+                _, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
+                granted, mask = (torch.from_numpy(array[chunk.rows]) for array in (turns.granted, turns.decidable))
+                change = (terms.log_prob(granted) - torch.from_numpy(old[chunk.rows]))[mask]
+                ratio = change.exp()
+                gain = torch.from_numpy(advantage[chunk.rows])[:, None].expand(mask.shape)[mask]
+                clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+                entropy = terms.entropy(granted)[mask].sum() / count
+                loss = -torch.minimum(ratio * gain, clipped * gain).sum() / count - config.entropy * entropy
+                loss.backward()  # type: ignore[no-untyped-call]
+                sums["loss"] += float(loss.detach())
+                sums["clipped"] += float((ratio != clipped).sum()) / count
+                sums["entropy"] += float(entropy.detach())
+                sums["kl"] += float((ratio - 1.0 - change).detach().sum()) / count
+            norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
             optimizer.step()
-            logged["loss"].append(float(loss.detach()))
-            logged["clipped"].append(float((ratio.detach() != clipped.detach()).float().mean()))
-            logged["entropy"].append(float(entropy.detach()))
-            logged["kl"].append(float((ratio.detach() - 1.0 - change.detach()).mean()))
+            for name, value in sums.items():
+                logged[name].append(value)
+            logged["gradient"].append(float(norm))
     return {name: float(np.mean(values)) for name, values in logged.items()}
 
 
-def rollouts(sim: BatchSim, maker: InputMaker, network: nn.Module, accelerator: int, seed: int) -> Episode:
-    """Sampled episodes on all worlds of the simulator."""
-    return play(sim, maker, NetworkPolicy(network, accelerator, seed), keep=True)
+def advantages(episode: Episode, group: int, discount: float) -> Floats:
+    """(B, slots) minus the discounted tasks in system to come, relative to the group's mean at the same slot.
 
-
-def repeat(workloads: list[Workload], group: int) -> list[Workload]:
-    """Each workload ``group`` times, side by side."""
-    return [workload for workload in workloads for _ in range(group)]
+    Worlds b*group .. (b+1)*group share a workload: arrivals are the same, so the mean removes most
+    of the variance and no critic is needed. Each group is scaled by its own spread, so that workloads
+    of a heavy load do not drown those of a light one.
+    """
+    cost = episode.cost
+    to_go = np.zeros_like(cost)
+    running = np.zeros(len(cost))
+    for t in range(cost.shape[1] - 1, -1, -1):
+        running = cost[:, t] + discount * running
+        to_go[:, t] = running
+    grouped = to_go.reshape(-1, group, cost.shape[1])
+    apart = grouped.mean(axis=1, keepdims=True) - grouped
+    alive = (grouped > 0).any(axis=1, keepdims=True)  # slots after the end are no sign of a small spread
+    spread = np.sqrt((apart**2).sum(axis=(1, 2), keepdims=True) / (group * alive.sum(axis=2, keepdims=True).clip(1)))
+    return np.asarray((apart / (spread + 1e-8)).reshape(cost.shape))

@@ -6,27 +6,24 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tapfinger.policy.actor_critic import as_tensors
-from tapfinger.policy.distributions import Actions, evaluate
-from tapfinger.policy.inputs import Inputs
+from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
 
 
-def rows_of(inputs: Inputs, rows: np.ndarray) -> Inputs:
-    """A selection of states."""
-    return Inputs(*(array[rows] for array in inputs))
-
-
-def imitation_loss(network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int) -> Tensor:
-    """Minus the mean log-probability of the teacher's action over agents that had a choice."""
-    inputs = as_tensors(rows_of(examples.inputs, rows))
-    actions = Actions(torch.from_numpy(examples.choice[rows]), torch.from_numpy(examples.amounts[rows]))
-    terms = evaluate(network(inputs), inputs, actions, accelerator)
-    mask = torch.from_numpy(examples.decidable[rows])
+def imitation_step(network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int) -> float:
+    """Add the gradient of minus the mean log-probability of the teacher's action, over agents that had a choice."""
+    void, total = examples.inputs.startable.shape[2], 0.0
     # An agent without a choice is void with probability one; its terms are zero but must not be counted.
-    return -(terms.task + terms.amounts)[mask].mean()
+    count = max(1, int(examples.decidable[rows].sum()))
+    for chunk in chunks(network, examples.inputs, rows):
+        _, terms = evaluate_rows(network, chunk, examples.choice, examples.amounts, void, accelerator)
+        mask = torch.from_numpy(examples.decidable[chunk.rows])
+        loss = -(terms.task + terms.amounts)[mask].sum() / count
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
 
 
 def imitate(
@@ -37,20 +34,19 @@ def imitate(
     seed: int,
     batch: int = 256,
     learning_rate: float = 2e-3,
-    report: Callable[[int, float], None] | None = None,
+    report: Callable[[int, int, float], None] | None = None,
 ) -> None:
-    """Adam with a learning rate that falls to zero along a half cosine."""
+    """Adam with a learning rate that falls to zero along a half cosine; reports step, steps in all and loss."""
     rng = np.random.default_rng(seed)
     steps = epochs * max(1, len(examples) // batch)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         rows = rng.integers(0, len(examples), size=batch)
-        loss = imitation_loss(network, examples, rows, accelerator)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = imitation_step(network, examples, rows, accelerator)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if report is not None:
-            report(step, float(loss.detach()))
+            report(step, steps, loss)

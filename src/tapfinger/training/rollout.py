@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,7 @@ class Acts(NamedTuple):
 Policy = Callable[[Inputs], Acts]
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(NamedTuple):
     """Every turn in which some agent had a choice; E rows."""
 
     inputs: Inputs
@@ -107,19 +105,3 @@ def _stack(rows: list[tuple[Any, ...]]) -> Turns:
         slot=np.concatenate([r[4] for r in rows]),
         extra=np.concatenate([r[1].extra for r in rows]) if rows[0][1].extra is not None else None,
     )
-
-
-def advantages(episode: Episode, group: int, discount: float) -> Floats:
-    """(B, slots) minus the discounted tasks in system to come, relative to the group's mean at the same slot.
-
-    Worlds b*group .. (b+1)*group share a workload: arrivals are the same, so the mean removes most
-    of the variance and no critic is needed.
-    """
-    cost = episode.cost
-    to_go = np.zeros_like(cost)
-    running = np.zeros(len(cost))
-    for t in range(cost.shape[1] - 1, -1, -1):
-        running = cost[:, t] + discount * running
-        to_go[:, t] = running
-    grouped = to_go.reshape(-1, group, cost.shape[1])
-    return np.asarray(-(grouped - grouped.mean(axis=1, keepdims=True)).reshape(cost.shape))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.core.contract import Decision, Placement, Scheduler
+from tapfinger.core.contract import Decision, Placement, Scheduler, Snapshot
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
 from tapfinger.sim.layout import make_tables
@@ -64,6 +64,16 @@ def join(parts: Sequence[Examples]) -> Examples:
     )
 
 
+def visible(snapshot: Snapshot, pending: int) -> Snapshot:
+    """What the agents see of it: a teacher that wants what no agent can choose would wait for ever.
+
+    Each cluster sees the first ``pending`` tasks of its queue; a task is shown as eligible only where it is seen.
+    """
+    seen = [{task.id for task in snapshot.pending(n, pending)} for n in range(len(snapshot.clusters))]
+    queue = (replace(t, eligible=tuple(n for n in t.eligible if t.id in seen[n])) for t in snapshot.queue)
+    return replace(snapshot, queue=tuple(task for task in queue if task.eligible))
+
+
 class Recorder:
     """Plays a teacher on workloads and keeps what its agents saw and did."""
 
@@ -89,7 +99,7 @@ class Recorder:
         session = new_session(self._world, draw_workload(self._world, seed))
         teacher.reset(self._world.context(seed))
         while not session.done:
-            wanted = teacher.decide(session.state.snapshot())
+            wanted = teacher.decide(visible(session.state.snapshot(), self._pending))
             queues: list[deque[Placement]] = [deque() for _ in self._world.clusters]
             for placement in wanted.placements:
                 queues[placement.cluster].append(placement)
@@ -109,7 +119,7 @@ class Recorder:
             while queue:
                 placement = queue.popleft()
                 places = np.flatnonzero(obs.task[n] == placement.task)
-                if len(places):  # beyond the pending set, an agent could not have chosen it
+                if len(places):  # not if another cluster took it first
                     choice[n] = places[0]
                     amounts[n] = placement.allocation
                     turn.append(placement)

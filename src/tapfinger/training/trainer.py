@@ -1,4 +1,4 @@
-"""The training run: examples of a teacher, imitation, then policy gradient; evaluated, logged, resumable.
+"""The training run: examples of a teacher, imitation, then learning from rollouts; evaluated, logged, resumable.
 
 Everything random comes from the run's seed and every stage is counted in steps, not in minutes: the same seed gives
 the same weights.
@@ -7,8 +7,8 @@ the same weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,169 +16,185 @@ import numpy as np
 import torch
 from torch import nn
 
+from tapfinger.config import parse_scenario
 from tapfinger.errors import ConfigError
-from tapfinger.evaluation.specs import parse_spec
-from tapfinger.policy.actor_critic import NetworkConfig, config_for, make_network
+from tapfinger.evaluation.specs import parse_specs
+from tapfinger.overrides import apply_override
+from tapfinger.parallel.base import Pool
+from tapfinger.parallel.local import InProcess
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.run import run_scheduler
-from tapfinger.training.group import GroupConfig, NetworkPolicy, repeat, rollouts, update
+from tapfinger.training import group
+from tapfinger.training.config import ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.imitation import imitate
-from tapfinger.training.rollout import play
+from tapfinger.training.logs import RunLog
+from tapfinger.training.selection import Selection
+from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
 from tapfinger.training.teacher import Examples, Recorder, input_maker, join
-from tapfinger.workloads.world import World, draw_workload
-
-#: Seeds of training, of selection and (elsewhere) of tests never meet.
-TEACHER_SEEDS = 100_000
-SELECTION_SEEDS = 300_000
-ROLLOUT_SEEDS = 400_000
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """One training run."""
-
-    #: Scheduler whose decisions are imitated first.
-    teacher: str = "lookahead"
-    #: Workloads the teacher is recorded on; more examples make a better start.
-    teacher_runs: int = 300
-    #: Passes over the examples.
-    imitation_epochs: int = 10
-    #: Updates of the policy gradient; 0 stops after imitation.
-    iterations: int = 100
-    #: Different workloads per update; each is played ``group.group`` times.
-    workloads: int = 8
-    #: Updates between evaluations.
-    evaluate_every: int = 5
-    #: Workloads of an evaluation.
-    selection_runs: int = 40
-    #: Size of the network: cpu or paper.
-    preset: str = "cpu"
-    seed: int = 0
-    group: GroupConfig = field(default_factory=GroupConfig)
-
+from tapfinger.workloads.world import World, build_world
 
 #: Called with a stage, how far it is (0..1) and what is known now.
 Report = Callable[[str, float, dict[str, float]], None]
+
+#: Teacher's runs per file: an interrupted recording loses no more than these.
+_RECORDED_TOGETHER = 10
 
 
 class Trainer:
     """Runs, or continues, a training run in its directory."""
 
-    def __init__(self, world: World, config: TrainConfig, folder: Path, report: Report | None = None) -> None:
-        """``folder`` keeps examples, progress and the best weights; a run found there goes on."""
-        self.world, self.config, self.folder = world, config, folder
-        self._report: Report = report or _silent
-        self._maker = input_maker(world)
-        self._accelerator = world.resources.accelerator
-        self._selection: BatchSim | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._check_settings()
+    def __init__(
+        self,
+        world: World,
+        config: TrainConfig,
+        folder: Path,
+        report: Report | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        """``folder`` keeps examples, progress and the best weights; a run found there goes on.
 
-    def _check_settings(self) -> None:
+        ``pool`` plays the rollouts; which one makes no difference to the result.
+        """
+        self.config, self.folder = config, folder
+        self.worlds = training_worlds(world, config)
+        self._report: Report = report or _silent
+        self._pool: Pool = pool or InProcess()
+        self._accelerator = world.resources.accelerator
+        folder.mkdir(parents=True, exist_ok=True)
+        self._check_settings(world)
+        self.sizes = self._sizes()
+        self.selection = Selection(self.worlds, config.selection_runs, self.sizes.pending)
+        #: Mean completion times of the rivals, workload by workload.
+        self.rivals: dict[str, list[float]] = {}
+
+    def _check_settings(self, world: World) -> None:
         """A directory belongs to one scenario and one config."""
         path = self.folder / "run.json"
-        mine = json.loads(json.dumps({"scenario": self.world.scenario.resolved(), "config": asdict(self.config)}))
+        mine = json.loads(json.dumps({"scenario": world.scenario.resolved(), "config": asdict(self.config)}))
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             changed = [name for name in mine["config"] if found["config"].get(name) != mine["config"][name]]
             if found["scenario"] != mine["scenario"]:
                 changed.append("scenario")
             # A longer run may continue a shorter one.
-            if [name for name in changed if name != "iterations"]:
+            if [name for name in changed if name not in ("iterations", "max_steps")]:
                 raise ConfigError(
                     f"{self.folder} holds a run with other settings ({', '.join(changed)}); choose another --out"
                 )
         path.write_text(json.dumps(mine, indent=1), encoding="utf-8")
 
-    def run(self) -> tuple[nn.Module, NetworkConfig, float]:
-        """The best network by selection seeds, its config and its mean completion time there."""
+    def _sizes(self) -> NetworkConfig:
+        sim = BatchSim(self.worlds[0], [workload_of(self.worlds, TEACHER_SEEDS)])
+        inputs = input_maker(self.worlds[0]).make(sim.observations)
+        return config_for(inputs, self._accelerator, self.config.preset)
+
+    def run(self) -> tuple[nn.Module, NetworkConfig, list[float]]:
+        """The best network by the selection workloads, its config and its mean completion times there."""
         torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-        examples = self._examples()
-        sizes = config_for(examples.inputs, self._accelerator, self.config.preset)
+        self._report("rivals on selection workloads", 0.0, {})
+        self.rivals = self.selection.rivals(self.folder / "rivals.json")
+        self._report("rivals on selection workloads", 1.0, {n: float(np.mean(v)) for n, v in self.rivals.items()})
         torch.manual_seed(self.config.seed)
-        network = make_network(sizes)
+        network = build(self.config.network, self.sizes)
         state = self._resume(network)
         if state is None:
-            self._imitate(network, examples)
-            state = {"iteration": 0, "best": self.evaluate(network), "optimizer": None}
+            if self.config.teacher != "none":
+                self._imitate(network)
+            found = self.selection.play(network, self._accelerator)
+            state = {"iteration": 0, "steps": 0, "best": self._score(found), "found": found, "optimizer": None}
             self._keep_best(network)
             self._save(network, state)
         self._improve(network, state)
         network.load_state_dict(torch.load(self.folder / "best.pt", weights_only=True))
-        return network, sizes, float(state["best"])
+        return network, self.sizes, state["found"]
 
-    def baselines(self) -> dict[str, float]:
-        """Mean completion times of the rivals on the selection seeds."""
-        found = {}
-        for name in ("greedy", "optimus-central"):
-            totals = [run_scheduler(self.world, parse_spec(name).create(), seed) for seed in self._selection_seeds()]
-            found[name] = float(np.mean([t.total_completion_time / t.tasks for t in totals]))
-        return found
+    def _score(self, found: Sequence[float]) -> float:
+        return self.selection.score(found, self.rivals["greedy"])
 
-    def evaluate(self, network: nn.Module) -> float:
-        """Mean completion time of the deterministic policy on the selection seeds."""
-        if self._selection is None:
-            workloads = [draw_workload(self.world, seed) for seed in self._selection_seeds()]
-            self._selection = BatchSim(self.world, workloads)
-        self._selection.restart(np.ones(len(self._selection.done), dtype=np.bool_))
-        network.eval()
-        # A policy that never starts anything would never end.
-        patience = 2 * int(self._selection.draws.arrival.max()) + 200
-        episode = play(self._selection, self._maker, NetworkPolicy(network, self._accelerator), max_slots=patience)
-        network.train()
-        return float(episode.mean.mean()) if self._selection.done.all() else float("inf")
-
-    def _selection_seeds(self) -> range:
-        return range(SELECTION_SEEDS, SELECTION_SEEDS + self.config.selection_runs)
-
-    def _examples(self) -> Examples:
-        """Recorded in parts, each kept: an interrupted recording goes on."""
-        parts = []
-        spec, recorder = parse_spec(self.config.teacher), Recorder(self.world)
-        size = 10
-        for first in range(0, self.config.teacher_runs, size):
-            path = self.folder / f"examples-{first:05d}.npz"
-            if not path.exists():
-                last = min(first + size, self.config.teacher_runs)
-                seeds = range(TEACHER_SEEDS + first, TEACHER_SEEDS + last)
-                fresh = self.folder / "examples-unfinished.npz"
-                recorder.record(spec.create(), seeds).save(fresh)
-                fresh.replace(path)
-            parts.append(Examples.load(path))
-            self._report("recording the teacher", (first + size) / self.config.teacher_runs, {})
-        return join(parts)
-
-    def _imitate(self, network: nn.Module, examples: Examples) -> None:
-        steps = self.config.imitation_epochs * max(1, len(examples) // 256)
-
-        def report(step: int, loss: float) -> None:
+    def _imitate(self, network: nn.Module) -> None:
+        def report(step: int, steps: int, loss: float) -> None:
             self._report("imitation", (step + 1) / steps, {"loss": loss})
 
-        imitate(network, examples, self._accelerator, self.config.imitation_epochs, self.config.seed, report=report)
+        config = self.config
+        imitate(network, self.examples(), self._accelerator, config.imitation_epochs, config.seed, report=report)
+
+    def examples(self) -> Examples:
+        """What the teacher did, recorded in parts that are kept: an interrupted recording goes on."""
+        specs, parts, runs = parse_specs(self.config.teacher), [], self.config.teacher_runs
+        recorders = [Recorder(world, self.sizes.pending) for world in self.worlds]
+        for first in range(0, runs, _RECORDED_TOGETHER):
+            path = self.folder / f"examples-{first:05d}.npz"
+            last = min(first + _RECORDED_TOGETHER, runs)
+            if not path.exists():
+                unfinished = self.folder / "examples-unfinished.npz"
+                seeds = range(TEACHER_SEEDS + first, TEACHER_SEEDS + last)
+                recorded = [recorders[s % len(recorders)].record(specs[s % len(specs)].create(), [s]) for s in seeds]
+                join(recorded).save(unfinished)
+                unfinished.replace(path)
+            parts.append(Examples.load(path))
+            self._report("recording the teacher", last / runs, {})
+        return join(parts)
 
     def _improve(self, network: nn.Module, state: dict[str, Any]) -> None:
+        log = RunLog(self.folder / "logs", state["iteration"] or None)
+        try:
+            self._updates(network, state, log)
+        finally:
+            log.close()
+
+    def _updates(self, network: nn.Module, state: dict[str, Any], log: RunLog) -> None:
         config = self.config
         optimizer = torch.optim.Adam(network.parameters(), lr=config.group.learning_rate)
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
-        while state["iteration"] < config.iterations:
+        while self._share(state) < 1.0:
             i = state["iteration"]
             rng = np.random.default_rng([config.seed, i])
-            seeds = ROLLOUT_SEEDS + i * config.workloads + np.arange(config.workloads)
-            workloads = repeat([draw_workload(self.world, int(seed)) for seed in seeds], config.group.group)
-            sim = BatchSim(self.world, workloads)
-            episode = rollouts(sim, self._maker, network, self._accelerator, int(rng.integers(1 << 31)))
-            known = update(network, optimizer, episode, config.group, self._accelerator, rng)
+            # Small steps at the end, so that the last policies differ little and the best of them is no accident.
+            for settings in optimizer.param_groups:
+                settings["lr"] = config.group.learning_rate * (1.0 - 0.9 * self._share(state))
+            episode = gather(self._pool.gather(roll, self._shards(network, i, rng)))
+            known = group.update(network, optimizer, episode, config.group, self._accelerator, rng)
             state["iteration"] = i + 1
+            state["steps"] += episode.steps
             known["sampled"] = float(episode.mean.mean())
-            if (i + 1) % config.evaluate_every == 0 or i + 1 == config.iterations:
-                known["evaluation"] = self.evaluate(network)
-                if known["evaluation"] < state["best"]:
-                    state["best"] = known["evaluation"]
-                    self._keep_best(network)
+            if (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0:
+                known |= self._evaluate(network, state)
                 state["optimizer"] = optimizer.state_dict()
                 self._save(network, state)
-            self._report("policy gradient", (i + 1) / config.iterations, {**known, "best": state["best"]})
+            log.scalars(i + 1, {**known, "steps": state["steps"]})
+            self._report("learning from rollouts", self._share(state), {**known, "best": state["best"]})
+
+    def _share(self, state: dict[str, Any]) -> float:
+        """How much of the run is done."""
+        updates = state["iteration"] / self.config.iterations if self.config.iterations else 1.0
+        steps = state["steps"] / self.config.max_steps if self.config.max_steps else 0.0
+        return max(updates, steps)
+
+    def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
+        config, weights = self.config, weights_of(network)
+        seeds = ROLLOUT_SEEDS + iteration * config.workloads + np.arange(config.workloads)
+        return [
+            Shard(
+                self.worlds,
+                tuple(part.tolist()),
+                config.repeats,
+                config.network,
+                self.sizes,
+                weights,
+                int(rng.integers(1 << 31)),
+            )
+            for part in np.split(seeds, config.shards)
+        ]
+
+    def _evaluate(self, network: nn.Module, state: dict[str, Any]) -> dict[str, float]:
+        found = self.selection.play(network, self._accelerator)
+        score = self._score(found)
+        if score < state["best"]:
+            state["best"], state["found"] = score, found
+            self._keep_best(network)
+        return {"evaluation": float(np.mean(found)), "score": score}
 
     # ------------------------------------------------------------------ on disk
 
@@ -197,6 +213,22 @@ class Trainer:
         state: dict[str, Any] = torch.load(path, weights_only=True)
         network.load_state_dict(state.pop("network"))
         return state
+
+
+def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
+    """One world per load; they differ in the arrivals only."""
+    worlds = []
+    for load in config.loads:
+        data = world.scenario.resolved()
+        if config.tasks:
+            apply_override(data, f"tasks={config.tasks}")
+        if load != 1.0:
+            rate = world.scenario.arrivals.options().get("rate")
+            if rate is None:
+                raise ConfigError(f"loads = {config.loads}: the scenario's arrivals have no rate to multiply")
+            apply_override(data, f"arrivals.rate={rate * load}")
+        worlds.append(build_world(parse_scenario(data, directory=world.scenario.directory)))
+    return tuple(worlds)
 
 
 def _silent(stage: str, share: float, known: dict[str, float]) -> None:

@@ -1,0 +1,62 @@
+"""How good a network is: the deterministic policy on workloads kept for choosing among checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from tapfinger.evaluation.specs import parse_spec
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.run import run_scheduler
+from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.config import SELECTION_SEEDS
+from tapfinger.training.rollout import play
+from tapfinger.training.shards import patience, workload_of
+from tapfinger.training.teacher import input_maker
+from tapfinger.workloads.world import World
+
+#: Who a network is compared with while it learns.
+RIVALS = ("greedy", "optimus-central")
+
+
+class Selection:
+    """The same workloads for every checkpoint and rival; loads take turns."""
+
+    def __init__(self, worlds: Sequence[World], runs: int, pending: int) -> None:
+        """``runs`` workloads in all."""
+        self._worlds = worlds
+        self._seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + runs)
+        self._sim = BatchSim(worlds[0], [workload_of(worlds, seed) for seed in self._seeds], pending)
+        self._maker = input_maker(worlds[0])
+
+    def rivals(self, path: Path) -> dict[str, list[float]]:
+        """Mean completion time of each rival on each workload; kept in ``path``."""
+        found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for name in RIVALS:
+            if name not in found:
+                runs = [
+                    run_scheduler(self._worlds[seed % len(self._worlds)], parse_spec(name).create(), seed)
+                    for seed in self._seeds
+                ]
+                found[name] = [run.total_completion_time / run.tasks for run in runs]
+                path.write_text(json.dumps(found), encoding="utf-8")
+        return found
+
+    def play(self, network: nn.Module, accelerator: int) -> list[float]:
+        """Mean completion time on each workload; infinite where the policy did not get done."""
+        self._sim.restart(np.ones(len(self._sim.done), dtype=np.bool_))
+        network.eval()
+        policy = NetworkPolicy(network, accelerator)
+        episode = play(self._sim, self._maker, policy, max_slots=patience(self._sim))
+        network.train()
+        return [float(mean) for mean in np.where(self._sim.done, episode.mean, np.inf)]
+
+    def score(self, found: Sequence[float], greedy: Sequence[float]) -> float:
+        """Mean over the loads of the mean completion time as a multiple of Greedy's; below one is better."""
+        loads = len(self._worlds)
+        ratios = [np.mean(found[first::loads]) / np.mean(greedy[first::loads]) for first in range(loads)]
+        return float(np.mean(ratios))

@@ -1,0 +1,81 @@
+"""Rollouts in independent parts: a part says everything it needs, so it gives the same result wherever it is played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import NetworkConfig
+from tapfinger.policy.inputs import Inputs
+from tapfinger.sim.batch import BatchSim
+from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.rollout import Episode, Turns, play
+from tapfinger.training.teacher import input_maker
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import World, draw_workload
+
+
+class Shard(NamedTuple):
+    """Some workloads of an update, each to be played ``repeats`` times by the same policy."""
+
+    worlds: tuple[World, ...]  # one per load; they differ in nothing else
+    workloads: tuple[int, ...]  # seeds
+    repeats: int
+    network: str
+    sizes: NetworkConfig
+    weights: dict[str, npt.NDArray[Any]]
+    seed: int
+
+
+def weights_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
+    """A copy of the network's weights that can travel."""
+    return {name: value.detach().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def workload_of(worlds: Sequence[World], seed: int) -> Workload:
+    """The workload of a seed; loads take turns."""
+    return draw_workload(worlds[seed % len(worlds)], seed)
+
+
+def roll(shard: Shard) -> Episode:
+    """Sampled episodes of a shard; rollouts of one workload lie side by side."""
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    network = build(shard.network, shard.sizes)
+    network.load_state_dict({name: torch.from_numpy(value) for name, value in shard.weights.items()})
+    network.eval()
+    workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
+    world = shard.worlds[0]
+    sim = BatchSim(world, workloads, shard.sizes.pending)
+    policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed)
+    return play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim))
+
+
+def patience(sim: BatchSim) -> int:
+    """Slots after which worlds are given up: a policy that never starts anything would never end."""
+    return 2 * int(sim.draws.arrival.max()) + 200
+
+
+def gather(episodes: Sequence[Episode]) -> Episode:
+    """Several shards as one batch of worlds."""
+    if len(episodes) == 1:
+        return episodes[0]
+    slots = max(episode.cost.shape[1] for episode in episodes)
+    cost = [np.pad(episode.cost, ((0, 0), (0, slots - episode.cost.shape[1]))) for episode in episodes]
+    first = np.cumsum([0, *(len(episode.mean) for episode in episodes[:-1])])
+    turns = [
+        episode.turns._replace(world=episode.turns.world + start)
+        for episode, start in zip(episodes, first, strict=True)
+        if episode.turns is not None
+    ]
+    together = Turns(
+        inputs=Inputs(*(np.concatenate(arrays) for arrays in zip(*(t.inputs for t in turns), strict=True))),
+        **{name: np.concatenate([getattr(t, name) for t in turns]) for name in Turns._fields if name != "inputs"},
+    )
+    means = np.concatenate([episode.mean for episode in episodes])
+    return Episode(means, np.concatenate(cost), sum(episode.steps for episode in episodes), together)
