@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from helpers import arrive, log_of, make_state, make_task, play
 
@@ -17,6 +20,8 @@ from tapfinger.config import load_scenario
 from tapfinger.core.contract import Mode
 from tapfinger.errors import CheckpointMismatch, ConfigError, UnknownNameError
 from tapfinger.policy import exported
+from tapfinger.policy.card import read_card
+from tapfinger.policy.exported import CARD_KEY
 from tapfinger.policy.inputs import SCHEMA
 from tapfinger.registry import create
 from tapfinger.schedulers import tapfinger as module
@@ -225,6 +230,21 @@ def test_the_shipped_model_that_fits_best(model, monkeypatch):
     assert chosen == {"multi-3": "b", "synthetic-3": "a"}
     with pytest.raises(ConfigError, match=r"no shipped model is for the task types image-.*shipped: a, b, c"):
         TapFinger().reset(build_world(load_scenario("testbed-3")).context(0))
+
+
+def test_cards_of_shipped_models_are_read_without_loading_networks(model, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    for name in ("eager", "testbed"):
+        (tmp_path / "models" / f"{name}.onnx").write_bytes(Path(model(name)).read_bytes())
+    fields = {name: onnx.load(model(name)).metadata_props for name in ("eager", "testbed")}
+    wanted = {name: read_card(next(f.value for f in of if f.key == CARD_KEY), "") for name, of in fields.items()}
+    monkeypatch.setattr(exported, "resources", SimpleNamespace(files=lambda _: tmp_path, as_file=nullcontext))
+    monkeypatch.setattr(exported, "_session", lambda *_: pytest.fail("a network was loaded"))
+    assert exported.shipped_models() == wanted
+    changed = tmp_path / "models" / "eager.onnx"
+    changed.write_bytes(changed.read_bytes()[100:])
+    with pytest.raises(CheckpointMismatch, match="is damaged"):
+        exported.shipped_models()
 
 
 def test_runs_where_there_is_no_torch(model):

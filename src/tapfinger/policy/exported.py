@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -21,7 +22,8 @@ from tapfinger.policy.inputs import Inputs
 CARD_KEY = "tapfinger.card"
 GRAPH_KEY = "tapfinger.graph"
 
-#: The second as it stands in the file: key, tag and length of the value, value.
+#: Both as they stand in the file: key, tag and length of the value (low seven bits first, top bit: more follow), value.
+_CARD_ENTRY = re.compile(re.escape(CARD_KEY).encode() + rb"\x12([\x80-\xff]{0,4}[\x00-\x7f])", re.DOTALL)
 _GRAPH_ENTRY = re.compile(re.escape(GRAPH_KEY).encode() + rb"\x12.(\d{1,12}):([0-9a-f]{64})", re.DOTALL)
 
 #: What acting needs of the network's outputs; the value is for training.
@@ -50,12 +52,8 @@ class ExportedNetwork:
 
     def __init__(self, data: bytes, source: str) -> None:
         """``source``: where the bytes are from, for messages."""
-        _check_graph(data, source)
+        self.card: Card = _checked_card(data, source)
         self._session, self._only_these = _session(data, source)
-        metadata = self._session.get_modelmeta().custom_metadata_map
-        if CARD_KEY not in metadata:
-            raise CheckpointMismatch(f"{source}: has no field {CARD_KEY!r}; export it anew")
-        self.card: Card = read_card(metadata[CARD_KEY], source)
         # Inputs that a network does not use are not in its graph.
         self._takes = tuple(i.name for i in self._session.get_inputs())
         gives = {o.name for o in self._session.get_outputs()}
@@ -105,8 +103,8 @@ def _session(data: bytes, source: str) -> tuple[Any, Any]:
         raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it anew") from None
 
 
-def _check_graph(data: bytes, source: str) -> None:
-    """Compare the graph with its digest before onnxruntime, which trusts its files, sees any of it."""
+def _checked_card(data: bytes, source: str) -> Card:
+    """The card, after a look at the graph's digest: onnxruntime trusts its files, and must not see a damaged one."""
     found = _GRAPH_ENTRY.search(data)
     if found is None:
         raise CheckpointMismatch(
@@ -115,11 +113,21 @@ def _check_graph(data: bytes, source: str) -> None:
     length, digest = int(found[1]), found[2].decode()
     if hashlib.sha256(data[:length]).hexdigest() != digest:
         raise CheckpointMismatch(f"{source}: does not match its field {GRAPH_KEY!r}: it is damaged; copy it anew")
+    # Read from the bytes, since a session takes a hundred times longer to make.
+    entry = _CARD_ENTRY.search(data, length)
+    if entry is None:
+        raise CheckpointMismatch(f"{source}: has no field {CARD_KEY!r}; export it anew")
+    size = sum((byte & 127) << (7 * i) for i, byte in enumerate(entry[1]))
+    return read_card(data[entry.end() : entry.end() + size].decode(errors="replace"), source)
 
 
 def shipped_models() -> dict[str, Card]:
     """Cards of the models that ship with the package, by name."""
-    return {name: load_model(name).card for name in _shipped_names()}
+    cards = {}
+    for name in _shipped_names():
+        with _shipped_file(name) as path:
+            cards[name] = _card(*_state_of(path))
+    return cards
 
 
 def _shipped_names() -> list[str]:
@@ -127,28 +135,48 @@ def _shipped_names() -> list[str]:
     return sorted(f.name.removesuffix(".onnx") for f in folder.iterdir() if f.name.endswith(".onnx"))
 
 
+def _shipped_file(name: str) -> AbstractContextManager[Path]:
+    return resources.as_file(resources.files("tapfinger") / "models" / f"{name}.onnx")
+
+
 def load_model(model: str) -> ExportedNetwork:
     """A model by its shipped name, or from a file (.onnx); an unchanged file is loaded once."""
     if model.endswith(".onnx"):
-        path = Path(model)
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise CheckpointMismatch(f"{model}: cannot be read ({error.strerror}); give an exported model") from None
-        return _load(str(path.resolve()), status.st_mtime_ns, status.st_size)
+        return _load(*_state_of(Path(model)))
     if model not in _shipped_names():
         raise UnknownNameError("model", model, [*_shipped_names(), "PATH.onnx"])
-    with resources.as_file(resources.files("tapfinger") / "models" / f"{model}.onnx") as path:
-        return load_model(str(path))
+    with _shipped_file(model) as path:
+        return _load(*_state_of(path))
+
+
+def _state_of(path: Path) -> tuple[str, int, int]:
+    """Path, time of change and size: the same as long as the file is."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return str(path.resolve()), status.st_mtime_ns, status.st_size
+
+
+def _unreadable(path: str | Path, error: OSError) -> CheckpointMismatch:
+    return CheckpointMismatch(f"{path}: cannot be read ({error.strerror}); give an exported model")
 
 
 @lru_cache(maxsize=8)
 def _load(path: str, changed: int, size: int) -> ExportedNetwork:  # noqa: ARG001 - part of the key
+    return ExportedNetwork(_read(path), path)
+
+
+@lru_cache(maxsize=128)
+def _card(path: str, changed: int, size: int) -> Card:  # noqa: ARG001 - part of the key
+    return _checked_card(_read(path), path)
+
+
+def _read(path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
-        raise CheckpointMismatch(f"{path}: cannot be read ({error.strerror}); give an exported model") from None
-    return ExportedNetwork(data, path)
+        raise _unreadable(path, error) from None
 
 
 def best_actions(
