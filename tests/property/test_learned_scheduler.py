@@ -21,6 +21,7 @@ from tapfinger.policy.inputs import Inputs
 from tapfinger.schedulers import tapfinger as module
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
+from tapfinger.testing import check_scheduler, tiny_scenarios
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 NAMES = ("cpu", "gpu", "memory", "disk")
@@ -201,6 +202,14 @@ def test_every_task_starts_within_the_stated_bound(world: World, adversary: str,
         due = task.arrival + int(np.ceil(max_wait * ideal))
         older = sum(k < i and start[k] >= due for k in tasks)
         assert start[i] <= due + (older + 2) * (longest + 1)
+
+
+@pytest.mark.parametrize("adversary", ["random_scores", "always_void"])
+def test_keeps_the_contract_with_any_network(adversary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for scenario in tiny_scenarios():
+        world = build_world(scenario)
+        monkeypatch.setattr(module, "load_model", lambda _, w=world: FakeNetwork(w, ADVERSARIES[adversary], 0))
+        check_scheduler(lambda: TapFinger("fake", max_wait=2.0), [scenario])
 
 
 @pytest.mark.parametrize(("max_wait", "latest"), [(2.0, 6 + 3 + 1), (1e6, None)])
