@@ -1,0 +1,190 @@
+"""MAPPO as in the paper: PPO with one actor for all clusters and a centralised critic.
+
+Each detail and each logged metric is explained in docs/training.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tapfinger.core.contract import Mode
+from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.sim.batch import BatchSim
+from tapfinger.training.act import AMOUNTS, TASK, VALUE
+from tapfinger.training.batches import Chunk, chunks, evaluate_rows
+from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, to_go
+from tapfinger.training.rollout import Bools, Episode, Floats, Turns
+
+#: system: all agents get minus the tasks in the system. own: minus those on or waiting for the agent's cluster.
+REWARDS = ("system", "own")
+
+
+@dataclass(frozen=True)
+class MappoConfig:
+    """Settings of one update."""
+
+    #: How much the next slot counts; turns of one slot count the same. The paper has 1 in multi-task mode.
+    discount: float = 1.0
+    #: Lambda of GAE, from turn to turn: 0 trusts the critic alone, 1 the returns alone.
+    trace: float = 0.95
+    clip: float = 0.2
+    #: Whether the critic's change is clipped too (by ``clip``, in units of the return's spread).
+    value_clip: bool = False
+    value_weight: float = 0.5
+    entropy: float = 0.01
+    #: Passes over the turns of an update.
+    epochs: int = 4
+    #: Turns per step of the optimizer.
+    batch: int = 512
+    learning_rate: float = 3e-4
+    max_grad_norm: float = 0.5
+    #: "system" or "own".
+    reward: str = "system"
+    #: Share of the newest returns in the running scale of returns.
+    scale_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        if self.reward not in REWARDS:
+            raise UnknownNameError("reward", self.reward, REWARDS)
+        for name in ("discount", "trace", "scale_rate"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"{name} = {value} must be between 0 and 1")
+
+
+def paper_config(mode: Mode) -> MappoConfig:
+    """The paper's reward and discount; for single-task mode it gives no discount, 0.99 is ours."""
+    return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own")
+
+
+def finish(episode: Episode, sim: BatchSim, reward: str) -> Episode:
+    """An episode just played, as ``update`` takes it.
+
+    With reward "own" its costs are (B, slots, N). The mean of worlds that were cut is infinite: it is not known.
+    """
+    cost = agent_costs(sim, episode.cost.shape[1]) if reward == "own" else episode.cost
+    return episode._replace(mean=np.where(sim.done, episode.mean, np.inf), cost=cost)
+
+
+def update(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    episode: Episode,
+    config: MappoConfig,
+    accelerator: int,
+    rng: np.random.Generator,
+    scale: ReturnScale,
+) -> dict[str, float]:
+    """Some passes over the turns of a batch of episodes; returns what is logged. ``scale`` goes on with the run."""
+    turns = episode.turns
+    if turns is None:
+        raise ValueError("play with keep=True")
+    batch, known = _prepare(network, episode, turns, config, scale)
+    logged: dict[str, list[float]] = {}
+    for _ in range(config.epochs):
+        order = rng.permutation(np.flatnonzero(batch.usable))
+        for begin in range(0, len(order), config.batch):
+            rows = order[begin : begin + config.batch]
+            optimizer.zero_grad()
+            sums = batch.backward(network, rows, config, accelerator)
+            sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
+            optimizer.step()
+            for name, value in sums.items():
+                logged.setdefault(name, []).append(value)
+    return {**{name: float(np.mean(values)) for name, values in logged.items()}, **known}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The turns of an update with what is fixed while it lasts."""
+
+    turns: Turns
+    usable: Bools  # (E,)
+    old: Floats  # (E, N) log-probabilities when played
+    advantage: Floats  # (E, N), normalised
+    value: Floats  # (E,) the critic's when played, in its present units
+    target: Floats  # (E,) what it should say
+
+    def backward(self, network: nn.Module, rows: np.ndarray, config: MappoConfig, accelerator: int) -> dict[str, float]:
+        """Add the gradient of a minibatch."""
+        turns = self.turns
+        agents = max(1, int(turns.decidable[rows].sum()))
+        sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "clipped"), 0.0)
+        for chunk in chunks(network, turns.inputs, rows):
+            void = turns.inputs.startable.shape[2]
+            outputs, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
+            granted, mask = _at(turns.granted, chunk), _at(turns.decidable, chunk)
+            # Losers of a conflict keep their task's term and have no term of amounts (m of the paper).
+            change = (terms.log_prob(granted) - _at(self.old, chunk))[mask]
+            ratio, gain = change.exp(), _at(self.advantage, chunk)[mask]
+            clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+            policy_loss = -torch.minimum(ratio * gain, clipped * gain).sum() / agents
+            entropy = terms.entropy(granted)[mask].sum() / agents
+            value_loss = self._value_loss(outputs.value, chunk, config) / len(rows)
+            loss = policy_loss + config.value_weight * value_loss - config.entropy * entropy
+            loss.backward()  # type: ignore[no-untyped-call]
+            sums["policy_loss"] += float(policy_loss.detach())
+            sums["value_loss"] += float(value_loss.detach())
+            sums["entropy"] += float(entropy.detach())
+            sums["kl"] += float((ratio - 1.0 - change).detach().sum()) / agents
+            sums["clipped"] += float((ratio != clipped).sum()) / agents
+        return sums
+
+    def _value_loss(self, said: Tensor, chunk: Chunk, config: MappoConfig) -> Tensor:
+        target, old = _at(self.target, chunk), _at(self.value, chunk)
+        error = (said - target) ** 2
+        if config.value_clip:
+            error = torch.maximum(error, (old + (said - old).clamp(-config.clip, config.clip) - target) ** 2)
+        return error.sum()
+
+
+def _prepare(
+    network: nn.Module, episode: Episode, turns: Turns, config: MappoConfig, scale: ReturnScale
+) -> tuple[_Batch, dict[str, float]]:
+    """Advantages and targets of all turns; moves the scale of returns."""
+    cost = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
+    whole = -to_go(cost, config.discount).mean(axis=2)[turns.world, turns.slot]
+    if not scale.square:
+        # What the critic says before its first lesson means nothing in tasks: let it mean the returns at hand.
+        scale.follow(whole, 1.0)
+    value = scale.restore(turns.extra[:, 0, VALUE])
+    ended = np.isfinite(episode.mean)
+    advantage, usable = estimate(turns, cost, value, ended, config.discount, config.trace)
+    # One critic for all: where agents have rewards of their own, it learns the mean agent's return.
+    returns = advantage.mean(axis=1) + value
+    _rescale(network, *scale.follow(returns[usable], config.scale_rate))
+    old = turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)
+    batch = _Batch(
+        turns=turns,
+        usable=usable,
+        old=old.astype(np.float32),
+        advantage=normalised(advantage, turns.decidable & usable[:, None]).astype(np.float32),
+        value=scale.normalise(value).astype(np.float32),
+        target=scale.normalise(returns).astype(np.float32),
+    )
+    spread = float(np.var(returns[usable]))
+    known = {
+        "return": -float(cost.mean(axis=2).sum(axis=1).mean()),
+        "explained_variance": 1.0 - float(np.var((returns - value)[usable])) / max(spread, 1e-12),
+        "return_mean": scale.mean,
+        "return_spread": scale.spread,
+    }
+    return batch, known
+
+
+@torch.no_grad()
+def _rescale(network: nn.Module, factor: float, summand: float) -> None:
+    """Change the last layer of the critic so that, in new units, it says what it said in the old ones (PopArt)."""
+    critic: Any = network.critic
+    critic[-1].weight.mul_(factor)
+    critic[-1].bias.mul_(factor).add_(summand)
+
+
+def _at(array: np.ndarray, chunk: Chunk) -> Tensor:
+    return torch.from_numpy(array[chunk.rows])
