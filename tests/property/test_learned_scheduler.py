@@ -204,6 +204,7 @@ def test_every_task_starts_within_the_stated_bound(world: World, adversary: str,
         assert start[i] <= due + (older + 2) * (longest + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["random_scores", "always_void"])
 def test_keeps_the_contract_with_any_network(adversary: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for scenario in tiny_scenarios():
