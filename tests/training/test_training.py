@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,24 @@ import torch
 from tapfinger.config import load_scenario
 from tapfinger.core.events import Event
 from tapfinger.errors import ConfigError
-from tapfinger.policy.actor_critic import config_for, make_network
+from tapfinger.parallel.local import Processes
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
+from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.schedulers.greedy import Greedy
+from tapfinger.schedulers.shortest_first import ShortestFirst
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.config import TrainConfig
 from tapfinger.training.group import GroupConfig, advantages, update
 from tapfinger.training.imitation import imitate, imitation_step
+from tapfinger.training.logs import METRICS
 from tapfinger.training.rollout import Acts, Episode, play
+from tapfinger.training.shards import Shard, gather, roll, weights_of
 from tapfinger.training.teacher import Examples, Recorder, input_maker
-from tapfinger.training.trainer import Trainer
+from tapfinger.training.trainer import Trainer, training_worlds
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 
@@ -112,19 +120,81 @@ def weights(network) -> list[np.ndarray]:
     return [p.detach().numpy() for p in network.parameters()]
 
 
-def test_same_seed_same_weights_also_when_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["group", "mappo"])
+def test_same_seed_same_weights_also_when_interrupted(tmp_path: Path, algorithm: str) -> None:
     site = world()
-    group = GroupConfig(group=2)
-    whole, _, best = Trainer(
-        site, TrainConfig(**SHORT, iterations=2, evaluate_every=1, group=group), tmp_path / "a"
-    ).run()
-    Trainer(site, TrainConfig(**SHORT, iterations=1, evaluate_every=1, group=group), tmp_path / "b").run()
-    resumed, _, again = Trainer(
-        site, TrainConfig(**SHORT, iterations=2, evaluate_every=1, group=group), tmp_path / "b"
-    ).run()
+    short = {**SHORT, "algorithm": algorithm, "evaluate_every": 1, "group": GroupConfig(group=2)}
+    # The learning rate falls over the whole run, so the interrupted run must be one of the same length.
+    whole, _, best = Trainer(site, TrainConfig(**short, iterations=2), tmp_path / "a").run()
+
+    def stop(stage: str, share: float, known: dict[str, float]) -> None:
+        if stage == "learning from rollouts":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(site, TrainConfig(**short, iterations=2), tmp_path / "b", stop).run()
+    resumed, _, again = Trainer(site, TrainConfig(**short, iterations=2), tmp_path / "b").run()
     assert best == again
     for mine, other in zip(weights(whole), weights(resumed), strict=True):
         np.testing.assert_array_equal(mine, other)
+    assert_same_log(tmp_path / "a", tmp_path / "b")
+
+
+def assert_same_log(one: Path, other: Path) -> None:
+    """Every step once, with the same values, whatever the clock said."""
+    logs = [[json.loads(line) for line in (f / "logs" / METRICS).read_text().splitlines()] for f in (one, other)]
+    assert [{k: v for k, v in r.items() if k != "time"} for r in logs[0]] == [
+        {k: v for k, v in r.items() if k != "time"} for r in logs[1]
+    ]
+    assert [r["step"] for r in logs[0]] == [1, 2]
+
+
+def test_rollouts_are_the_same_in_other_processes() -> None:
+    site = world()
+    sizes = Trainer.__new__(Trainer)  # only to have the sizes of this world
+    sizes.worlds, sizes.config, sizes._accelerator = (site,), TrainConfig(), 1
+    config = sizes._sizes()
+    torch.manual_seed(0)
+    network = build("full", config)
+    shards = [Shard((site,), (s, s + 1), 2, "full", config, weights_of(network), s, "own") for s in (4, 6)]
+    here = gather([roll(shard) for shard in shards])
+    with Processes(2) as pool:
+        there = gather(pool.gather(roll, shards))
+    np.testing.assert_array_equal(here.cost, there.cost)
+    np.testing.assert_array_equal(here.turns.extra, there.turns.extra)
+    assert here.turns.world.max() == 7
+
+
+def test_trimming_changes_no_probability() -> None:
+    site = world()
+    examples = Recorder(site).record(Greedy(), [1])
+    torch.manual_seed(0)
+    network = build("full", config_for(examples.inputs, 1, hidden=16))
+    rows = np.arange(len(examples))
+    whole = evaluate(
+        network(as_tensors(examples.inputs)),
+        as_tensors(examples.inputs),
+        Actions(torch.from_numpy(examples.choice), torch.from_numpy(examples.amounts)),
+        1,
+    )
+    found = np.empty(examples.choice.shape, dtype=np.float32)
+    for chunk in chunks(network, examples.inputs, rows, size=7):
+        _, terms = evaluate_rows(network, chunk, examples.choice, examples.amounts, 10, 1)
+        found[chunk.rows] = (terms.task + terms.amounts).detach().numpy()
+    np.testing.assert_allclose(found, (whole.task + whole.amounts).detach().numpy(), atol=1e-5)
+
+
+def test_a_teacher_sees_what_agents_see() -> None:
+    # With a window of one, a teacher that looks further would want what no agent can choose, for ever.
+    site = world("tasks=12", name="short-long-3")
+    assert len(Recorder(site, pending=1).record(ShortestFirst(), [0])) > 0
+
+
+def test_loads_differ_in_arrivals_only() -> None:
+    light, heavy = training_worlds(world(), TrainConfig(loads=(0.5, 2.0), tasks=7))
+    assert heavy.scenario.arrivals.options()["rate"] == 4 * light.scenario.arrivals.options()["rate"]
+    assert heavy.scenario.tasks == light.scenario.tasks == 7
+    assert heavy.clusters == light.clusters
 
 
 def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:

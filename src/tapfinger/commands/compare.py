@@ -34,6 +34,16 @@ SetOption = Annotated[
     ),
 ]
 
+JobsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on a Ray cluster: HOST:PORT, auto (the one this machine belongs to) or local (start one here). "
+        "Results do not depend on it.",
+    ),
+]
+
 
 def compare(
     scenario: ScenarioArgument,
@@ -56,15 +66,8 @@ def compare(
             help="The scheduler that differences are taken against. Without it: greedy, or else the first one.",
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on a Ray cluster: HOST:PORT, auto (the one this machine belongs to) or local (start one here). "
-            "Results do not depend on it.",
-        ),
-    ] = None,
+    jobs: JobsOption = 1,
+    ray: RayOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory for the results. Without it: below results/SCENARIO."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapfinger.commands.compare import ScenarioArgument, SetOption
+from tapfinger.commands.compare import JobsOption, RayOption, ScenarioArgument, SetOption
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -51,14 +51,18 @@ def train(
     tasks: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tasks per training workload. [default: the scenario's]")
     ] = None,
+    pending: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Waiting tasks that a cluster sees. [default: 10]")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same weights.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that play rollouts.")] = 1,
+    jobs: JobsOption = 1,
+    ray: RayOption = None,
     overrides: SetOption = None,
 ) -> None:
     """Imitate a teacher, then improve on rollouts; writes the best network as a model.
 
     Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
-    Logs for TensorBoard lie in DIR/logs.
+    Logs for TensorBoard lie in DIR/logs. For the shipped scenarios, defaults are those of the shipped models.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from tapfinger.config import load_scenario
@@ -78,6 +82,8 @@ def train(
     world = build_world(load_scenario(scenario, overrides or ()))
     config = preset_config(
         preset,
+        world.scenario.name,
+        world.mode,
         algorithm=algorithm,
         network=network,
         teacher=teacher,
@@ -87,6 +93,7 @@ def train(
         max_steps=max_steps,
         loads=parse_loads(loads) if loads else None,
         tasks=tasks,
+        pending=pending,
         seed=seed,
     )
     name = world.scenario.name if config.network == "full" else f"{world.scenario.name}-{config.network}"
@@ -99,7 +106,7 @@ def train(
         TimeRemainingColumn(),
         TextColumn("{task.fields[known]}"),
     )
-    with Progress(*columns, console=screen) as bar, open_pool(jobs) as pool:
+    with Progress(*columns, console=screen) as bar, open_pool(jobs, ray) as pool:
         trainer = Trainer(world, config, folder, _Screen(bar).report, pool)
         try:
             trained, sizes, _ = trainer.run()

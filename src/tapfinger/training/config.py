@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.training.group import GroupConfig
+from tapfinger.training.mappo import MappoConfig, paper_config
 
 #: Seeds of teaching, selection and rollouts; tests and benchmarks use those below 100,000.
 TEACHER_SEEDS = 100_000
@@ -50,10 +52,13 @@ class TrainConfig:
     loads: tuple[float, ...] = (1.0,)
     #: Tasks per training workload; 0: as many as the scenario has.
     tasks: int = 0
+    #: How many waiting tasks each cluster sees; the paper has 10.
+    pending: int = 10
     #: Size of the network: cpu or paper.
     preset: str = "cpu"
     seed: int = 0
     group: GroupConfig = field(default_factory=GroupConfig)
+    mappo: MappoConfig = field(default_factory=MappoConfig)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -69,6 +74,11 @@ class TrainConfig:
         """How often each workload is played in an update."""
         return self.group.group if self.algorithm == "group" else 1
 
+    @property
+    def reward(self) -> str:
+        """What agents pay: see MappoConfig. Groups compare what the whole system pays."""
+        return self.mappo.reward if self.algorithm == "mappo" else "system"
+
 
 #: What ``--preset`` stands for. ``cpu`` trains on two cores; ``paper`` is the paper's network and amount of training.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -83,12 +93,47 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_config(preset: str, **changes: Any) -> TrainConfig:
-    """The settings of a preset; ``changes`` that are None leave them as they are."""
+#: At twice the load Lookahead, whose base is patient, loses to a greedy that starts whatever it can.
+_TESTBED = {"teacher": "lookahead,greedy@patience=5@queue_price=20@calm=0", "loads": (1.0, 2.0)}
+
+#: Settings that the shipped models of these scenarios were trained with, where they differ from the preset ``cpu``.
+RECIPES: dict[str, dict[str, Any]] = {
+    "multi-3": {"iterations": 80},
+    "hetero-6": {"teacher_runs": 150, "iterations": 60, "selection_runs": 20},
+    "synthetic-3": {"teacher_runs": 200, "imitation_epochs": 20, "iterations": 60},
+    # The paper runs it at rates 4, 3 and 2.
+    "synthetic-6": {
+        "teacher_runs": 150,
+        "imitation_epochs": 20,
+        "iterations": 60,
+        "loads": (1.0, 0.75, 0.5),
+        "workloads": 9,
+        "shards": 3,
+        "selection_runs": 30,
+    },
+    # Queues are long here, and the short tasks in them must be seen.
+    "short-long-3": {
+        "teacher_runs": 150,
+        "imitation_epochs": 15,
+        "iterations": 50,
+        "pending": 24,
+        "group": GroupConfig(discount=0.97),
+    },
+    "testbed-3": {**_TESTBED, "teacher_runs": 60, "tasks": 400, "iterations": 60, "workloads": 6, "selection_runs": 16},
+    "testbed-6": {**_TESTBED, "teacher_runs": 40, "tasks": 600, "iterations": 40, "workloads": 4, "selection_runs": 12},
+}
+
+
+def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> TrainConfig:
+    """The settings of a preset; ``changes`` that are None leave them as they are. MAPPO's depend on the mode.
+
+    With ``cpu``, a scenario that has a recipe is trained by it.
+    """
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
+    recipe = RECIPES.get(scenario, {}) if preset == "cpu" else {}
     given = {name: value for name, value in changes.items() if value is not None}
-    return replace(TrainConfig(preset=preset, **PRESETS[preset]), **given)
+    return TrainConfig(**{"preset": preset, "mappo": paper_config(mode), **PRESETS[preset], **recipe, **given})
 
 
 def parse_loads(text: str) -> tuple[float, ...]:

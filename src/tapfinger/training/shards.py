@@ -15,6 +15,7 @@ from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.policy.inputs import Inputs
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.mappo import finish
 from tapfinger.training.rollout import Episode, Turns, play
 from tapfinger.training.teacher import input_maker
 from tapfinger.workloads.base import Workload
@@ -31,6 +32,7 @@ class Shard(NamedTuple):
     sizes: NetworkConfig
     weights: dict[str, npt.NDArray[Any]]
     seed: int
+    reward: str  # whose tasks count: see MappoConfig
 
 
 def weights_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
@@ -53,7 +55,8 @@ def roll(shard: Shard) -> Episode:
     world = shard.worlds[0]
     sim = BatchSim(world, workloads, shard.sizes.pending)
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed)
-    return play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim))
+    episode = play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim))
+    return finish(episode, sim, shard.reward)
 
 
 def patience(sim: BatchSim) -> int:
@@ -66,7 +69,10 @@ def gather(episodes: Sequence[Episode]) -> Episode:
     if len(episodes) == 1:
         return episodes[0]
     slots = max(episode.cost.shape[1] for episode in episodes)
-    cost = [np.pad(episode.cost, ((0, 0), (0, slots - episode.cost.shape[1]))) for episode in episodes]
+    cost = [
+        np.pad(e.cost, [(0, slots - e.cost.shape[1] if axis == 1 else 0) for axis in range(e.cost.ndim)])
+        for e in episodes
+    ]
     first = np.cumsum([0, *(len(episode.mean) for episode in episodes[:-1])])
     turns = [
         episode.turns._replace(world=episode.turns.world + start)

@@ -25,9 +25,9 @@ from tapfinger.parallel.local import InProcess
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.sim.batch import BatchSim
-from tapfinger.training import group
 from tapfinger.training.config import ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.imitation import imitate
+from tapfinger.training.learners import make_learner
 from tapfinger.training.logs import RunLog
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
@@ -85,7 +85,7 @@ class Trainer:
         path.write_text(json.dumps(mine, indent=1), encoding="utf-8")
 
     def _sizes(self) -> NetworkConfig:
-        sim = BatchSim(self.worlds[0], [workload_of(self.worlds, TEACHER_SEEDS)])
+        sim = BatchSim(self.worlds[0], [workload_of(self.worlds, TEACHER_SEEDS)], self.config.pending)
         inputs = input_maker(self.worlds[0]).make(sim.observations)
         return config_for(inputs, self._accelerator, self.config.preset)
 
@@ -145,25 +145,30 @@ class Trainer:
 
     def _updates(self, network: nn.Module, state: dict[str, Any], log: RunLog) -> None:
         config = self.config
-        optimizer = torch.optim.Adam(network.parameters(), lr=config.group.learning_rate)
+        learner = make_learner(config, self._accelerator)
+        optimizer = torch.optim.Adam(network.parameters(), lr=learner.learning_rate)
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
+            learner.remember(state["learner"])
         while self._share(state) < 1.0:
             i = state["iteration"]
             rng = np.random.default_rng([config.seed, i])
             # Small steps at the end, so that the last policies differ little and the best of them is no accident.
             for settings in optimizer.param_groups:
-                settings["lr"] = config.group.learning_rate * (1.0 - 0.9 * self._share(state))
+                settings["lr"] = learner.learning_rate * (1.0 - 0.9 * self._share(state))
             episode = gather(self._pool.gather(roll, self._shards(network, i, rng)))
-            known = group.update(network, optimizer, episode, config.group, self._accelerator, rng)
+            known = learner.update(network, optimizer, episode, rng)
             state["iteration"] = i + 1
             state["steps"] += episode.steps
-            known["sampled"] = float(episode.mean.mean())
-            if (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0:
+            ended = np.isfinite(episode.mean)
+            known["sampled"] = float(episode.mean[ended].mean()) if ended.any() else float("inf")
+            evaluated = (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0
+            if evaluated:
                 known |= self._evaluate(network, state)
-                state["optimizer"] = optimizer.state_dict()
-                self._save(network, state)
             log.scalars(i + 1, {**known, "steps": state["steps"]})
+            if evaluated:  # after the log: a run resumed from here must find this step there
+                state["optimizer"], state["learner"] = optimizer.state_dict(), learner.remembered()
+                self._save(network, state)
             self._report("learning from rollouts", self._share(state), {**known, "best": state["best"]})
 
     def _share(self, state: dict[str, Any]) -> float:
@@ -184,6 +189,7 @@ class Trainer:
                 self.sizes,
                 weights,
                 int(rng.integers(1 << 31)),
+                config.reward,
             )
             for part in np.split(seeds, config.shards)
         ]
