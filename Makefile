@@ -3,7 +3,8 @@
 PYTHON ?= $(shell python3.11 -c "import sys; print(sys.executable)" 2>/dev/null || command -v python3)
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install -qq --disable-pip-version-check
+# Byte code is written when a module is first used: most never are, and for all of them it takes 80 MB.
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 
 # With several threads per process, numeric libraries fight over the cores that --jobs already uses.
 export OMP_NUM_THREADS = 1

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from tapfinger.config import Scenario
     from tapfinger.evaluation.output import Request
     from tapfinger.evaluation.runner import Outcome
     from tapfinger.evaluation.specs import SchedulerSpec
@@ -96,10 +97,11 @@ def compare(
     from tapfinger.evaluation import output, specs
     from tapfinger.evaluation.stats import summarise
 
-    chosen = specs.parse_specs(schedulers) if schedulers is not None else _usual()
+    loaded = load_scenario(scenario, overrides or ())
+    chosen = specs.parse_specs(schedulers) if schedulers is not None else _usual(loaded)
     request = output.Request(
         scenario,
-        load_scenario(scenario, overrides or ()),
+        loaded,
         tuple(overrides or ()),
         chosen,
         specs.parse_seeds(seeds),
@@ -128,12 +130,14 @@ def compare(
     screen.print(f"Results are in {where}", highlight=False, soft_wrap=True)
 
 
-def _usual() -> tuple[SchedulerSpec, ...]:
+def _usual(scenario: Scenario) -> tuple[SchedulerSpec, ...]:
+    """The learned one only where a model is at hand."""
     from tapfinger.evaluation.specs import USUAL_SCHEDULERS, parse_specs
-    from tapfinger.registry import names
+    from tapfinger.schedulers.tapfinger import has_model
+    from tapfinger.workloads.world import build_world
 
-    known = names("scheduler")
-    return parse_specs(",".join(name for name in USUAL_SCHEDULERS if name in known))
+    left_out = () if has_model(build_world(scenario).context(0)) else ("tapfinger",)
+    return parse_specs(",".join(name for name in USUAL_SCHEDULERS if name not in left_out))
 
 
 def _baseline(wanted: str | None, chosen: tuple[SchedulerSpec, ...]) -> str:

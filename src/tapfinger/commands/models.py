@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+#: Columns of the table that come from the card's evaluation.
+RESULTS = ("tapfinger", "greedy", "optimus-central")
+
 
 def models(
     name: Annotated[
@@ -28,12 +31,12 @@ def models(
         typer.echo("No models are shipped with this version; give tapfinger@model=PATH.onnx.")
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("model", "network", "trained on", "task types", "resources", "evaluation"):
-        table.add_column(head, no_wrap=head == "model")
+    for head in ("model", "network", "clusters", *RESULTS):
+        table.add_column(head, no_wrap=head == "model", justify="right" if head in (*RESULTS, "clusters") else "left")
     for card in cards.values():
-        results = ", ".join(f"{key} {value:.2f}" for key, value in card.evaluation.items() if isinstance(value, float))
-        trained = f"{card.scenario.get('name', '?')} ({card.clusters} clusters)"
-        row = (card.name, card.network, trained, ", ".join(card.task_types), ", ".join(card.resources), results)
-        table.add_row(*map(escape, row))
+        results = [f"{card.evaluation[name]:.2f}" if name in card.evaluation else "" for name in RESULTS]
+        row = (card.name, card.network, str(card.clusters))
+        table.add_row(*map(escape, row), *results)
     Console().print(table)
+    typer.echo("Results: mean completion time in slots on a few fresh workloads of its scenario.")
     typer.echo("Use one with: tapfinger@model=NAME. Its whole card: tapfinger models NAME.")

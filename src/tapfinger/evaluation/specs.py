@@ -14,8 +14,8 @@ from tapfinger.registry import create
 #: More seeds than this are taken for a slip of the keyboard.
 MAX_SEEDS = 100_000
 
-#: Compared when nothing else is asked for, as far as they are registered.
-USUAL_SCHEDULERS = ("min", "random", "tiresias", "optimus", "greedy", "lookahead")
+#: Compared when nothing else is asked for.
+USUAL_SCHEDULERS = ("min", "random", "tiresias", "optimus", "greedy", "lookahead", "tapfinger")
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,7 @@ def _session(data: bytes, source: str) -> tuple[Any, Any]:
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ModuleNotFoundError:
-        raise MissingDependency(
-            "running a trained network needs onnxruntime: pip install 'tapfinger[learned]'"
-        ) from None
+        raise MissingDependency("running a trained network needs onnxruntime: pip install onnxruntime") from None
 
     options = onnxruntime.SessionOptions()
     # One thread: the graph is small, and runs are made side by side.

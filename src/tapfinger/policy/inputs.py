@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Raised whenever the meaning or number of a column changes; checkpoints carry it and refuse another.
-SCHEMA = "types-2"
+SCHEMA = "types-3"
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ def pair_features(gpu: Floats, node: Ints, place_mask: Bools, startable: Bools, 
     """Of every (cluster, pending task): what a cluster must know not to want what another will get.
 
     Place in the queue, and among those that can start; whether it can start; how many other clusters could start it,
-    and how many of them are emptier; room. ``gpu`` (B, N): free accelerators.
+    and how many of them are emptier; room; whether the two are matched. ``gpu`` (B, N): free accelerators.
     """
     batch, clusters, places = node.shape
     can = np.zeros((batch, clusters, nodes), dtype=np.float32)
@@ -134,8 +134,30 @@ def pair_features(gpu: Floats, node: Ints, place_mask: Bools, startable: Bools, 
         others / clusters,
         emptier / clusters,
     ]
-    pair = np.concatenate([np.stack(parts, axis=3), largest / _AMOUNT], axis=3, dtype=np.float32)
+    meant = match(gpu, node, startable, nodes)[..., None]
+    pair = np.concatenate([np.stack(parts, axis=3), largest / _AMOUNT, meant], axis=3, dtype=np.float32)
     return np.where(place_mask[..., None], pair, np.float32(0.0))
+
+
+def match(gpu: Floats, node: Ints, startable: Bools, nodes: int) -> Bools:
+    """(B, N, K): a simple division of the tasks among the clusters, each at most one.
+
+    The emptiest cluster has its oldest task that can start, the next one its oldest of the rest, and so on. A hint, no
+    order: with it, clusters that decide at the same time can keep out of each other's way.
+    """
+    batch, clusters, _ = node.shape
+    rows, order = np.arange(batch), np.argsort(-gpu, axis=1, kind="stable")
+    taken = np.zeros((batch, nodes), dtype=np.bool_)
+    meant = np.zeros(startable.shape, dtype=np.bool_)
+    for rank in range(clusters):
+        n = order[:, rank]
+        mine = node[rows, n]
+        left = startable[rows, n] & ~taken[rows[:, None], mine]
+        place = left.argmax(axis=1)
+        found = left[rows, place]
+        meant[rows, n, place] = found
+        taken[rows, mine[rows, place]] |= found
+    return meant
 
 
 def emptier_first(gpu: Floats) -> Bools:

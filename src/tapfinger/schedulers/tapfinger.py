@@ -81,6 +81,11 @@ class TapFinger:
         self.failed = self.fallbacks = 0
 
     @property
+    def card(self) -> Card:
+        """Of the model in use."""
+        return self._network.card
+
+    @property
     def forced(self) -> int:
         """Overdue tasks started in this run without asking the network."""
         return self._ageing.forced
@@ -175,9 +180,16 @@ def _choose(context: SchedulerContext) -> str:
     return min(fitting, key=lambda c: (c.scenario.get("mode") != mode, abs(c.clusters - clusters), c.name)).name
 
 
+def has_model(context: SchedulerContext) -> bool:
+    """Whether a shipped model is for these task types and resources."""
+    return any(_same_kind(card, context) for card in shipped_models().values())
+
+
 def _same_kind(card: Card, context: SchedulerContext) -> bool:
+    """Ablations ship to be measured; nobody gets one unasked."""
     types = {t.name for t in context.task_types}
-    return set(card.task_types) == types and card.resources == tuple(context.resources.names)
+    same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
+    return same and card.network == "full"
 
 
 def _check_fit(card: Card, context: SchedulerContext) -> None:

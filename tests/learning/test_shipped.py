@@ -1,0 +1,48 @@
+"""The models in the package still do what their cards say."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from tapfinger.config import load_scenario
+from tapfinger.evaluation.specs import parse_seeds
+from tapfinger.policy.exported import shipped_models
+from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world
+
+MODELS = shipped_models()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_card_is_kept(name: str) -> None:
+    card = MODELS[name]
+    world = build_world(load_scenario(card.scenario["name"]))
+    assert world.scenario.resolved() == card.scenario, "the scenario has changed since: train anew"
+    seeds = parse_seeds(card.evaluation["seeds"])[:3]
+    runs = [run_scheduler(world, TapFinger(model=name), seed) for seed in seeds]
+    # Another processor may round a tie the other way, which changes the rest of that run.
+    found = np.mean([run.total_completion_time / run.tasks for run in runs])
+    assert found == pytest.approx(np.mean(card.evaluation["per_seed"][:3]), rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name, card in MODELS.items() if card.network == "full"])
+def test_better_than_its_rivals(name: str) -> None:
+    evaluation = MODELS[name].evaluation
+    assert evaluation["tapfinger"] < min(evaluation["greedy"], evaluation["optimus-central"])
+
+
+def test_small() -> None:
+    sizes = [f.stat().st_size for f in (resources.files("tapfinger") / "models").iterdir() if f.name.endswith(".onnx")]
+    assert sizes
+    assert max(sizes) < 2_000_000
+
+
+@pytest.mark.parametrize("scenario", ["multi-3", "hetero-6", "synthetic-3", "short-long-3"])
+def test_each_scenario_gets_its_own(scenario: str) -> None:
+    scheduler = TapFinger()
+    scheduler.reset(build_world(load_scenario(scenario)).context(0))
+    assert scheduler.card.name == scenario
