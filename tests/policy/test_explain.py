@@ -67,9 +67,9 @@ class Explained(TapFinger):
         return decision
 
 
-def run(path, scenario="multi-3", tasks=30, **options):
+def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, **options):
     world = build_world(load_scenario(scenario, [f"tasks={tasks}"]))
-    scheduler = Explained(path, **options)
+    scheduler = Explained(path, max_stretch=max_stretch, **options)
     run_scheduler(world, scheduler, 3)
     return world, scheduler.seen
 
@@ -107,6 +107,15 @@ def test_the_numbers_are_those_of_the_decision(model, name):
             assert max(contest.posterior) == contest.posterior[contest.rivals.index(contest.winner)]
         assert sum(len(c.rivals) - 1 for c in it.contests) == len(decision.lost)
     assert contests
+
+
+def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):
+    _, seen = run(model("joint"), max_stretch=1.2)
+    refused = [(it, p) for _, _, it in seen for p in it.held_back]
+    assert refused
+    for it, proposal in refused:
+        assert all(proposal not in contest.rivals for contest in it.contests)
+        assert (proposal.task, proposal.cluster) not in {(p.task, p.cluster) for p in it.decision.placements}
 
 
 def test_attention_sums_to_one_over_neighbours_and_is_zero_for_strangers(model):

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 from helpers import R, arrive, constant_type, make_state, make_task, play, running
 
-from tapfinger.core.contract import Mode, SchedulerContext
+from tapfinger.core.contract import Mode, Proposal, SchedulerContext
 from tapfinger.core.events import ClusterLost, TaskFinished
-from tapfinger.core.model import ResourceTypes
-from tapfinger.schedulers.guards import Ageing, TimeBudget
+from tapfinger.core.model import ResourceTypes, SpeedProfile, TaskType
+from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 
 SMALL = constant_type((1, 1), (2, 2), slots=2, name="small")
 LARGE = constant_type((6, 6), (8, 8), slots=5, name="large")
@@ -165,3 +165,19 @@ def test_no_budget_no_limit(ms):
     budget = budget_of(ms)
     assert all(one_pass(budget, slot, 1e6) for slot in range(5))
     assert budget.late == 0
+
+
+def test_far_slower_sizes_are_refused():
+    # 1 gpu: 8 slots, 2: 4, 4: 2. The ideal on a cluster of 4 is 2 slots.
+    rates = (1 / 8, 1 / 4, 1 / 4, 1 / 2)
+    halving = TaskType("halving", R((1, 1)), R((1, 4)), SpeedProfile(R((1, 1)), R((1, 4)), rates))
+    state = make_state((4, 4))
+    play(state, *arrive(make_task(0, halving), make_task(1, halving)))
+    limit = SizeLimit(3.0)
+    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (halving,), state.mode))
+    slow, fair = Proposal(0, 0, R((1, 1)), 0.9), Proposal(0, 1, R((1, 2)), 0.8)
+    assert limit.keep([slow, fair], state.snapshot().queue) == [fair]
+    assert limit.refused == 1
+    off = SizeLimit(0.0)
+    off.reset(SchedulerContext(ResourceTypes(), state.clusters, (halving,), state.mode))
+    assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]

@@ -101,8 +101,11 @@ def explain(
     agents = tuple(_agents(network, scores, inputs, task, snapshot, wants, top))
     proposals = [agent.wants for agent in agents if agent.wants is not None]
     lost = {(p.task, p.cluster) for p in decision.lost}
-    rivals = [[p for p in proposals if p.task == j] for j in sorted({j for j, _ in lost})]
     placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
+    held_back = tuple(
+        p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
+    )
+    rivals = [[p for p in proposals if p.task == j and p not in held_back] for j in sorted({j for j, _ in lost})]
     proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
     return Explanation(
         slot=snapshot.slot,
@@ -111,9 +114,7 @@ def explain(
         contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
         decision=decision,
         forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
-        held_back=tuple(
-            p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
-        ),
+        held_back=held_back,
         attention=_attention(network, inputs, task) if network.layers else None,
     )
 

@@ -1,6 +1,7 @@
 """Guard rails of the learned scheduler: what holds whatever the network says, and however long it takes.
 
-``Ageing``: no task is refused or overtaken for ever. ``TimeBudget``: when to leave decisions to Greedy.
+``Ageing``: no task is refused or overtaken for ever. ``SizeLimit``: no task runs far slower than it could.
+``TimeBudget``: when to leave decisions to Greedy.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tapfinger.core.contract import Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.contract import Placement, Proposal, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start
+from tapfinger.profiles.durations import mean_slots
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import Greedy
 
@@ -141,6 +143,41 @@ def _after(snapshot: Snapshot, placements: Sequence[Placement]) -> Snapshot:
     started = {placement.task for placement in placements}
     queue = tuple(task for task in snapshot.queue if task.id not in started)
     return replace(snapshot, clusters=tuple(clusters), queue=queue)
+
+
+class SizeLimit:
+    """Refuses sizes at which a task would run more than ``max_stretch`` times its ideal duration.
+
+    A network gives such a size once in thousands of tasks; those few are the tail. The cluster is void instead, and
+    the task waits for a better size, or until it is overdue. 0: no limit.
+    """
+
+    #: Proposals refused in this run.
+    refused = 0
+
+    def __init__(self, max_stretch: float) -> None:
+        """``max_stretch``: in ideal durations."""
+        self._max_stretch = max_stretch
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Forget the run before."""
+        self._options = Options(context)
+        self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
+        self.refused = 0
+
+    def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
+        """Those with a size that will do."""
+        if not self._max_stretch or not proposals:
+            return proposals
+        wanted = {proposal.task for proposal in proposals}
+        tasks = {task.id: task for task in queue if task.id in wanted}
+        kept = [proposal for proposal in proposals if self._will_do(proposal, tasks[proposal.task])]
+        self.refused += len(proposals) - len(kept)
+        return kept
+
+    def _will_do(self, proposal: Proposal, task: TaskView) -> bool:
+        slots = self._slots[task.type.name][task.type.profile.index(proposal.allocation)]
+        return bool(slots <= self._max_stretch * self._options.ideal(task.type.name, task.eligible))
 
 
 class TimeBudget:

@@ -21,7 +21,7 @@ from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
 from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one, trim
 from tapfinger.schedulers.greedy import Greedy
-from tapfinger.schedulers.guards import Ageing, TimeBudget
+from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 
 _log = logging.getLogger(__name__)
 
@@ -39,20 +39,26 @@ class TapFinger:
     #: Slots of this run that were left to Greedy, for whatever reason.
     fallbacks = 0
 
-    def __init__(self, model: str = "", max_wait: float = 40.0, budget_ms: float = 0.0) -> None:
+    def __init__(
+        self, model: str = "", max_wait: float = 40.0, max_stretch: float = 3.0, budget_ms: float = 0.0
+    ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
         A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and
-        a cluster is held for it if it does not fit. Passes of the network beyond ``budget_ms`` milliseconds
-        in one slot are replaced by Greedy; 0: no limit, so that the same seed gives the same decisions on any machine.
+        a cluster is held for it if it does not fit. Before that, a size at which it would run more than
+        ``max_stretch`` times that duration is refused; 0: any size will do.
+
+        Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
+        the same seed gives the same decisions on any machine.
         """
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
-        for name, value in {"max_wait": max_wait, "budget_ms": budget_ms}.items():
+        for name, value in {"max_wait": max_wait, "max_stretch": max_stretch, "budget_ms": budget_ms}.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
         self._ageing = Ageing(max_wait)
+        self._size_limit = SizeLimit(max_stretch)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
 
@@ -74,6 +80,7 @@ class TapFinger:
             raise _mismatch(card, "config.running", card.size("running"), self._observer.most_running)
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         self._ageing.reset(context)
+        self._size_limit.reset(context)
         self._budget.reset()
         self._greedy.reset(context)
         #: The last slot that Greedy has planned.
@@ -94,6 +101,11 @@ class TapFinger:
     def holds(self) -> int:
         """How often in this run a cluster was held for an overdue task."""
         return self._ageing.holds
+
+    @property
+    def refused(self) -> int:
+        """Proposals of the network in this run with a size that is far too slow."""
+        return self._size_limit.refused
 
     @property
     def late(self) -> int:
@@ -123,6 +135,7 @@ class TapFinger:
             self.fallbacks += bool(snapshot.queue)
             self._planned = snapshot.slot
             return self._greedy.decide(snapshot)
+        proposals = self._size_limit.keep(proposals, snapshot.queue)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
         return resolve(proposals, snapshot.free, minimum)
