@@ -41,7 +41,7 @@ def test_small() -> None:
     assert max(sizes) < 2_000_000
 
 
-@pytest.mark.parametrize("scenario", ["multi-3", "hetero-6", "synthetic-3", "short-long-3"])
+@pytest.mark.parametrize("scenario", ["multi-3", "hetero-6", "synthetic-3", "short-long-3", "testbed-3"])
 def test_each_scenario_gets_its_own(scenario: str) -> None:
     scheduler = TapFinger()
     scheduler.reset(build_world(load_scenario(scenario)).context(0))

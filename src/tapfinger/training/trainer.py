@@ -165,7 +165,8 @@ class Trainer:
             evaluated = (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0
             if evaluated:
                 known |= self._evaluate(network, state)
-            log.scalars(i + 1, {**known, "steps": state["steps"]})
+            known["steps"] = state["steps"]
+            log.scalars(i + 1, known)
             if evaluated:  # after the log: a run resumed from here must find this step there
                 state["optimizer"], state["learner"] = optimizer.state_dict(), learner.remembered()
                 self._save(network, state)
