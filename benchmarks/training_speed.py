@@ -51,8 +51,8 @@ def report(jobs: int = 2) -> list[str]:
     lines = [
         "## Training speed",
         "",
-        f"Env-steps per second, rollouts and updates together, {jobs} processes for rollouts. An env-step is one turn of",
-        "one world. From scratch, where episodes are longest: `python benchmarks/training_speed.py`.",
+        f"Env-steps per second, rollouts and updates together, {jobs} processes for rollouts. An env-step is one",
+        "turn of one world. From scratch, where episodes are longest: `python benchmarks/training_speed.py`.",
         "",
         "| scenario | preset | env-steps/s | authors | times as fast |",
         "|---|---|---|---|---|",
