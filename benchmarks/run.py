@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import decision_time
+import learned
 import quality
 import speed
+import training_speed
 
 import tapfinger
 
@@ -21,23 +25,25 @@ on a shared machine and vary by a third; completion times do not vary: same seed
 
 
 def main() -> None:
-    """All sections, in the order a reader wants them; ``quality`` or ``speed`` alone prints that section."""
-    wanted = sys.argv[1:]
-    if wanted == ["speed"]:
-        print("\n".join(speed.report()))
-        return
-    if wanted == ["quality"]:
-        print("\n".join(quality.report(quality.run_all())))
+    """All sections, in the order a reader wants them; with names of sections, only prints those."""
+    sections: dict[str, Callable[[], list[str]]] = {
+        "speed": speed.report,
+        "decision_time": decision_time.report,
+        "training_speed": training_speed.report,
+        "quality": lambda: quality.report(quality.run_all()),
+        "learned": learned.report,
+    }
+    for name in sys.argv[1:]:
+        print("\n".join(sections[name]()))
+    if sys.argv[1:]:
         return
     header = HEADER.format(
         version=tapfinger.__version__,
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
     )
-    sections = ["\n".join(speed.report()), "\n".join(quality.report(quality.run_all()))]
-    Path(__file__).parent.parent.joinpath("BENCHMARKS.md").write_text(
-        "\n".join([header, *sections]) + "\n", encoding="utf-8"
-    )
+    written = ["\n".join(make()) + "\n" for make in sections.values()]
+    Path(__file__).parent.parent.joinpath("BENCHMARKS.md").write_text("\n".join([header, *written]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class TapFinger:
     fallbacks = 0
 
     def __init__(
-        self, model: str = "", max_wait: float = 40.0, max_stretch: float = 3.0, budget_ms: float = 0.0
+        self, model: str = "", max_wait: float = 40.0, max_stretch: float = 0.0, budget_ms: float = 0.0
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
