@@ -128,7 +128,7 @@ def test_the_joint_head_is_one_softmax_over_the_box(accelerator):
         head = net.actor.allocation
         assert isinstance(head, JointAllocation)
         encoded = net.encoder(inputs)
-        _, tasks = net.actor.chooser(encoded.places, encoded.clusters, inputs.place_mask, inputs.startable)
+        _, tasks = net.actor.chooser(encoded.places, encoded.clusters, inputs)
         scores = head.task(tasks).reshape(7, 7)  # (second, first)
         box = scores.T if accelerator == 0 else scores  # (resource 0, resource 1)
         expected = torch.softmax(box[1:6, 2:5].flatten(), 0).reshape(5, 3)

@@ -87,11 +87,12 @@ class UniformTask(nn.Module):
         super().__init__()
         self.void = VoidHead(hidden, 2)
 
-    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """As Pointer; the startable tasks together weigh one against void."""
+        startable = inputs.startable
         count = startable.sum(dim=2, keepdim=True).clamp(min=1).to(places.dtype)
         equal = -count.log().expand_as(places[..., 0]).masked_fill(~startable, float("inf"))
-        return torch.cat([equal, self.void(clusters, masked_mean(places, mask))], dim=2), places
+        return torch.cat([equal, self.void(clusters, masked_mean(places, inputs.place_mask))], dim=2), places
 
 
 class FirstTask(nn.Module):
@@ -102,8 +103,9 @@ class FirstTask(nn.Module):
         super().__init__()
         self.void = VoidHead(hidden, 1)
 
-    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - the pointer's form
+    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """As Pointer."""
+        startable = inputs.startable
         first = startable & (startable.long().cumsum(dim=2) == 1)
         oldest = torch.zeros_like(places[..., 0]).masked_fill(~first, float("-inf"))
         return torch.cat([oldest, self.void(clusters)], dim=2), places

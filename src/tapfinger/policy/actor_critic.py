@@ -51,6 +51,8 @@ class NetworkConfig:
     units: int = 16
     #: Rank of the factored head's interaction between amounts.
     rank: int = 4
+    #: How often clusters think again about their task, seeing what the others want; separate actors never do.
+    rounds: int = 0
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
 
@@ -72,7 +74,7 @@ class NetworkConfig:
 
 #: Sizes by name: ``cpu`` trains on two cores, ``paper`` is the paper's.
 PRESETS: dict[str, dict[str, int]] = {
-    "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1},
+    "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1, "rounds": 2},
     "paper": {"hidden": 256, "heads": 4, "layers": 6, "transformer_layers": 2},
 }
 
@@ -109,7 +111,7 @@ class Actor(nn.Module):
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
         """Task logits and amounts of every cluster."""
-        logits, tasks = self.chooser(places, clusters, inputs.place_mask, inputs.startable)
+        logits, tasks = self.chooser(places, clusters, inputs)
         return logits, self.allocation(tasks, inputs.minimum, inputs.largest, amounts)
 
 
@@ -201,7 +203,8 @@ def make_network(config: NetworkConfig) -> ActorCritic:
     """The full network: HAN, pointer, allocation, critic."""
 
     def actor() -> nn.Module:
-        pointer = Pointer(config.hidden, config.heads, config.transformer_layers)
+        rounds = 0 if config.separate_actors else config.rounds
+        pointer = Pointer(config.hidden, config.heads, config.transformer_layers, rounds)
         return Actor(pointer, make_allocation(config))
 
     separate = [actor() for _ in range(config.separate_actors)]

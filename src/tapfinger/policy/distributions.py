@@ -64,8 +64,31 @@ def draw(
     return actions, chain.terms(task_logs)
 
 
+def draw_several(
+    outputs: Outputs, inputs: Inputs, accelerator: int, generator: torch.Generator, count: int, temperature: float
+) -> tuple[Actions, Tensor]:
+    """``count`` sampled actions of every cluster, side by side (B, N * count), and the log-probability of each task.
+
+    A ``temperature`` above one also finds what the policy thinks unlikely; log-probabilities are the policy's own.
+    """
+    task_logs = torch.log_softmax(outputs.task_logits, dim=2)
+    batch, clusters, choices = task_logs.shape
+    wide = torch.softmax(outputs.task_logits / temperature, dim=2).flatten(0, 1)
+    place = torch.multinomial(wide, count, replacement=True, generator=generator).reshape(batch, clusters * count)
+    chain = _Chain(outputs, inputs, place, accelerator)
+    amounts: dict[int, Tensor] = {}
+    for resource in chain.order:
+        amounts[resource] = _pick(torch.log_softmax(chain.log_probs(resource) / temperature, dim=2), generator)
+        chain.choose(resource, amounts[resource])
+    chosen = torch.stack([amounts[resource] for resource in range(len(amounts))], dim=2)
+    return Actions(place, chosen * chain.placed.unsqueeze(2)), chain.terms(task_logs).task
+
+
 def evaluate(outputs: Outputs, inputs: Inputs, actions: Actions, accelerator: int) -> Terms:
-    """Terms of actions chosen before; minus infinity where such an action is not legal."""
+    """Terms of actions chosen before; minus infinity where such an action is not legal.
+
+    Several actions per cluster may stand side by side: (B, N * count).
+    """
     chain = _Chain(outputs, inputs, actions.place, accelerator)
     for resource in chain.order:
         chain.choose(resource, actions.amounts[:, :, resource])
@@ -89,11 +112,9 @@ class _Chain:
         batch, clusters, places = inputs.startable.shape
         self.place, self.placed = place, place < places
         at = place.clamp(max=places - 1)
-        rows = (
-            torch.arange(batch, device=place.device)[:, None],
-            torch.arange(clusters, device=place.device)[None, :],
-            at,
-        )
+        #: Whose action each column is.
+        self.agent = torch.arange(clusters, device=place.device).repeat_interleave(place.shape[1] // clusters)
+        rows = (torch.arange(batch, device=place.device)[:, None], self.agent[None, :], at)
         self.logits, self.keys = outputs.amount_logits[rows], outputs.amount_keys[rows]
         self.queries = outputs.amount_queries[rows]
         column = torch.arange(self.logits.shape[3], device=place.device)
@@ -126,6 +147,7 @@ class _Chain:
     def terms(self, task_logs: Tensor) -> Terms:
         """All terms, once every resource is chosen."""
         nothing = torch.zeros_like(self.log_prob)
+        task_logs = task_logs[:, self.agent]
         return Terms(
             task=task_logs.gather(2, self.place.unsqueeze(2)).squeeze(2),
             amounts=torch.where(self.placed, self.log_prob, nothing),

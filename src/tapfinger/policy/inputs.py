@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 #: Amounts, counts and slots are divided by these, so that inputs are about one.
-_AMOUNT = 16.0
+AMOUNT_UNIT = 16.0
 _COUNT = 10.0
 _SLOTS = 10.0
 
@@ -60,7 +60,7 @@ class InputMaker:
         )  # (B, N, K, R) of the task in each place
         pending = np.concatenate(
             [
-                obs.pending_features[:, :, :amounts] / _AMOUNT,
+                obs.pending_features[:, :, :amounts] / AMOUNT_UNIT,
                 obs.pending_features[:, :, amounts:-1],
                 np.minimum(obs.age / _SLOTS, 3.0)[:, :, None],
                 adjacency.mean(axis=1)[:, :, None],
@@ -69,7 +69,7 @@ class InputMaker:
             dtype=np.float32,
         )
         running = obs.running_features.copy()
-        running[..., :amounts] /= _AMOUNT
+        running[..., :amounts] /= AMOUNT_UNIT
         running[..., -1] = np.minimum(running[..., -1] / _SLOTS, 3.0)
         return Inputs(
             cluster=self._cluster(obs),
@@ -109,7 +109,7 @@ class InputMaker:
         count = np.minimum(obs.running_count / _COUNT, 3.0)[..., None]
         emptier = emptier_first(free[..., self._accelerator]).mean(axis=2, dtype=np.float32)[..., None]
         return np.concatenate(
-            [free / _AMOUNT, capacity / _AMOUNT, fullness, queue, backlog, count, emptier], axis=2, dtype=np.float32
+            [free / AMOUNT_UNIT, capacity / AMOUNT_UNIT, fullness, queue, backlog, count, emptier], axis=2, dtype=np.float32
         )
 
 
@@ -135,7 +135,7 @@ def pair_features(gpu: Floats, node: Ints, place_mask: Bools, startable: Bools, 
         emptier / clusters,
     ]
     meant = match(gpu, node, startable, nodes)[..., None]
-    pair = np.concatenate([np.stack(parts, axis=3), largest / _AMOUNT, meant], axis=3, dtype=np.float32)
+    pair = np.concatenate([np.stack(parts, axis=3), largest / AMOUNT_UNIT, meant], axis=3, dtype=np.float32)
     return np.where(place_mask[..., None], pair, np.float32(0.0))
 
 

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
+from tapfinger.policy import rivalry
 from tapfinger.policy.han import MASKED, masked_mean
+from tapfinger.policy.inputs import Inputs
 
 
 class EncoderBlock(nn.Module):
@@ -47,9 +49,12 @@ class VoidHead(nn.Module):
 
 
 class Pointer(nn.Module):
-    """u_j = v . tanh(W1 h_j + W2 mean(h)) over the encoded pending tasks, and a logit for void."""
+    """u_j = v . tanh(W1 h_j + W2 mean(h)) over the encoded pending tasks, and a logit for void.
 
-    def __init__(self, hidden: int, heads: int, layers: int) -> None:
+    With ``rounds``, clusters think again that often: what they foresee of the contest for j joins the sum inside.
+    """
+
+    def __init__(self, hidden: int, heads: int, layers: int, rounds: int = 0) -> None:
         """``layers``: of the transformer encoder."""
         super().__init__()
         self.blocks = nn.ModuleList([EncoderBlock(hidden, heads) for _ in range(layers)])
@@ -58,15 +63,25 @@ class Pointer(nn.Module):
         self.context = nn.Linear(hidden, hidden, bias=False)  # W2
         self.score = nn.Linear(hidden, 1, bias=False)  # v
         self.void = VoidHead(hidden, 2)
+        self.rounds = nn.ModuleList([nn.Linear(rivalry.COLUMNS, hidden, bias=False) for _ in range(rounds)])
 
-    def forward(self, places: Tensor, clusters: Tensor, mask: Tensor, startable: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H)."""
         rows = places.flatten(0, 1)
-        bias = ((1.0 - mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]
+        bias = ((1.0 - inputs.place_mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]
         for block in self.blocks:
             rows = block(rows, bias)
         encoded = self.norm(rows).reshape(places.shape)
-        mean = masked_mean(encoded, mask)
-        pointed = self.score(torch.tanh(self.task(encoded) + self.context(mean).unsqueeze(2))).squeeze(3)
-        pointed = pointed.masked_fill(~startable, float("-inf"))
-        return torch.cat([pointed, self.void(clusters, mean)], dim=2), encoded
+        mean = masked_mean(encoded, inputs.place_mask)
+        inside, void = self.task(encoded) + self.context(mean).unsqueeze(2), self.void(clusters, mean)
+        logits = self._point(inside, void, inputs.startable)
+        if self.rounds:
+            copies = rivalry.copies_of_minimum(inputs)
+            for thought in self.rounds:
+                seen = rivalry.rivalry(logits, inputs, copies)
+                logits = self._point(inside + thought(seen), void, inputs.startable)
+        return logits, encoded
+
+    def _point(self, inside: Tensor, void: Tensor, startable: Tensor) -> Tensor:
+        pointed = self.score(torch.tanh(inside)).squeeze(3).masked_fill(~startable, float("-inf"))
+        return torch.cat([pointed, void], dim=2)

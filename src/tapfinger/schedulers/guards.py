@@ -17,6 +17,9 @@ from tapfinger.profiles.durations import mean_slots
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import Greedy
 
+#: Sizes are limited while there are at most this many waiting tasks per cluster: beyond it, any start is a good one.
+CALM = 2.0
+
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
 LONGEST_REST = 64
 
@@ -149,7 +152,8 @@ class SizeLimit:
     """Refuses sizes at which a task would run more than ``max_stretch`` times its ideal duration.
 
     A network gives such a size once in thousands of tasks; those few are the tail. The cluster is void instead, and
-    the task waits for a better size, or until it is overdue. 0: no limit.
+    the task waits for a better size, or until it is overdue. Where more than ``CALM`` tasks wait per cluster, slow sizes
+    are right and nothing is refused. 0: no limit.
     """
 
     #: Proposals refused in this run.
@@ -163,11 +167,12 @@ class SizeLimit:
         """Forget the run before."""
         self._options = Options(context)
         self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
+        self._most_waiting = CALM * len(context.clusters)
         self.refused = 0
 
     def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
         """Those with a size that will do."""
-        if not self._max_stretch or not proposals:
+        if not self._max_stretch or not proposals or len(queue) > self._most_waiting:
             return proposals
         wanted = {proposal.task for proposal in proposals}
         tasks = {task.id: task for task in queue if task.id in wanted}

@@ -186,6 +186,14 @@ class Sizes(NamedTuple):
     least_slots: Floats  # (T,) duration of the fastest option
 
 
+class DeviatedTurns(NamedTuple):
+    """A turn of L worlds with A actions for each cluster to choose from; the first is the one it takes."""
+
+    task: Ints  # (L, N, A) ids, -1 for void
+    allocation: Ints  # (L, N, A, R)
+    score: Floats  # (L, N, A) Pr(j|n), for conflicts
+
+
 class Plan(NamedTuple):
     """Parameters of one greedy round; the names are Greedy's options."""
 

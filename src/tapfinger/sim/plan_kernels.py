@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tapfinger.sim.compiled import compiled
-from tapfinger.sim.kernels import end_slot, rate_of, reset, start, unit_uniform
+from tapfinger.sim.kernels import end_slot, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import Plan
 
 Array = Any
@@ -221,26 +221,114 @@ def roll_out(
                 if step > 0:
                     greedy_round(future, _ZERO, tables, sizes, greedy, np.uint64(0), draws, worlds)
                 total += end_slot(future, _ZERO, tables, draws, worlds)
-            cost[p, future] = total + _still_to_run(future, tables, sizes, draws, worlds)
+            cost[p, future] = total + _still_to_run(future, _ZERO, tables, sizes, draws, worlds)
 
 
 @compiled
-def _still_to_run(future: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
-    """Slots that the tasks left in world 0 will still spend in the system, were nothing else to come.
+def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
+    """Slots that the tasks left in world b will still spend in the system, were nothing else to come.
 
     Without it a long task would seem as well off waiting as running.
     """
     left = 0.0
-    for i in range(worlds.running_count[0]):
-        j = worlds.running[0, i]
+    for i in range(worlds.running_count[b]):
+        j = worlds.running[b, i]
         kind = draws.type[future, j]
-        rate = rate_of(tables, kind, worlds.allocation[0, j])
-        progress = worlds.progress[0, j]
+        rate = rate_of(tables, kind, worlds.allocation[b, j])
+        progress = worlds.progress[b, j]
         offset = tables.shape_offset[kind]
         if offset > 0.0:
             left += 2.0 * (math.sqrt(offset - progress) - math.sqrt(offset - 1.0)) / rate
         else:
             left += (1.0 - progress) / rate
-    for i in range(worlds.queue_length[0]):
-        left += 1.0 + sizes.least_slots[draws.type[future, worlds.queue[0, i]]]
+    for i in range(worlds.queue_length[b]):
+        left += 1.0 + sizes.least_slots[draws.type[future, worlds.queue[b, i]]]
     return left
+
+
+@compiled
+def judge_deviations(
+    tables: Record,
+    sizes: Record,
+    base: Array,
+    horizon: int,
+    draws: Record,
+    worlds: Record,
+    scratch: Record,
+    live: Array,
+    turns: Record,
+    cost: Array,
+    granted: Array,
+) -> None:
+    """What each cluster's other actions would have come to, the greedy ``base[b]`` playing on into world b's own future.
+
+    ``live`` (L,) are worlds before a turn, ``turns`` a DeviatedTurns for them; the first action of a cluster is the
+    one it takes in the others' deviations. ``cost`` (L, N, A) and ``granted`` (L, N, A) are filled, the former with
+    tasks in the system over the horizon; ``scratch`` has the shape of ``worlds``.
+    """
+    clusters, actions = turns.task.shape[1:]
+    task = np.empty(clusters, dtype=np.int64)
+    score = np.empty(clusters)
+    allocation = np.empty((clusters, tables.capacity.shape[1]), dtype=np.int64)
+    for i in range(live.shape[0]):
+        for n in range(clusters):
+            task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
+            allocation[n] = turns.allocation[i, n, 0]
+        plain = _deviated(live[i], tables, sizes, plan_of(base[live[i]]), horizon, draws, worlds, scratch, task, allocation, score)
+        for n in range(clusters):
+            cost[i, n, 0] = plain
+            granted[i, n, 0] = scratch.granted[live[i], n]
+        for n in range(clusters):
+            for a in range(1, actions):
+                same = _same_action(turns, i, n, a)
+                if same >= 0:
+                    cost[i, n, a] = cost[i, n, same]
+                    granted[i, n, a] = granted[i, n, same]
+                    continue
+                task[n], score[n] = turns.task[i, n, a], turns.score[i, n, a]
+                allocation[n] = turns.allocation[i, n, a]
+                cost[i, n, a] = _deviated(
+                    live[i], tables, sizes, plan_of(base[live[i]]), horizon, draws, worlds, scratch, task, allocation, score
+                )
+                granted[i, n, a] = scratch.granted[live[i], n]
+            task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
+            allocation[n] = turns.allocation[i, n, 0]
+
+
+@compiled
+def _same_action(turns: Record, i: int, n: int, a: int) -> int:
+    """An earlier action of the cluster that is the same as its action a, or -1."""
+    for other in range(a):
+        if turns.task[i, n, other] == turns.task[i, n, a]:
+            same = True
+            for r in range(turns.allocation.shape[3]):
+                same = same and turns.allocation[i, n, other, r] == turns.allocation[i, n, a, r]
+            if same:
+                return other
+    return -1
+
+
+@compiled
+def _deviated(
+    b: int,
+    tables: Record,
+    sizes: Record,
+    greedy: Record,
+    horizon: int,
+    draws: Record,
+    worlds: Record,
+    scratch: Record,
+    task: Array,
+    allocation: Array,
+    score: Array,
+) -> float:
+    """Cost of world b if this turn is played and the greedy goes on; ``scratch.granted[b]`` keeps who got its task."""
+    copy_world(worlds, b, scratch, b)
+    settled = play_turn(b, tables, draws, scratch, task, allocation, score)
+    if not settled:
+        greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
+    total = float(end_slot(b, b, tables, draws, scratch))
+    for _ in range(horizon - 1):
+        greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
+        total += end_slot(b, b, tables, draws, scratch)
+    return total + _still_to_run(b, b, tables, sizes, draws, scratch)

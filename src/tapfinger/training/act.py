@@ -6,26 +6,42 @@ import numpy as np
 import torch
 from torch import nn
 
-from tapfinger.policy.distributions import draw
+from tapfinger.policy.actor_critic import Outputs
+from tapfinger.policy.distributions import draw, draw_several
 from tapfinger.policy.inputs import Inputs
 from tapfinger.training.batches import chunks
-from tapfinger.training.rollout import Acts
+from tapfinger.training.rollout import Acts, Deviations, Ints
 
 #: Columns of ``Acts.extra``: log-probability of the task, of its amounts, and the critic's value.
 TASK, AMOUNTS, VALUE = range(3)
+
+#: Of the distribution that other actions are drawn from: a sure policy would name nothing but what it does anyway.
+TEMPERATURE = 2.0
 
 
 class NetworkPolicy:
     """Samples if it has a seed; otherwise takes the most likely task and amounts."""
 
-    def __init__(self, network: nn.Module, accelerator: int, seed: int | None = None) -> None:
-        """``seed``: None is the deterministic policy."""
+    def __init__(
+        self,
+        network: nn.Module,
+        accelerator: int,
+        seed: int | None = None,
+        deviations: int = 0,
+        explore: bool = True,
+    ) -> None:
+        """``seed``: None is the deterministic policy.
+
+        ``deviations``: how many actions to name for each agent. Without ``explore``, the one taken is the most likely.
+        """
         self._network = network
         self._accelerator = accelerator
-        self._amounts = None if seed is None else torch.Generator().manual_seed(seed)
+        self._amounts = None if seed is None or not explore else torch.Generator().manual_seed(seed)
         # A network whose task is random by design draws it in any case.
         random_task = any(getattr(part, "random_task", False) for part in network.modules())
-        self._tasks = torch.Generator().manual_seed(0) if random_task and seed is None else self._amounts
+        self._tasks = torch.Generator().manual_seed(0) if random_task and self._amounts is None else self._amounts
+        self._deviations = deviations
+        self._other = torch.Generator().manual_seed(seed or 0)
 
     @torch.no_grad()
     def __call__(self, inputs: Inputs) -> Acts:
@@ -34,6 +50,7 @@ class NetworkPolicy:
         choice = np.empty((batch, clusters), dtype=np.int64)
         amounts = np.empty((batch, clusters, inputs.largest.shape[3]), dtype=np.int64)
         extra = np.empty((batch, clusters, 3), dtype=np.float32)
+        others = _room(inputs, self._deviations) if self._deviations else None
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
             outputs = self._network(some)
             actions, terms = draw(outputs, some, self._accelerator, self._tasks, self._amounts)
@@ -43,4 +60,29 @@ class NetworkPolicy:
             extra[rows, :, TASK] = terms.task.numpy()
             extra[rows, :, AMOUNTS] = terms.amounts.numpy()
             extra[rows, :, VALUE] = outputs.value.numpy()[:, None]
-        return Acts(choice, amounts, np.exp(extra[..., TASK], dtype=np.float64), extra)
+            if others is not None:
+                self._name_others(others, rows, outputs, some, void)
+        score = np.exp(extra[..., TASK], dtype=np.float64)
+        if others is not None:
+            others.choice[..., 0], others.amounts[:, :, 0], others.score[..., 0] = choice, amounts, score
+        return Acts(choice, amounts, score, extra, others)
+
+    def _name_others(self, others: Deviations, rows: Ints, outputs: Outputs, some: Inputs, void: int) -> None:
+        """Sampled actions of each agent, beside the first."""
+        count, shape = self._deviations - 1, (len(rows), others.choice.shape[1], self._deviations - 1)
+        actions, logs = draw_several(outputs, some, self._accelerator, self._other, count, TEMPERATURE)
+        place = actions.place.numpy().reshape(shape)
+        others.choice[rows, :, 1:] = np.where(place == some.startable.shape[2], void, place)
+        others.amounts[rows, :, 1:] = actions.amounts.numpy().reshape(*shape, -1)
+        others.score[rows, :, 1:] = logs.exp().numpy().reshape(shape)
+
+
+def _room(inputs: Inputs, actions: int) -> Deviations:
+    shape = (*inputs.startable.shape[:2], actions)
+    return Deviations(
+        choice=np.empty(shape, dtype=np.int64),
+        amounts=np.empty((*shape, inputs.largest.shape[3]), dtype=np.int64),
+        score=np.empty(shape),
+        cost=np.zeros(shape),
+        granted=np.zeros(shape, dtype=np.bool_),
+    )

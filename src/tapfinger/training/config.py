@@ -7,11 +7,13 @@ from typing import Any
 
 from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.training.deviations import DeviationConfig
 from tapfinger.training.group import GroupConfig
 from tapfinger.training.mappo import MappoConfig, paper_config
 
-#: Seeds of teaching, selection and rollouts; tests and benchmarks use those below 100,000.
+#: Seeds of teaching, selection, deviations and rollouts; tests and benchmarks use those below 100,000.
 TEACHER_SEEDS = 100_000
+DEVIATION_SEEDS = 200_000
 SELECTION_SEEDS = 300_000
 ROLLOUT_SEEDS = 400_000
 #: Seeds of the evaluation on a model's card: neither training nor selection sees them.
@@ -36,7 +38,9 @@ class TrainConfig:
     teacher_runs: int = 300
     #: Passes over the examples.
     imitation_epochs: int = 10
-    #: Updates after imitation; 0 stops there.
+    #: Updates from simulated deviations, between imitation and rollouts.
+    refinements: int = 0
+    #: Updates from rollouts; 0 stops before them.
     iterations: int = 100
     #: Stop when this many steps of worlds have been played; 0: no limit.
     max_steps: int = 0
@@ -57,6 +61,7 @@ class TrainConfig:
     #: Size of the network: cpu or paper.
     preset: str = "cpu"
     seed: int = 0
+    deviation: DeviationConfig = field(default_factory=DeviationConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     mappo: MappoConfig = field(default_factory=MappoConfig)
 
@@ -68,6 +73,8 @@ class TrainConfig:
             raise ConfigError(f"loads = {self.loads} must be one or more numbers above 0")
         if self.workloads % self.shards:
             raise ConfigError(f"workloads = {self.workloads} must be a multiple of shards = {self.shards}")
+        if self.deviation.workloads % self.shards:
+            raise ConfigError(f"deviation.workloads = {self.deviation.workloads} must be a multiple of {self.shards}")
 
     @property
     def repeats(self) -> int:

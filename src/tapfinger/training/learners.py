@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tapfinger.training import group, mappo
+from tapfinger.training import deviations, group, mappo
 from tapfinger.training.config import TrainConfig
 from tapfinger.training.gae import ReturnScale
 from tapfinger.training.rollout import Episode
@@ -45,6 +45,28 @@ class GroupLearner:
     ) -> dict[str, float]:
         """As Learner."""
         return group.update(network, optimizer, episode, self._config, self._accelerator, rng)
+
+    def remembered(self) -> dict[str, float]:
+        """As Learner."""
+        return {}
+
+    def remember(self, values: dict[str, Any]) -> None:
+        """As Learner."""
+
+
+class DeviationLearner:
+    """Actions are compared with others in the same state; nothing to remember."""
+
+    def __init__(self, config: deviations.DeviationConfig, accelerator: int) -> None:
+        """``accelerator``: the resource that is decided first."""
+        self._config, self._accelerator = config, accelerator
+        self.learning_rate = config.learning_rate
+
+    def update(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
+    ) -> dict[str, float]:
+        """As Learner."""
+        return deviations.update(network, optimizer, episode, self._config, self._accelerator, rng)
 
     def remembered(self) -> dict[str, float]:
         """As Learner."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,16 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+class Deviations(NamedTuple):
+    """Actions that each of N clusters might take, A of them; the first is the one it takes."""
+
+    choice: Ints  # (E, N, A) place, K for void
+    amounts: Ints  # (E, N, A, R)
+    score: Floats  # (E, N, A) Pr(j|n)
+    cost: Floats  # (E, N, A) what came of it, the other clusters acting as they did; 0 before it is judged
+    granted: Bools  # (E, N, A) whether the cluster got its task
+
+
 class Acts(NamedTuple):
     """What a policy does in a batch of states."""
 
@@ -23,9 +33,13 @@ class Acts(NamedTuple):
     amounts: Ints  # (B, N, R)
     score: Floats  # (B, N) Pr(j|n), for conflicts
     extra: Any = None  # whatever the policy wants back, rows per state (log-probs)
+    others: Deviations | None = None  # what else it might have done
 
 
 Policy = Callable[[Inputs], Acts]
+
+#: Fills cost and granted of what else might have been done in these worlds, before the turn is played.
+Judge = Callable[[BatchSim, Ints, Deviations], Deviations]
 
 
 class Turns(NamedTuple):
@@ -42,6 +56,7 @@ class Turns(NamedTuple):
     world: Ints
     slot: Ints
     extra: Any
+    others: Deviations | None = None
 
 
 class Episode(NamedTuple):
@@ -55,8 +70,15 @@ class Episode(NamedTuple):
     turns: Turns | None
 
 
-def play(sim: BatchSim, maker: InputMaker, policy: Policy, keep: bool = False, max_slots: int = 100_000) -> Episode:
-    """Play every world of the simulator to its end."""
+def play(
+    sim: BatchSim,
+    maker: InputMaker,
+    policy: Policy,
+    keep: bool = False,
+    max_slots: int = 100_000,
+    judge: Judge | None = None,
+) -> Episode:
+    """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions."""
     batch = len(sim.done)
     void = sim.pending
     slot = np.zeros(batch, dtype=np.int64)
@@ -77,6 +99,8 @@ def play(sim: BatchSim, maker: InputMaker, policy: Policy, keep: bool = False, m
             choice[live] = np.where(acts.choice == void, -1, acts.choice)
             amounts[live] = acts.amounts
             score[live] = acts.score
+            if judge is not None and acts.others is not None:
+                acts = acts._replace(others=judge(sim, live, acts.others))
         sim.step(choice, amounts, score)
         if keep and acts is not None and inputs is not None:
             rows.append((inputs, acts, sim.worlds.granted[live].copy(), live, slot[live].copy()))
@@ -93,8 +117,15 @@ def _rows(obs: Any, which: Ints) -> Any:
     return type(obs)(*(array[which] for array in obs))
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """Named tuples of arrays, one behind the other; None stays None."""
+    if parts[0] is None:
+        return None
+    return type(parts[0])(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
 def _stack(rows: list[tuple[Any, ...]]) -> Turns:
-    inputs = Inputs(*(np.concatenate(arrays) for arrays in zip(*(r[0] for r in rows), strict=True)))
+    inputs: Inputs = joined([r[0] for r in rows])
     return Turns(
         inputs=inputs,
         choice=np.concatenate([r[1].choice for r in rows]),
@@ -104,4 +135,5 @@ def _stack(rows: list[tuple[Any, ...]]) -> Turns:
         world=np.concatenate([r[3] for r in rows]),
         slot=np.concatenate([r[4] for r in rows]),
         extra=np.concatenate([r[1].extra for r in rows]) if rows[0][1].extra is not None else None,
+        others=joined([r[1].others for r in rows]),
     )

@@ -12,11 +12,12 @@ from torch import nn
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.inputs import Inputs
 from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import Plan
 from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.deviations import Judge
 from tapfinger.training.mappo import finish
-from tapfinger.training.rollout import Episode, Turns, play
+from tapfinger.training.rollout import Episode, Turns, joined, play
 from tapfinger.training.teacher import input_maker
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
@@ -33,6 +34,11 @@ class Shard(NamedTuple):
     weights: dict[str, npt.NDArray[Any]]
     seed: int
     reward: str  # whose tasks count: see MappoConfig
+    #: Actions per agent that are tried out against ``bases``, one greedy per load; 0: none.
+    deviations: int = 0
+    bases: tuple[Plan, ...] = ()
+    #: Whether the policy samples what it does; otherwise it only samples what is tried out.
+    explore: bool = True
 
 
 def weights_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
@@ -54,8 +60,9 @@ def roll(shard: Shard) -> Episode:
     workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
     world = shard.worlds[0]
     sim = BatchSim(world, workloads, shard.sizes.pending)
-    policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed)
-    episode = play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim))
+    policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore)
+    judge = Judge(sim, [shard.bases[s % len(shard.bases)] for s in shard.workloads]) if shard.deviations else None
+    episode = play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim), judge=judge)
     return finish(episode, sim, shard.reward)
 
 
@@ -79,9 +86,8 @@ def gather(episodes: Sequence[Episode]) -> Episode:
         for episode, start in zip(episodes, first, strict=True)
         if episode.turns is not None
     ]
-    together = Turns(
-        inputs=Inputs(*(np.concatenate(arrays) for arrays in zip(*(t.inputs for t in turns), strict=True))),
-        **{name: np.concatenate([getattr(t, name) for t in turns]) for name in Turns._fields if name != "inputs"},
-    )
+    nested = {name: joined([getattr(t, name) for t in turns]) for name in ("inputs", "others")}
+    plain = {name: np.concatenate([getattr(t, name) for t in turns]) for name in Turns._fields if name not in nested}
+    together = Turns(**nested, **plain)
     means = np.concatenate([episode.mean for episode in episodes])
     return Episode(means, np.concatenate(cost), sum(episode.steps for episode in episodes), together)

@@ -24,10 +24,12 @@ from tapfinger.parallel.base import Pool
 from tapfinger.parallel.local import InProcess
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
+from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.batch import BatchSim
-from tapfinger.training.config import ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
+from tapfinger.sim.layout import Plan
+from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.imitation import imitate
-from tapfinger.training.learners import make_learner
+from tapfinger.training.learners import DeviationLearner, make_learner
 from tapfinger.training.logs import RunLog
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
@@ -145,18 +147,21 @@ class Trainer:
 
     def _updates(self, network: nn.Module, state: dict[str, Any], log: RunLog) -> None:
         config = self.config
-        learner = make_learner(config, self._accelerator)
-        optimizer = torch.optim.Adam(network.parameters(), lr=learner.learning_rate)
+        refiner, player = DeviationLearner(config.deviation, self._accelerator), make_learner(config, self._accelerator)
+        optimizer = torch.optim.Adam(network.parameters(), lr=player.learning_rate)
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
-            learner.remember(state["learner"])
+            player.remember(state["learner"])
         while self._share(state) < 1.0:
             i = state["iteration"]
             rng = np.random.default_rng([config.seed, i])
+            refining = i < config.refinements
+            learner, share = (refiner, i / config.refinements) if refining else (player, self._share(state))
             # Small steps at the end, so that the last policies differ little and the best of them is no accident.
             for settings in optimizer.param_groups:
-                settings["lr"] = learner.learning_rate * (1.0 - 0.9 * self._share(state))
-            episode = gather(self._pool.gather(roll, self._shards(network, i, rng)))
+                settings["lr"] = learner.learning_rate * (1.0 - 0.9 * share)
+            shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
+            episode = gather(self._pool.gather(roll, shards))
             known = learner.update(network, optimizer, episode, rng)
             state["iteration"] = i + 1
             state["steps"] += episode.steps
@@ -168,15 +173,50 @@ class Trainer:
             known["steps"] = state["steps"]
             log.scalars(i + 1, known)
             if evaluated:  # after the log: a run resumed from here must find this step there
-                state["optimizer"], state["learner"] = optimizer.state_dict(), learner.remembered()
+                state["optimizer"], state["learner"] = optimizer.state_dict(), player.remembered()
                 self._save(network, state)
-            self._report("learning from rollouts", self._share(state), {**known, "best": state["best"]})
+            stage = "learning from deviations" if refining else "learning from rollouts"
+            done = (i + 1) / config.refinements if refining else self._share(state)
+            self._report(stage, done, {**known, "best": state["best"]})
 
     def _share(self, state: dict[str, Any]) -> float:
-        """How much of the run is done."""
-        updates = state["iteration"] / self.config.iterations if self.config.iterations else 1.0
+        """How much of the rollouts is done; below 0 while there are deviations to learn from."""
+        played = state["iteration"] - self.config.refinements
+        if played < 0:
+            return played / self.config.refinements
+        updates = played / self.config.iterations if self.config.iterations else 1.0
         steps = state["steps"] / self.config.max_steps if self.config.max_steps else 0.0
         return max(updates, steps)
+
+    def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
+        """Half of the parts follow the policy as it will act, half one that explores."""
+        config, weights = self.config, weights_of(network)
+        workloads = config.deviation.workloads
+        seeds = DEVIATION_SEEDS + iteration * workloads + np.arange(workloads)
+        return [
+            Shard(
+                self.worlds,
+                tuple(part.tolist()),
+                1,
+                config.network,
+                self.sizes,
+                weights,
+                int(rng.integers(1 << 31)),
+                "system",
+                deviations=config.deviation.actions,
+                bases=self._bases(),
+                explore=bool((iteration + index) % 2),
+            )
+            for index, part in enumerate(np.split(seeds, config.shards))
+        ]
+
+    def _bases(self) -> tuple[Plan, ...]:
+        """The greedy that plays on after a deviation, load by load: the teacher's where it is one."""
+        specs = [spec for spec in parse_specs(self.config.teacher)] if self.config.teacher != "none" else []
+        options = [dict(spec.options) if spec.name == "greedy" else {} for spec in specs] or [{}]
+        return tuple(
+            Plan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds))
+        )
 
     def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         config, weights = self.config, weights_of(network)

@@ -1,0 +1,41 @@
+"""What a cluster can foresee of the contest for a task: how much the others want it, and who would win by Bayes' rule.
+
+All clusters are asked at once, so two of them may want the same task and one of them starts nothing. Seeing each
+other's first thoughts, they can keep out of each other's way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tapfinger.policy.han import pick_nodes
+from tapfinger.policy.inputs import AMOUNT_UNIT, Inputs
+
+#: Columns of ``rivalry``.
+COLUMNS = 3
+
+
+def rivalry(logits: Tensor, inputs: Inputs, copies: Tensor) -> Tensor:
+    """(B, N, K, 3) from task logits (B, N, K + 1): own wish, what the others wish together, own share of the best weight.
+
+    A wish is Pr(j|n); a weight is that times ``copies``, as in Bayes' rule: the last column is 1 for who would win.
+    """
+    wish = torch.softmax(logits, dim=2)[:, :, :-1]
+    weight = wish * copies
+    batch, clusters, _ = wish.shape
+    nowhere = torch.zeros_like(inputs.pending_mask, dtype=wish.dtype).unsqueeze(1).expand(-1, clusters, -1)
+    # Empty places point at node 0 but wish for nothing.
+    wanted = nowhere.scatter_add(2, inputs.node, wish).sum(dim=1)  # (B, M)
+    best = nowhere.scatter_add(2, inputs.node, weight).amax(dim=1)
+    there = pick_nodes(torch.stack([wanted, best], dim=2), inputs.node)
+    return torch.stack([wish, there[..., 0] - wish, weight / there[..., 1].clamp(min=1e-9)], dim=3)
+
+
+def copies_of_minimum(inputs: Inputs) -> Tensor:
+    """(B, N, K): how many copies of a task's minimum fit in what the cluster has free; the prior of Bayes' rule."""
+    resources = inputs.minimum.shape[3]
+    free = (inputs.cluster[:, :, :resources] * AMOUNT_UNIT).round().unsqueeze(2)
+    each = torch.where(inputs.minimum > 0, torch.floor(free / inputs.minimum.clamp(min=1)), float("inf"))
+    copies: Tensor = each.amin(dim=3)
+    return copies.clamp(0.0, 1e6)

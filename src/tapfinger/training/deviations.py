@@ -1,0 +1,148 @@
+"""Learning from simulated deviations: each cluster's other actions, tried out while everything else stays the same.
+
+At a turn, several actions of each cluster are drawn from its policy. Each is played in a copy of the world, the other
+clusters acting as they did and a greedy playing on into the world's own future; the cost that differs is that
+action's doing alone. An action that loses a conflict shows as what it is: a start that did not happen. The loss is
+the expected cost under the policy restricted to the actions tried: linear in the costs, so the luck of one future
+averages out, and right whatever the actions were drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tapfinger.policy.distributions import Actions, evaluate
+from tapfinger.profiles.options import Options
+from tapfinger.schedulers.lookahead import horizon_for
+from tapfinger.sim import plan_kernels
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
+from tapfinger.training.batches import Chunk, chunks
+from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints
+
+
+@dataclass(frozen=True)
+class DeviationConfig:
+    """Settings of one update."""
+
+    #: Different workloads per update.
+    workloads: int = 36
+    #: Actions tried for each cluster and turn, with the one it took; equal ones are tried once.
+    actions: int = 6
+    learning_rate: float = 5e-4
+    entropy: float = 0.003
+    epochs: int = 1
+    batch: int = 512
+    max_grad_norm: float = 0.5
+
+
+class Judge:
+    """Tries out what else might have been done in the worlds of a simulator."""
+
+    def __init__(self, sim: BatchSim, bases: Sequence[Plan]) -> None:
+        """``bases``: the greedy that plays on, world by world."""
+        world = sim.world
+        self._sizes = make_sizes(Options(world.context(0)), world.task_types)
+        self._horizon = horizon_for(self._sizes.least_slots)
+        self._bases = np.array(bases, dtype=np.float64)
+        self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
+
+    def __call__(self, sim: BatchSim, live: Ints, others: Deviations) -> Deviations:
+        """Costs, and who got its task."""
+        tasks = sim.observations.task[live]
+        place = np.minimum(others.choice, tasks.shape[2] - 1)
+        task = np.where(others.choice == sim.pending, -1, np.take_along_axis(tasks, place, axis=2))
+        cost, granted = np.zeros(task.shape), np.zeros(task.shape, dtype=np.bool_)
+        plan_kernels.judge_deviations(
+            sim.tables,
+            self._sizes,
+            self._bases,
+            self._horizon,
+            sim.draws,
+            sim.worlds,
+            self._scratch,
+            live,
+            DeviatedTurns(task, others.amounts, others.score),
+            cost,
+            granted,
+        )
+        return others._replace(cost=cost, granted=granted)
+
+
+def update(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    episode: Episode,
+    config: DeviationConfig,
+    accelerator: int,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """One or more passes over the turns in which some cluster's actions differ; returns what is logged."""
+    turns = episode.turns
+    if turns is None or turns.others is None:
+        raise ValueError("play with keep=True and a judge")
+    others, void = turns.others, turns.inputs.startable.shape[2]
+    different = distinct(others)
+    rows = np.flatnonzero((different.sum(axis=2) > 1).any(axis=1))
+    gain = gains(others.cost, different).astype(np.float32)
+    logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
+    for _ in range(config.epochs):
+        order = rng.permutation(rows)
+        for begin in range(0, len(order), config.batch):
+            batch = order[begin : begin + config.batch]
+            count = int((different[batch].sum(axis=2) > 1).sum())
+            loss_sum = entropy_sum = 0.0
+            optimizer.zero_grad()
+            for chunk in chunks(network, turns.inputs, batch):
+                log_probs, entropy = _evaluate(network, chunk, others, void, accelerator)
+                tried = torch.from_numpy(different[chunk.rows])
+                chosen = tried.sum(dim=2) > 1
+                weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
+                worth = -(weights * torch.from_numpy(gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
+                spread = entropy[chosen].sum() / count
+                (worth - config.entropy * spread).backward()
+                loss_sum += float(worth.detach())
+                entropy_sum += float(spread.detach())
+            norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+            optimizer.step()
+            for name, value in (("loss", loss_sum), ("entropy", entropy_sum), ("gradient", float(norm))):
+                logged[name].append(value)
+    better = np.take_along_axis(others.cost, others.cost.argmin(axis=2)[..., None], axis=2)[..., 0]
+    known = {name: float(np.mean(values)) if values else 0.0 for name, values in logged.items()}
+    return {**known, "regret": float((others.cost[..., 0] - better)[turns.decidable].mean())}
+
+
+def _evaluate(
+    network: nn.Module, chunk: Chunk, others: Deviations, void: int, accelerator: int
+) -> tuple[Tensor, Tensor]:
+    """(rows, N, A) log-probabilities, of amounts only where the task was got, and the first action's entropy."""
+    outputs, places = network(chunk.inputs), chunk.inputs.startable.shape[2]
+    rows, shape = chunk.rows, others.choice[chunk.rows].shape
+    place = torch.from_numpy(others.choice[rows]).flatten(1)
+    place = torch.where(place == void, places, place)
+    granted = torch.from_numpy(others.granted[rows]).flatten(1)
+    actions = Actions(place, torch.from_numpy(others.amounts[rows]).flatten(1, 2))
+    terms = evaluate(outputs, chunk.inputs, actions, accelerator)
+    return terms.log_prob(granted).reshape(shape), terms.entropy(granted).reshape(shape)[..., 0]
+
+
+def distinct(others: Deviations) -> Bools:
+    """(E, N, A) the first of equal actions; tasks that were not got are equal whatever their amounts."""
+    amounts = np.where(others.granted[..., None], others.amounts, 0)
+    actions = np.concatenate([others.choice[..., None], amounts], axis=3)
+    same = (actions[:, :, :, None] == actions[:, :, None]).all(axis=4)  # (E, N, A, A)
+    return np.asarray(~np.tril(same, k=-1).any(axis=3))
+
+
+def gains(cost: Floats, different: Bools) -> Floats:
+    """(E, N, A) how much cheaper an action is than the mean of those tried, scaled by the spread of all."""
+    count = different.sum(axis=2, keepdims=True)
+    mean = (cost * different).sum(axis=2, keepdims=True) / count
+    gain = np.where(different, mean - cost, 0.0)
+    spread = np.sqrt((gain**2).sum() / max(1, different[np.broadcast_to(count > 1, different.shape)].sum()))
+    return np.asarray(gain / (spread + 1e-8))
