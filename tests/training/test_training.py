@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 
 from tapfinger.config import load_scenario
 from tapfinger.core.events import Event
-from tapfinger.errors import ConfigError
+from tapfinger.errors import CheckpointMismatch, ConfigError
 from tapfinger.parallel.local import Processes
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
+from tapfinger.policy.card import make_card
+from tapfinger.policy.checkpoint import save
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.shortest_first import ShortestFirst
@@ -23,6 +26,7 @@ from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.config import TrainConfig
+from tapfinger.training.deviations import DeviationConfig
 from tapfinger.training.group import GroupConfig, advantages, update
 from tapfinger.training.imitation import imitate, imitation_step
 from tapfinger.training.logs import METRICS
@@ -113,22 +117,32 @@ def test_stored_log_probs_are_those_of_the_network() -> None:
     assert logged["kl"] == pytest.approx(0.0, abs=1e-6)
 
 
-SHORT = {"teacher": "greedy", "teacher_runs": 3, "imitation_epochs": 2, "workloads": 2, "selection_runs": 2}
+SHORT = {
+    "teacher": "greedy",
+    "teacher_runs": 3,
+    "imitation_epochs": 2,
+    "refinements": 2,
+    "deviation": DeviationConfig(workloads=2, actions=3),
+    "workloads": 2,
+    "selection_runs": 2,
+}
 
 
 def weights(network) -> list[np.ndarray]:
     return [p.detach().numpy() for p in network.parameters()]
 
 
-@pytest.mark.parametrize("algorithm", ["group", "mappo"])
-def test_same_seed_same_weights_also_when_interrupted(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "interrupted"), [("group", "deviations"), ("group", "rollouts"), ("mappo", "rollouts")]
+)
+def test_same_seed_same_weights_also_when_interrupted(tmp_path: Path, algorithm: str, interrupted: str) -> None:
     site = world()
     short = {**SHORT, "algorithm": algorithm, "evaluate_every": 1, "group": GroupConfig(group=2)}
     # The learning rate falls over the whole run, so the interrupted run must be one of the same length.
     whole, _, best = Trainer(site, TrainConfig(**short, iterations=2), tmp_path / "a").run()
 
     def stop(stage: str, share: float, known: dict[str, float]) -> None:
-        if stage == "learning from rollouts":
+        if stage == f"learning from {interrupted}":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -146,7 +160,24 @@ def assert_same_log(one: Path, other: Path) -> None:
     assert [{k: v for k, v in r.items() if k != "time"} for r in logs[0]] == [
         {k: v for k, v in r.items() if k != "time"} for r in logs[1]
     ]
-    assert [r["step"] for r in logs[0]] == [1, 2]
+    assert [r["step"] for r in logs[0]] == [1, 2, 3, 4]
+
+
+def test_a_run_can_start_from_a_checkpoint(tmp_path: Path) -> None:
+    # An older network without second thoughts: they begin without effect, so nothing is lost.
+    site = world()
+    first = Trainer(site, TrainConfig(**SHORT, iterations=0), tmp_path / "a")
+    sizes = replace(first.sizes, rounds=0)
+    torch.manual_seed(1)
+    old = build("full", sizes)
+    save(tmp_path / "old", old, sizes, make_card(site.scenario, name="old"))
+    expected = first.selection.play(old, 1)
+    config = TrainConfig(**{**SHORT, "refinements": 0}, iterations=0, start=str(tmp_path / "old"))
+    network, _, found = Trainer(site, config, tmp_path / "b").run()
+    assert found == expected
+    assert len(network.actor.chooser.rounds) == 2
+    with pytest.raises(CheckpointMismatch, match="cannot be read"):
+        Trainer(site, replace(config, start=str(tmp_path / "none")), tmp_path / "c").run()
 
 
 def test_rollouts_are_the_same_in_other_processes() -> None:

@@ -30,16 +30,22 @@ def train(
     ] = None,
     teacher: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Schedulers imitated first, or none. [default: lookahead; paper: none]"),
+        typer.Option(metavar="NAMES", help="Schedulers imitated first, or none. [default: greedy; paper: none]"),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Start from this checkpoint instead of a teacher.")
     ] = None,
     teacher_runs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Workloads they are recorded on. [default: 300]")
+        int | None, typer.Option(min=1, metavar="N", help="Workloads they are recorded on. [default: 100]")
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Passes over the recorded decisions. [default: 10]")
     ] = None,
+    refinements: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations then. [default: 60]")
+    ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts afterwards. [default: 100]")
+        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts at last. [default: 40]")
     ] = None,
     max_steps: Annotated[
         int | None,
@@ -87,8 +93,10 @@ def train(
         algorithm=algorithm,
         network=network,
         teacher=teacher,
+        start=start,
         teacher_runs=teacher_runs,
         imitation_epochs=epochs,
+        refinements=refinements,
         iterations=iterations,
         max_steps=max_steps,
         loads=parse_loads(loads) if loads else None,

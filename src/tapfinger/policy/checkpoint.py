@@ -59,6 +59,18 @@ def load(directory: str | Path) -> tuple[ActorCritic, Card]:
     return network.eval(), card
 
 
+def take_over(network: nn.Module, directory: str | Path) -> None:
+    """Start ``network`` from a checkpoint of one like it.
+
+    It may have more rounds of second thoughts; those begin without effect.
+    """
+    tensors = load(directory)[0].state_dict()
+    for name, value in network.state_dict().items():
+        if name.startswith("actor.chooser.rounds."):
+            tensors.setdefault(name, torch.zeros_like(value))
+    _fill(network, tensors, str(Path(directory) / WEIGHTS))
+
+
 def _build(card: Card, source: Path) -> ActorCritic:
     try:
         return build(card.network, NetworkConfig(**card.config))

@@ -33,15 +33,17 @@ class TrainConfig:
     network: str = "full"
     #: Scheduler whose decisions are imitated first; several, joined by commas, take turns as loads do.
     #: none: from scratch.
-    teacher: str = "lookahead"
+    teacher: str = "greedy"
+    #: Checkpoint to start from instead of imitating.
+    start: str = ""
     #: Workloads the teacher is recorded on; more examples make a better start.
-    teacher_runs: int = 300
+    teacher_runs: int = 100
     #: Passes over the examples.
     imitation_epochs: int = 10
     #: Updates from simulated deviations, between imitation and rollouts.
-    refinements: int = 0
+    refinements: int = 60
     #: Updates from rollouts; 0 stops before them.
-    iterations: int = 100
+    iterations: int = 40
     #: Stop when this many steps of worlds have been played; 0: no limit.
     max_steps: int = 0
     #: Different workloads per update.
@@ -93,6 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "algorithm": "mappo",
         "teacher": "none",
+        "refinements": 0,
         "workloads": 32,
         "iterations": 1_000_000,
         "max_steps": 8_000_000,
@@ -100,38 +103,33 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-#: At twice the load Lookahead, whose base is patient, loses to a greedy that starts whatever it can.
+#: At twice the load starts are scarce, one per cluster and slot: the patient greedy, who waits for good sizes, is lost.
 _TESTBED = {
-    "teacher": "lookahead,greedy@patience=5@queue_price=20@calm=0",
+    "teacher": "greedy,greedy@patience=5@queue_price=20@calm=0",
+    "teacher_runs": 20,
     "loads": (1.0, 2.0),
-    "group": GroupConfig(discount=0.97, learning_rate=5e-4),
+    "tasks": 800,
+    "workloads": 4,
+    "selection_runs": 12,
+    "deviation": DeviationConfig(workloads=12),
+    "group": GroupConfig(discount=0.97),
 }
 
 #: Settings for the shipped scenarios, where they differ from the preset ``cpu``.
 RECIPES: dict[str, dict[str, Any]] = {
-    "multi-3": {"iterations": 80},
-    "hetero-6": {"teacher_runs": 150, "iterations": 40, "selection_runs": 20},
-    "synthetic-3": {"teacher_runs": 200, "imitation_epochs": 20, "iterations": 60},
+    "hetero-6": {"teacher_runs": 60, "deviation": DeviationConfig(workloads=20), "selection_runs": 20},
     # The paper runs it at rates 4, 3 and 2.
     "synthetic-6": {
-        "teacher_runs": 150,
-        "imitation_epochs": 20,
-        "iterations": 60,
+        "teacher_runs": 60,
+        "refinements": 100,
         "loads": (1.0, 0.75, 0.5),
-        "workloads": 9,
-        "shards": 3,
+        "workloads": 6,
         "selection_runs": 30,
     },
     # Queues are long here, and the short tasks in them must be seen.
-    "short-long-3": {
-        "teacher_runs": 150,
-        "imitation_epochs": 15,
-        "iterations": 50,
-        "pending": 24,
-        "group": GroupConfig(discount=0.97),
-    },
-    "testbed-3": {**_TESTBED, "teacher_runs": 60, "tasks": 400, "iterations": 80, "workloads": 6, "selection_runs": 16},
-    "testbed-6": {**_TESTBED, "teacher_runs": 40, "tasks": 600, "iterations": 60, "workloads": 4, "selection_runs": 12},
+    "short-long-3": {"pending": 24, "group": GroupConfig(discount=0.97)},
+    "testbed-3": _TESTBED,
+    "testbed-6": {**_TESTBED, "tasks": 1000, "deviation": DeviationConfig(workloads=8)},
 }
 
 

@@ -33,11 +33,11 @@ class DeviationConfig:
     #: Different workloads per update.
     workloads: int = 36
     #: Actions tried for each cluster and turn, with the one it took; equal ones are tried once.
-    actions: int = 6
+    actions: int = 8
     learning_rate: float = 5e-4
     entropy: float = 0.003
     epochs: int = 1
-    batch: int = 512
+    batch: int = 768
     max_grad_norm: float = 0.5
 
 

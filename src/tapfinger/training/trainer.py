@@ -24,6 +24,7 @@ from tapfinger.parallel.base import Pool
 from tapfinger.parallel.local import InProcess
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
+from tapfinger.policy.checkpoint import take_over
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
@@ -101,7 +102,9 @@ class Trainer:
         network = build(self.config.network, self.sizes)
         state = self._resume(network)
         if state is None:
-            if self.config.teacher != "none":
+            if self.config.start:
+                take_over(network, self.config.start)
+            elif self.config.teacher != "none":
                 self._imitate(network)
             found = self.selection.play(network, self._accelerator)
             state = {"iteration": 0, "steps": 0, "best": self._score(found), "found": found, "optimizer": None}
