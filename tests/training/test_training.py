@@ -180,6 +180,17 @@ def test_a_run_can_start_from_a_checkpoint(tmp_path: Path) -> None:
         Trainer(site, replace(config, start=str(tmp_path / "none")), tmp_path / "c").run()
 
 
+def test_a_damaged_state_is_refused_and_kept(tmp_path: Path) -> None:
+    config = TrainConfig(**{**SHORT, "teacher": "none", "refinements": 0}, iterations=0)
+    Trainer(world(), config, tmp_path).run()
+    state = tmp_path / "state.safetensors"
+    damaged = state.read_bytes()[:-20]
+    state.write_bytes(damaged)
+    with pytest.raises(ConfigError, match="is damaged"):
+        Trainer(world(), config, tmp_path).run()
+    assert state.read_bytes() == damaged
+
+
 def test_rollouts_are_the_same_in_other_processes() -> None:
     site = world()
     sizes = Trainer.__new__(Trainer)  # only to have the sizes of this world

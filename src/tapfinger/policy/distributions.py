@@ -72,7 +72,7 @@ def draw_several(
     A ``temperature`` above one also finds what the policy thinks unlikely; log-probabilities are the policy's own.
     """
     task_logs = torch.log_softmax(outputs.task_logits, dim=2)
-    batch, clusters, choices = task_logs.shape
+    batch, clusters = task_logs.shape[:2]
     wide = torch.softmax(outputs.task_logits / temperature, dim=2).flatten(0, 1)
     place = torch.multinomial(wide, count, replacement=True, generator=generator).reshape(batch, clusters * count)
     chain = _Chain(outputs, inputs, place, accelerator)

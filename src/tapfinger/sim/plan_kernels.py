@@ -260,7 +260,7 @@ def judge_deviations(
     cost: Array,
     granted: Array,
 ) -> None:
-    """What each cluster's other actions would have come to, the greedy ``base[b]`` playing on into world b's own future.
+    """What each cluster's other actions would have come to, greedy ``base[b]`` playing on into world b's own future.
 
     ``live`` (L,) are worlds before a turn, ``turns`` a DeviatedTurns for them; the first action of a cluster is the
     one it takes in the others' deviations. ``cost`` (L, N, A) and ``granted`` (L, N, A) are filled, the former with
@@ -271,13 +271,14 @@ def judge_deviations(
     score = np.empty(clusters)
     allocation = np.empty((clusters, tables.capacity.shape[1]), dtype=np.int64)
     for i in range(live.shape[0]):
+        b, greedy = live[i], plan_of(base[live[i]])
         for n in range(clusters):
             task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
             allocation[n] = turns.allocation[i, n, 0]
-        plain = _deviated(live[i], tables, sizes, plan_of(base[live[i]]), horizon, draws, worlds, scratch, task, allocation, score)
+        plain = _deviated(b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score)
         for n in range(clusters):
             cost[i, n, 0] = plain
-            granted[i, n, 0] = scratch.granted[live[i], n]
+            granted[i, n, 0] = scratch.granted[b, n]
         for n in range(clusters):
             for a in range(1, actions):
                 same = _same_action(turns, i, n, a)
@@ -288,9 +289,9 @@ def judge_deviations(
                 task[n], score[n] = turns.task[i, n, a], turns.score[i, n, a]
                 allocation[n] = turns.allocation[i, n, a]
                 cost[i, n, a] = _deviated(
-                    live[i], tables, sizes, plan_of(base[live[i]]), horizon, draws, worlds, scratch, task, allocation, score
+                    b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score
                 )
-                granted[i, n, a] = scratch.granted[live[i], n]
+                granted[i, n, a] = scratch.granted[b, n]
             task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
             allocation[n] = turns.allocation[i, n, 0]
 
@@ -321,7 +322,7 @@ def _deviated(
     task: Array,
     allocation: Array,
     score: Array,
-) -> float:
+) -> Any:
     """Cost of world b if this turn is played and the greedy goes on; ``scratch.granted[b]`` keeps who got its task."""
     copy_world(worlds, b, scratch, b)
     settled = play_turn(b, tables, draws, scratch, task, allocation, score)
@@ -331,4 +332,14 @@ def _deviated(
     for _ in range(horizon - 1):
         greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
         total += end_slot(b, b, tables, draws, scratch)
-    return total + _still_to_run(b, b, tables, sizes, draws, scratch)
+    return total + _still_to_run(b, b, tables, sizes, draws, scratch) + _still_to_wait(b, tables, scratch)
+
+
+@compiled
+def _still_to_wait(b: int, tables: Record, worlds: Record) -> float:
+    """Slots that waiting tasks will spend behind those before them, if starts are all that is scarce.
+
+    At full load a start that was missed is missed by every later task, long after the horizon.
+    """
+    ahead = worlds.queue_length[b]
+    return 0.5 * ahead * ahead / (tables.capacity.shape[0] * tables.max_starts)

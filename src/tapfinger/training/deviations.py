@@ -105,7 +105,7 @@ def update(
                 weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
                 worth = -(weights * torch.from_numpy(gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
                 spread = entropy[chosen].sum() / count
-                (worth - config.entropy * spread).backward()
+                (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]
                 loss_sum += float(worth.detach())
                 entropy_sum += float(spread.detach())
             norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)

@@ -86,8 +86,10 @@ def gather(episodes: Sequence[Episode]) -> Episode:
         for episode, start in zip(episodes, first, strict=True)
         if episode.turns is not None
     ]
-    nested = {name: joined([getattr(t, name) for t in turns]) for name in ("inputs", "others")}
-    plain = {name: np.concatenate([getattr(t, name) for t in turns]) for name in Turns._fields if name not in nested}
+    nested: dict[str, Any] = {name: joined([getattr(t, name) for t in turns]) for name in ("inputs", "others")}
+    plain: dict[str, Any] = {
+        name: np.concatenate([getattr(t, name) for t in turns]) for name in Turns._fields if name not in nested
+    }
     together = Turns(**nested, **plain)
     means = np.concatenate([episode.mean for episode in episodes])
     return Episode(means, np.concatenate(cost), sum(episode.steps for episode in episodes), together)

@@ -32,6 +32,7 @@ from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SE
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import DeviationLearner, make_learner
 from tapfinger.training.logs import RunLog
+from tapfinger.training.saved import load_state, save_state
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
 from tapfinger.training.teacher import Examples, Recorder, input_maker, join
@@ -39,6 +40,9 @@ from tapfinger.workloads.world import World, build_world
 
 #: Called with a stage, how far it is (0..1) and what is known now.
 Report = Callable[[str, float, dict[str, float]], None]
+
+#: The run as it stands, and its best network so far.
+_STATE, _BEST = "state.safetensors", "best.safetensors"
 
 #: Teacher's runs per file: an interrupted recording loses no more than these.
 _RECORDED_TOGETHER = 10
@@ -111,7 +115,7 @@ class Trainer:
             self._keep_best(network)
             self._save(network, state)
         self._improve(network, state)
-        network.load_state_dict(torch.load(self.folder / "best.pt", weights_only=True))
+        load_state(self.folder / _BEST, network)
         return network, self.sizes, state["found"]
 
     def _score(self, found: Sequence[float]) -> float:
@@ -184,11 +188,11 @@ class Trainer:
 
     def _share(self, state: dict[str, Any]) -> float:
         """How much of the rollouts is done; below 0 while there are deviations to learn from."""
-        played = state["iteration"] - self.config.refinements
+        played: int = state["iteration"] - self.config.refinements
         if played < 0:
             return played / self.config.refinements
         updates = played / self.config.iterations if self.config.iterations else 1.0
-        steps = state["steps"] / self.config.max_steps if self.config.max_steps else 0.0
+        steps: float = state["steps"] / self.config.max_steps if self.config.max_steps else 0.0
         return max(updates, steps)
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
@@ -215,11 +219,9 @@ class Trainer:
 
     def _bases(self) -> tuple[Plan, ...]:
         """The greedy that plays on after a deviation, load by load: the teacher's where it is one."""
-        specs = [spec for spec in parse_specs(self.config.teacher)] if self.config.teacher != "none" else []
+        specs = list(parse_specs(self.config.teacher)) if self.config.teacher != "none" else []
         options = [dict(spec.options) if spec.name == "greedy" else {} for spec in specs] or [{}]
-        return tuple(
-            Plan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds))
-        )
+        return tuple(Plan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds)))
 
     def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         config, weights = self.config, weights_of(network)
@@ -249,20 +251,18 @@ class Trainer:
     # ------------------------------------------------------------------ on disk
 
     def _keep_best(self, network: nn.Module) -> None:
-        torch.save(network.state_dict(), self.folder / "best.pt")
+        save_state(self.folder / _BEST, network, {})
 
     def _save(self, network: nn.Module, state: dict[str, Any]) -> None:
-        unfinished = self.folder / "state-unfinished.pt"
-        torch.save({"network": network.state_dict(), **state}, unfinished)
-        unfinished.replace(self.folder / "state.pt")
+        values = {name: value for name, value in state.items() if name != "optimizer"}
+        save_state(self.folder / _STATE, network, values, state["optimizer"])
 
     def _resume(self, network: nn.Module) -> dict[str, Any] | None:
-        path = self.folder / "state.pt"
+        path = self.folder / _STATE
         if not path.exists():
             return None
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        network.load_state_dict(state.pop("network"))
-        return state
+        values, optimizer = load_state(path, network)
+        return {**values, "optimizer": optimizer}
 
 
 def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
