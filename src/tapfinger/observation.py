@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 class GraphObs:
     """One observation. N clusters, K pending per cluster, M = N*K nodes, S running per cluster, R resources, T types.
 
+    K, M and S are the most there can be; without padding, as many as there are now.
     A task that waits for several clusters is ONE node, joined to each of them through ``node``.
     """
 
@@ -51,96 +52,97 @@ class Observer:
     def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], pending: int = 10) -> None:
         """``pending``: size of the pending set (10 in the paper)."""
         self.pending = pending
-        self._clusters = len(clusters)
         self._types = tuple(task_types)
         self._kind = {t.name: kind for kind, t in enumerate(task_types)}
         self._resources = len(task_types[0].minimum)
-        #: (T, R+T+1) row of a pending task of each type; a running task's differs in amounts and the last column.
-        self._rows = np.zeros((len(task_types), self._resources + len(task_types) + 1), dtype=np.float32)
+        self._index = np.arange(len(clusters))[:, None]
+        #: (T+1, R+T+1) row of a pending task of each type, then of none; a running task's differs in amounts and the
+        #: last column.
+        self._rows = np.zeros((len(task_types) + 1, self._resources + len(task_types) + 1), dtype=np.float32)
         for kind, t in enumerate(task_types):
             self._rows[kind, : self._resources] = t.minimum
             self._rows[kind, self._resources + kind] = 1.0
+        self._rows[-1, -1] = 1.0
         #: S: the most tasks one cluster can run at once.
         self.most_running = most_running(clusters, task_types)
 
-    def observe(self, snapshot: Snapshot) -> GraphObs:
-        """Arrays of this moment."""
-        n_clusters, size, amounts, width = self._clusters, self.pending, self._resources, self._rows.shape[1]
-        obs = GraphObs(
-            cluster_features=np.zeros((n_clusters, amounts + 1), dtype=np.float32),
-            pending_features=np.zeros((n_clusters * size, width), dtype=np.float32),
-            running_features=np.zeros((n_clusters, self.most_running, width), dtype=np.float32),
-            running_count=np.array([len(cluster.running) for cluster in snapshot.clusters], dtype=np.int64),
-            task=np.full((n_clusters, size), -1, dtype=np.int64),
-            node=np.full((n_clusters, size), -1, dtype=np.int64),
-            startable=np.zeros((n_clusters, size), dtype=np.bool_),
-            largest=np.zeros((n_clusters, size, amounts), dtype=np.int64),
-            waiting=np.zeros(n_clusters, dtype=np.int64),
-            age=np.zeros(n_clusters * size, dtype=np.int64),
-        )
-        self._pending(snapshot, obs)
-        self._running(snapshot, obs)
-        obs.cluster_features[:, :amounts] = [cluster.free for cluster in snapshot.clusters]
-        obs.cluster_features[:, amounts] = np.maximum(0, obs.waiting - size)
-        return obs
-
-    # Both gather lists and write each array once: writing single elements is ten times slower.
-
-    def _pending(self, snapshot: Snapshot, obs: GraphObs) -> None:
+    def observe(self, snapshot: Snapshot, padded: bool = True) -> GraphObs:
+        """Arrays of this moment. Not ``padded``: with only as many nodes, places and rows as are used, at least one."""
         size = self.pending
-        waiting = [0] * self._clusters
-        tasks: list[TaskView] = []  # by node
-        flat: list[int] = []  # cluster * K + place of each pending task
-        node: list[int] = []  # its node
-        for task in snapshot.queue:
-            before = len(flat)
-            for n in task.eligible:
-                place = waiting[n]
-                waiting[n] = place + 1
-                if place < size:
-                    flat.append(n * size + place)
-            if len(flat) > before:
-                node += [len(tasks)] * (len(flat) - before)
-                tasks.append(task)
-        obs.waiting[:] = waiting
-        obs.pending_features[len(tasks) :, -1] = 1.0
-        if not tasks:
-            return
-        kind = np.array([self._kind[task.type.name] for task in tasks])  # (nodes,)
-        obs.pending_features[: len(tasks)] = self._rows[kind]
-        obs.age[: len(tasks)] = snapshot.slot - np.array([task.arrival for task in tasks])
-        at, of = np.array(flat), np.array(node)
-        obs.task.reshape(-1)[at] = np.array([task.id for task in tasks])[of]
-        obs.node.reshape(-1)[at] = of
-        startable, largest = self._room(snapshot)
-        where = at // size, kind[of]
-        obs.startable.reshape(-1)[at] = startable[where]
-        obs.largest.reshape(-1, self._resources)[at] = largest[where]
+        tasks, nodes, waiting = self._queues(snapshot)
+        places = size if padded else max(1, min(size, max(waiting)))
+        spare = (len(waiting) * size if padded else max(1, len(tasks))) - len(tasks)  # nodes without a task
+        # Of places without a task the node is -1: the last element, one more than there are tasks.
+        node = np.array([mine + [-1] * (places - len(mine)) for mine in nodes], dtype=np.int64)
+        kinds, none = [self._kind[task.type.name] for task in tasks], len(self._types)
+        there = self._index, np.array([*kinds, none])[node]
+        largest = self._room(snapshot)[there]
+        running, running_count = self._running(snapshot, padded)
+        clusters = snapshot.clusters
+        return GraphObs(
+            cluster_features=np.array(
+                [(*c.free, max(0, count - size)) for c, count in zip(clusters, waiting, strict=True)], dtype=np.float32
+            ),
+            pending_features=self._rows[kinds + [none] * spare],
+            running_features=running,
+            running_count=running_count,
+            task=np.array([*(task.id for task in tasks), -1], dtype=np.int64)[node],
+            node=node,
+            # A minimum asks for something, so only what cannot start has a largest allocation of nothing.
+            startable=np.asarray(largest.any(axis=2)),
+            largest=largest,
+            waiting=np.array(waiting, dtype=np.int64),
+            age=np.array([snapshot.slot - task.arrival for task in tasks] + [0] * spare, dtype=np.int64),
+        )
 
-    def _room(self, snapshot: Snapshot) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Whether a task of each type could start on each cluster (N, T), and its largest allocation (N, T, R)."""
+    # Lists are gathered and each array is made at once: writing single elements is ten times slower.
+
+    def _queues(self, snapshot: Snapshot) -> tuple[list[TaskView], list[list[int]], list[int]]:
+        """The pending tasks by node; each cluster's nodes, oldest first; how many wait for it."""
+        size = self.pending
+        tasks: list[TaskView] = []
+        nodes: list[list[int]] = [[] for _ in snapshot.clusters]
+        waiting = [0] * len(nodes)
+        for task in snapshot.queue:
+            new, seen = len(tasks), False
+            for n in task.eligible:
+                waiting[n] += 1
+                if waiting[n] <= size:
+                    nodes[n].append(new)
+                    seen = True
+            if seen:
+                tasks.append(task)
+        return tasks, nodes, waiting
+
+    def _room(self, snapshot: Snapshot) -> npt.NDArray[np.int64]:
+        """(N, T+1, R): the most a task of each type could get on each cluster now; 0 if nothing, and for no task."""
         none = (0,) * self._resources
+        nothing = [none] * (len(self._types) + 1)
         tops = [
-            [(may_start(cluster) and largest_allocation(t, cluster.free)) or none for t in self._types]
+            [*(largest_allocation(t, cluster.free) or none for t in self._types), none]
+            if may_start(cluster)
+            else nothing
             for cluster in snapshot.clusters
         ]
-        largest = np.array(tops, dtype=np.int64)
-        # A minimum asks for something, so only what cannot start has a largest allocation of nothing.
-        return np.asarray(largest.any(axis=2)), largest
+        return np.array(tops, dtype=np.int64)
 
-    def _running(self, snapshot: Snapshot, obs: GraphObs) -> None:
+    def _running(self, snapshot: Snapshot, padded: bool) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Features of running tasks (N, S, R+T+1), and how many each cluster has."""
+        counts = [len(cluster.running) for cluster in snapshot.clusters]
+        size = self.most_running if padded else max(1, min(self.most_running, max(counts)))
+        features = np.zeros((len(counts) * size, self._rows.shape[1]), dtype=np.float32)
         tasks: list[TaskView] = []
         flat: list[int] = []  # cluster * S + row
         for n, cluster in enumerate(snapshot.clusters):
-            shown = cluster.running[: self.most_running]
+            shown = cluster.running[:size]
             tasks += shown
-            flat += range(n * self.most_running, n * self.most_running + len(shown))
-        if not tasks:
-            return
-        rows = self._rows[[self._kind[task.type.name] for task in tasks]]
-        rows[:, : self._resources] = [task.allocation for task in tasks]
-        rows[:, -1] = [task.elapsed for task in tasks]
-        obs.running_features.reshape(-1, rows.shape[1])[flat] = rows
+            flat += range(n * size, n * size + len(shown))
+        if tasks:
+            rows = self._rows[[self._kind[task.type.name] for task in tasks]]
+            rows[:, : self._resources] = [task.allocation for task in tasks]
+            rows[:, -1] = [task.elapsed for task in tasks]
+            features[flat] = rows
+        return features.reshape(len(counts), size, -1), np.array(counts, dtype=np.int64)
 
 
 def most_running(clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> int:

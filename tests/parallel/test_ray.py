@@ -20,9 +20,15 @@ from tapfinger.evaluation.specs import parse_specs
 from tapfinger.parallel import on_ray
 from tapfinger.parallel.base import JobFailed, WorkerLost
 from tapfinger.parallel.choose import open_pool
+from tapfinger.parallel.local import InProcess
 from tapfinger.parallel.on_ray import RayPool, RayUnavailable, check_answer, on_worker
 from tapfinger.parallel.sameness import differences, fingerprint
 from tapfinger.schedulers.naive import Min
+from tapfinger.training.config import TrainConfig
+from tapfinger.training.deviations import DeviationConfig
+from tapfinger.training.group import GroupConfig
+from tapfinger.training.trainer import Trainer
+from tapfinger.workloads.world import build_world
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +145,42 @@ def test_what_counts_as_other_code():
     assert differences(fingerprint(), fingerprint()) == ""
     assert differences({"torch": "2"}, {}) == differences({}, {"torch": "2"}) == ""
     assert on_worker({"the source of tapfinger": "x"}, b"never read")[0] == "unlike"
+
+
+class Killing:
+    """A pool on which one worker is killed in the middle of training."""
+
+    def __init__(self, pool, marker):
+        self.pool, self.marker = pool, marker
+
+    def gather(self, function, jobs):
+        return self.pool.gather(roll_or_die, [(function, job, self.marker) for job in jobs])
+
+
+def roll_or_die(job):
+    function, shard, marker = job
+    die_once((0, marker))
+    return function(shard)
+
+
+def test_training_gives_the_same_weights_also_with_a_lost_worker(pool, tmp_path):
+    world = build_world(scenario())
+    config = TrainConfig(
+        teacher="none",
+        refinements=1,
+        iterations=1,
+        workloads=2,
+        selection_runs=2,
+        deviation=DeviationConfig(workloads=2, actions=3),
+        group=GroupConfig(group=2),
+    )
+    marker = tmp_path / "killed"
+    pools = {"here": InProcess(), "ray": pool, "lossy": Killing(pool, str(marker))}
+    found = {name: Trainer(world, config, tmp_path / name, None, used).run()[0] for name, used in pools.items()}
+    assert marker.exists()
+    for name, value in found["here"].state_dict().items():
+        assert value.equal(found["ray"].state_dict()[name]), name
+        assert value.equal(found["lossy"].state_dict()[name]), name
 
 
 def test_cells_are_the_same_and_a_lost_worker_costs_none(pool, cluster, tmp_path):

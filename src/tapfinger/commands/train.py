@@ -45,7 +45,7 @@ def train(
         int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations then. [default: 60]")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts at last. [default: 40]")
+        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts at last. [default: 20]")
     ] = None,
     max_steps: Annotated[
         int | None,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tapfinger.policy.han import MASKED
+from tapfinger.policy.han import MASKED, regroup
 
 #: Amounts with a score of their own; between and beyond them scores are interpolated.
 _KNOTS = (*range(17), 20, 24, 28, 32, 40, 48, 64, 96, 128)
@@ -33,11 +33,11 @@ def amount_features(amounts: Tensor, knots: Tensor) -> Tensor:
     """(A,) float units -> (A, features): one hat per knot, and smooth scales that reach beyond the last knot."""
     left = torch.cat([knots[:1] - 1.0, knots[:-1]])
     right = torch.cat([knots[1:], knots[-1:] + 1.0])
-    above = (amounts[:, None] - left) / (knots - left)
-    below = (right - amounts[:, None]) / (right - knots)
+    rows = amounts.unsqueeze(1)
+    above = (rows - left) / (knots - left)
+    below = (right - rows) / (right - knots)
     hats = torch.minimum(above, below).clamp(0.0, 1.0)
-    smooth = torch.stack([amounts / 16.0, torch.log1p(amounts) / math.log(17.0), 1.0 / (1.0 + amounts)], dim=1)
-    return torch.cat([hats, smooth], dim=1)
+    return torch.cat([hats, rows / 16.0, torch.log1p(rows) / math.log(17.0), 1.0 / (1.0 + rows)], dim=1)
 
 
 def relative_features(amounts: Tensor, minimum: Tensor, largest: Tensor) -> list[Tensor]:
@@ -78,15 +78,14 @@ class FactoredAllocation(nn.Module):
         """``tasks`` (B, N, K, H); ``minimum`` and ``largest`` (B, N, K, R); ``amounts`` = 0..A-1 as floats."""
         features, wanted = amount_features(amounts, self.knots), self.task(tasks)
         of_amount, of_range, gate = wanted.split([self.hidden, self.resources * _RELATIVE, self.gates], dim=3)
-        table = self.score(features).unflatten(1, (self.hidden, self.resources)).permute(1, 2, 0)  # (H, R, A)
-        shape = (*tasks.shape[:3], self.resources, amounts.shape[0])
-        logits = (of_amount @ table.flatten(1)).reshape(shape)
-        of_range = of_range.unflatten(3, (self.resources, _RELATIVE, 1)).unbind(4)
-        for feature, weight in zip(relative_features(amounts, minimum, largest), of_range, strict=True):
+        table = regroup(self.score(features), 0, -1, self.resources).permute(1, 2, 0)  # (H, R, A)
+        logits = regroup(of_amount @ table.flatten(1), 0, 0, 0, self.resources, -1)
+        weights = regroup(of_range, 0, 0, 0, self.resources, -1).split_with_sizes([1] * _RELATIVE, dim=4)
+        for feature, weight in zip(relative_features(amounts, minimum, largest), weights, strict=True):
             logits = torch.addcmul(logits, feature, weight)
-        mixes = self.query(features).unflatten(1, (self.gates, self.resources, self.rank))
-        queries = (gate @ mixes.permute(1, 2, 0, 3).flatten(1)).reshape(*shape, self.rank)  # from all gates
-        keys = self.key(features).unflatten(1, (self.resources, self.rank)).transpose(0, 1)  # (R, A, rank)
+        mixes = regroup(self.query(features), 0, self.gates, -1, self.rank).permute(1, 2, 0, 3)
+        queries = regroup(gate @ mixes.flatten(1), 0, 0, 0, self.resources, -1, self.rank)  # from all gates
+        keys = regroup(self.key(features), 0, self.resources, -1).transpose(0, 1)  # (R, A, rank)
         return Amounts(logits=logits, keys=keys.expand_as(queries), queries=queries)
 
 

@@ -19,7 +19,7 @@ from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.actor_critic import NetworkConfig, Outputs, Positional, as_tensors
 from tapfinger.policy.card import Card
 from tapfinger.policy.checkpoint import write_at_once
-from tapfinger.policy.exported import CARD_KEY, GRAPH_KEY, ExportedNetwork, attention_names
+from tapfinger.policy.exported import ACTING, CARD_KEY, GRAPH_KEY, ExportedNetwork, attention_names
 from tapfinger.policy.han import Attention
 from tapfinger.policy.inputs import Inputs
 
@@ -52,10 +52,22 @@ def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Pa
     return target
 
 
+class _Acting(nn.Module):
+    """The network without its critic: a runtime computes all that a file holds, also what nobody asks for."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.form = Positional(network)
+
+    def forward(self, *fields: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs = self.form(*fields)
+        return (*outputs[: len(ACTING)], *outputs[len(Outputs._fields) :])
+
+
 def _graph(network: nn.Module, inputs: Inputs) -> bytes:
-    form, tensors = Positional(network), tuple(as_tensors(inputs))
+    form, tensors = _Acting(network), tuple(as_tensors(inputs))
     with torch.no_grad():
-        layers = (len(form(*tensors)) - len(Outputs._fields)) // len(Attention._fields)  # 0 without a graph
+        layers = (len(form(*tensors)) - len(ACTING)) // len(Attention._fields)  # 0 without a graph
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "graph.onnx"
         # The classic exporter says that it is one; the new one cannot keep all these sizes free.
@@ -65,7 +77,7 @@ def _graph(network: nn.Module, inputs: Inputs) -> bytes:
             tensors,
             file,
             input_names=list(Inputs._fields),
-            output_names=[*Outputs._fields, *attention_names(layers)],
+            output_names=[*ACTING, *attention_names(layers)],
             dynamic_axes={name: dict(enumerate(_AXES.get(name, _OTHER_AXES))) for name in Inputs._fields},
             opset_version=OPSET,
             dynamo=False,

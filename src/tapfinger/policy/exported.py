@@ -26,9 +26,6 @@ GRAPH_KEY = "tapfinger.graph"
 _CARD_ENTRY = re.compile(re.escape(CARD_KEY).encode() + rb"\x12([\x80-\xff]{0,4}[\x00-\x7f])", re.DOTALL)
 _GRAPH_ENTRY = re.compile(re.escape(GRAPH_KEY).encode() + rb"\x12.(\d{1,12}):([0-9a-f]{64})", re.DOTALL)
 
-#: What acting needs of the network's outputs; the value is for training.
-_ACTING = ("task_logits", "amount_logits", "amount_keys", "amount_queries")
-
 
 class Scores(NamedTuple):
     """The network's outputs that acting needs; shapes as in policy.actor_critic.Outputs."""
@@ -37,6 +34,10 @@ class Scores(NamedTuple):
     amount_logits: Any
     amount_keys: Any
     amount_queries: Any
+
+
+#: What acting needs of the network's outputs, its first ones; the value is for training.
+ACTING = Scores._fields
 
 
 class Acts(NamedTuple):
@@ -62,7 +63,7 @@ class ExportedNetwork:
 
     def run(self, inputs: Inputs) -> Scores:
         """Scores of a batch of any size the network takes."""
-        return Scores(*self._run(_ACTING, inputs))
+        return Scores(*self._run(ACTING, inputs))
 
     def attention(self, inputs: Inputs) -> npt.NDArray[np.float32]:
         """(layers, 2, B, heads, N, M): the fields of policy.han.Attention, layer by layer. For explanations."""
@@ -186,28 +187,47 @@ def best_actions(
     A cluster for which the network gives no numbers is void, and its score is NaN.
     """
     batch, clusters, places = inputs.startable.shape
-    agent = np.arange(batch)[:, None], np.arange(clusters)[None, :]  # indexing so is faster than take_along_axis
-    probabilities = softmax(scores.task_logits)
-    place = _draw(probabilities, rng) if rng is not None else scores.task_logits.argmax(axis=2)
-    score = probabilities[(*agent, place)]
+    agent = np.arange(batch * clusters)  # (B * N): one axis is faster to index than two
+    logits = scores.task_logits.reshape(len(agent), places + 1)
+    probabilities = softmax(logits)
+    place = _draw(probabilities, rng) if rng is not None else logits.argmax(axis=1)
+    score = probabilities[agent, place]
     # A network that has gone wrong must not choose what is not there, nor with a score that is no number.
-    at = (*agent, np.minimum(place, places - 1))
-    placed = inputs.startable[at] & (place < places) & np.isfinite(score)
-    logits, keys, queries = scores.amount_logits[at], scores.amount_keys[at], scores.amount_queries[at]
-    low, high = inputs.minimum[at], inputs.largest[at]  # (B, N, R)
-    column = np.arange(logits.shape[3])
-    earlier = np.zeros_like(keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
-    amounts = np.zeros_like(low)
-    for r in [accelerator, *(r for r in range(low.shape[2]) if r != accelerator)]:
-        given = logits[:, :, r] + (queries[:, :, r] @ earlier[..., None])[..., 0]
-        legal = (column >= low[:, :, r, None]) & (column <= high[:, :, r, None])
-        chosen = np.where(legal, given, -np.inf).argmax(axis=2)
-        score = np.where(placed & np.isnan(given[(*agent, chosen)]), np.nan, score)
-        # A head with too few columns for this range has no legal one; the nearest legal amount then.
-        amounts[:, :, r] = np.clip(chosen, low[:, :, r], high[:, :, r])
-        earlier = earlier + keys[:, :, r][(*agent, chosen)]
+    at = agent * places + np.minimum(place, places - 1)
+    placed = inputs.startable.reshape(-1)[at] & (place < places) & np.isfinite(score)
+    amounts, numbers = _best_amounts(
+        Scores(logits, *(_rows(array, at) for array in scores[1:4])),
+        _rows(inputs.minimum, at),
+        _rows(inputs.largest, at),
+        accelerator,
+    )
+    score[placed & ~numbers] = np.nan
     placed &= np.isfinite(score)
-    return Acts(np.where(placed, place, places), amounts * placed[..., None], score)
+    place[~placed] = places
+    amounts *= placed[:, None]
+    return Acts(place.reshape(batch, clusters), amounts.reshape(batch, clusters, -1), score.reshape(batch, clusters))
+
+
+def _rows(array: Any, at: Any) -> Any:
+    """These places of an array (B, N, K, ...)."""
+    return array.reshape(-1, *array.shape[3:]).take(at, axis=0)
+
+
+def _best_amounts(scores: Scores, low: Any, high: Any, accelerator: int) -> tuple[Any, Any]:
+    """Amounts (agents, R) of the tasks that were chosen, and whether their scores are numbers (agents,)."""
+    agent, column = np.arange(len(low)), np.arange(scores.amount_logits.shape[2])
+    legal = (column >= low[..., None]) & (column <= high[..., None])  # (agents, R, A)
+    earlier = np.zeros_like(scores.amount_keys[:, 0, 0])  # (agents, r): sum of the keys of amounts chosen
+    amounts = np.empty_like(low)
+    numbers = np.ones(len(low), dtype=np.bool_)
+    for r in [accelerator, *(r for r in range(low.shape[1]) if r != accelerator)]:
+        given = scores.amount_logits[:, r] + (scores.amount_queries[:, r] @ earlier[..., None])[..., 0]
+        chosen = np.where(legal[:, r], given, -np.inf).argmax(axis=1)
+        numbers &= ~np.isnan(given[agent, chosen])
+        amounts[:, r] = chosen
+        earlier = earlier + scores.amount_keys[agent, r, chosen]
+    # A head with too few columns for this range has no legal one; the nearest legal amount then.
+    return np.minimum(np.maximum(amounts, low), high), numbers
 
 
 def softmax(logits: Any) -> npt.NDArray[np.float64]:
@@ -220,6 +240,6 @@ def softmax(logits: Any) -> npt.NDArray[np.float64]:
 
 def _draw(probabilities: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """One index of the last axis; never one of probability zero."""
-    steps = probabilities.cumsum(axis=2)
-    at = rng.random(steps.shape[:2])[..., None] * steps[..., -1:]
-    return np.asarray(np.minimum((steps <= at).sum(axis=2), steps.shape[2] - 1))
+    steps = probabilities.cumsum(axis=-1)
+    at = rng.random(steps.shape[:-1])[..., None] * steps[..., -1:]
+    return np.asarray(np.minimum((steps <= at).sum(axis=-1), steps.shape[-1] - 1))

@@ -8,7 +8,7 @@ dense padded arrays with masks; padding never takes part.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class Nodes(NamedTuple):
     cluster: Tensor  # (B, N, H)
     pending: Tensor  # (B, M, H)
     running: Tensor  # (B, N, S, H)
-    shortcut: Tensor  # (B, 1, H)
+    shortcut: Tensor  # (B, 1, H), or (1, 1, H) for all
 
 
 class Edges(NamedTuple):
@@ -73,16 +73,15 @@ class Encoded(NamedTuple):
 def edges_of(inputs: Inputs) -> Edges:
     """The graph of the inputs."""
     kind = inputs.cluster.dtype
-    nodes = torch.arange(inputs.pending.shape[1], device=inputs.node.device)
-    here = (inputs.node.unsqueeze(3) == nodes) & inputs.place_mask.unsqueeze(3)  # (B, N, K, M)
-    pending = (here.any(dim=2) & inputs.pending_mask.unsqueeze(1)).to(kind)
+    here = at_nodes(inputs.place_mask.to(kind), inputs)  # the places of a cluster have different nodes: 0 or 1
+    pending = here * inputs.pending_mask.unsqueeze(1).to(kind)
     running = inputs.running_mask.to(kind)
     return Edges(
         pending_bias=(1.0 - pending) * MASKED,
         running_bias=(1.0 - running) * MASKED,
         has_pending=(pending.sum(dim=2, keepdim=True) > 0).to(kind),
         has_running=(running.sum(dim=2, keepdim=True) > 0).to(kind),
-        has_cluster=(pending.sum(dim=1) > 0).to(kind)[:, None, None, :],
+        has_cluster=(pending.sum(dim=1, keepdim=True) > 0).to(kind).unsqueeze(1),
     )
 
 
@@ -90,6 +89,36 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over the last axis but one, of the rows in ``mask`` only; zero where there is none."""
     weights = mask.unsqueeze(-1).to(values.dtype)
     return (values * weights).sum(dim=-2) / weights.sum(dim=-2).clamp(min=1.0)
+
+
+def at_nodes(values: Tensor, inputs: Inputs) -> Tensor:
+    """(B, N, K) of places -> (B, N, M) of nodes, zero where there is no place. Values of empty places must be zero."""
+    nowhere = torch.zeros_like(inputs.place_mask[:, :, :1] & inputs.pending_mask.unsqueeze(1), dtype=values.dtype)
+    return nowhere.scatter_add(2, inputs.node, values)
+
+
+def regroup(values: Tensor, *sizes: int) -> Tensor:
+    """As reshape, but 0 keeps the size that is there, as in ONNX; one of the sizes must be -1.
+
+    In an exported graph it is one kernel. Sizes that are read from the shape cost four more, and kernels are what
+    takes the time of a decision.
+    """
+    if torch.onnx.is_in_onnx_export():
+        exported: Tensor = _Regroup.apply(values, sizes)  # type: ignore[no-untyped-call]
+        return exported
+    return values.reshape([size or values.shape[axis] for axis, size in enumerate(sizes)])
+
+
+class _Regroup(torch.autograd.Function):
+    """Tells the exporter how to write ``regroup``."""
+
+    @staticmethod
+    def forward(_: Any, values: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        return values.reshape([size or values.shape[axis] for axis, size in enumerate(sizes)])
+
+    @staticmethod
+    def symbolic(graph: Any, values: Any, sizes: tuple[int, ...]) -> Any:
+        return graph.op("Reshape", values, graph.op("Constant", value_t=torch.tensor(sizes)))
 
 
 class HanLayer(nn.Module):
@@ -108,8 +137,8 @@ class HanLayer(nn.Module):
         size = (len(ATTENDING) - final, heads, self.width)  # a final layer needs none of the last relation
         self.source = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
         self.target = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
-        self.apart: Tensor
-        self.register_buffer("apart", torch.eye(heads).unsqueeze(1), persistent=False)  # (heads, 1, heads)
+        self.share: Tensor  # (heads, H): 1 in the columns that belong to the head
+        self.register_buffer("share", torch.eye(heads).repeat_interleave(self.width, dim=1), persistent=False)
         self.semantic = nn.Linear(hidden, hidden)
         self.query = nn.Parameter(torch.empty(hidden).normal_(std=hidden**-0.5))
         self.self_term = self_term
@@ -125,7 +154,8 @@ class HanLayer(nn.Module):
         shortcut = self.project["shortcut"](nodes.shortcut)
 
         scorers = self._scorers()
-        from_running = self._from_running(scorers, nodes.running, cluster, edges.running_bias) * edges.has_running
+        running, bias = self.project["running"](nodes.running), edges.running_bias.unsqueeze(3)
+        from_running = self._meet(scorers["running-cluster"], running, cluster, bias) * edges.has_running
         from_pending, of_clusters = self._attend(scorers["pending-cluster"], pending, cluster, edges.pending_bias)
         from_pending = from_pending * edges.has_pending
         # Where there is exactly one neighbour, attention gives it weight one.
@@ -137,57 +167,61 @@ class HanLayer(nn.Module):
             pending=self._join("pending", nodes.pending, to_pending),
         )
         if not self.final:
-            everyone = torch.zeros_like(nodes.cluster[:, :, 0]).unsqueeze(1)
-            to_shortcut, _ = self._attend(scorers["cluster-shortcut"], cluster, shortcut, everyone)
-            to_running = torch.relu(cluster).unsqueeze(2).expand(-1, -1, nodes.running.shape[2], -1)
+            to_shortcut = self._meet(scorers["cluster-shortcut"], cluster.unsqueeze(1), shortcut)
             new = new._replace(
-                running=self._join("running", nodes.running, to_running),
+                running=self._join("running", nodes.running, torch.relu(cluster).unsqueeze(2)),
                 shortcut=self._join("shortcut", nodes.shortcut, to_shortcut),
             )
         return new, Attention(of_clusters, of_tasks)
-
-    def _from_running(self, scorers: dict[str, Scorer], running: Tensor, cluster: Tensor, bias: Tensor) -> Tensor:
-        """Messages of running tasks: each cluster is a graph of its own with its tasks."""
-        tasks = self.project["running"](running.flatten(0, 1))
-        alone = cluster.flatten(0, 1).unsqueeze(1)
-        message, _ = self._attend(scorers["running-cluster"], tasks, alone, bias.flatten(0, 1).unsqueeze(1))
-        return message.reshape(cluster.shape)
 
     def _scorers(self) -> dict[str, Scorer]:
         """Each relation's attention vectors of source and target, as (H, heads) matrices.
 
         A product with such a matrix is several times faster than summing a few numbers head by head.
         """
-        sources = (self.source.unsqueeze(3) * self.apart).flatten(1, 2).unbind(0)
-        targets = (self.target.unsqueeze(3) * self.apart).flatten(1, 2).unbind(0)
+        sources = (self.source.flatten(1).unsqueeze(2) * self.share.T).unbind(0)
+        targets = (self.target.flatten(1).unsqueeze(2) * self.share.T).unbind(0)
         return dict(zip(ATTENDING, zip(sources, targets, strict=True), strict=False))
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(B, nodes, H) -> (B, heads, nodes, width)."""
-        return projected.reshape(projected.shape[0], -1, self.heads, self.width).transpose(1, 2)
+        return regroup(projected, 0, 0, self.heads, -1).transpose(1, 2)
+
+    def _meet(self, scorer: Scorer, source: Tensor, target: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+        """Messages to targets (B, targets, H) that have sources of their own (B, targets, sources, H).
+
+        As _attend, but with so few of them heads need not be taken apart. ``bias``: (B, targets, sources, 1).
+        """
+        scores = f.leaky_relu(source @ scorer[0] + (target @ scorer[1]).unsqueeze(2), 0.2) + bias
+        weights = torch.softmax(scores, dim=2)  # (B, targets, sources, heads)
+        return torch.relu(((weights @ self.share) * source).sum(dim=2))
 
     def _attend(self, scorer: Scorer, source: Tensor, target: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Node level: messages to targets that have neighbours, and weights. ``bias``: (B, targets, sources)."""
-        given, wanted = (source @ scorer[0]).transpose(1, 2), (target @ scorer[1]).transpose(1, 2)
+        given, wanted = scorer[0].T @ source.transpose(1, 2), scorer[1].T @ target.transpose(1, 2)
         scores = f.leaky_relu(given.unsqueeze(2) + wanted.unsqueeze(3), 0.2) + bias.unsqueeze(1)
         weights = torch.softmax(scores, dim=3)  # (B, heads, targets, sources)
-        return torch.relu((weights @ self._heads(source)).transpose(1, 2).flatten(2)), weights
+        return self._joined(weights @ self._heads(source)), weights
 
     def _spread(self, scorer: Scorer, cluster: Tensor, pending: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
         """Clusters' messages to pending nodes. As _attend, but with the many targets last, which is much faster."""
-        given, wanted = (cluster @ scorer[0]).transpose(1, 2), (pending @ scorer[1]).transpose(1, 2)
+        given, wanted = scorer[0].T @ cluster.transpose(1, 2), scorer[1].T @ pending.transpose(1, 2)
         scores = f.leaky_relu(given.unsqueeze(3) + wanted.unsqueeze(2), 0.2) + edges.pending_bias.unsqueeze(1)
         weights = torch.softmax(scores, dim=2) * edges.has_cluster  # (B, heads, sources, targets)
-        return torch.relu((weights.transpose(2, 3) @ self._heads(cluster)).transpose(1, 2).flatten(2)), weights
+        return self._joined(weights.transpose(2, 3) @ self._heads(cluster)), weights
+
+    def _joined(self, message: Tensor) -> Tensor:
+        """(B, heads, nodes, width) -> (B, nodes, H)."""
+        return torch.relu(regroup(message.transpose(1, 2), 0, 0, -1))
 
     def _weigh(self, messages: Tensor) -> Tensor:
         """Semantic level: (B, relations, nodes, H) -> (B, nodes, H), with weights of each graph alone."""
-        scores = torch.tanh(self.semantic(messages)).mean(dim=2) @ self.query  # (B, relations)
-        return (torch.softmax(scores, dim=1)[:, :, None, None] * messages).sum(dim=1)
+        scores = torch.tanh(self.semantic(messages)).mean(dim=2, keepdim=True) @ self.query.unsqueeze(1)
+        return (torch.softmax(scores, dim=1) * messages).sum(dim=1)  # scores: (B, relations, 1, 1)
 
     def _join(self, kind: str, old: Tensor, message: Tensor) -> Tensor:
         if not self.self_term:
-            return message
+            return message.expand(*old.shape[:-1], -1)
         joined: Tensor = self.norm[kind](old + torch.relu(self.own[kind](old) + message))
         return joined
 
@@ -207,12 +241,12 @@ class HanEncoder(nn.Module):
         )
         self.cluster_view = nn.Linear(hidden, hidden)
         self.pair_view = nn.Linear(features["pair"], hidden)
-        self.summary_width = 2 * hidden
+        self.hidden, self.summary_width = hidden, 2 * hidden
 
     def forward(self, inputs: Inputs) -> Encoded:
         """Embeddings of pending tasks on their clusters, of clusters, and of the whole state."""
         nodes, attention = self.nodes(inputs)
-        places = pick_nodes(nodes.pending, inputs.node)
+        places = f.embedding(rows_of(inputs.node, inputs.pending), nodes.pending.flatten(0, 1))
         places = places + self.cluster_view(nodes.cluster).unsqueeze(2) + self.pair_view(inputs.pair)
         summary = torch.cat([masked_mean(nodes.pending, inputs.pending_mask), nodes.cluster.mean(dim=1)], dim=1)
         return Encoded(places=places, clusters=nodes.cluster, summary=summary, attention=attention)
@@ -225,7 +259,7 @@ class HanEncoder(nn.Module):
             cluster=cluster,
             pending=torch.relu(self.enter["pending"](inputs.pending)),
             running=torch.relu(self.enter["running"](inputs.running)),
-            shortcut=torch.zeros_like(cluster[:, :1]),
+            shortcut=cluster.new_zeros(1, 1, self.hidden),  # for all states, so what comes of it is a constant
         )
         attention: tuple[Attention, ...] = ()
         for layer in self.layers:
@@ -236,6 +270,13 @@ class HanEncoder(nn.Module):
 
 def pick_nodes(pending: Tensor, node: Tensor) -> Tensor:
     """(B, M, H) and (B, N, K) indices -> (B, N, K, H)."""
+    return f.embedding(rows_of(node, pending), pending.flatten(0, 1))
+
+
+def rows_of(node: Tensor, pending: Tensor) -> Tensor:
+    """(B, N, K): each place's row among the nodes of all states. ``pending`` (B, M, ...) only says how many there are.
+
+    Ask with the same inputs everywhere: then a runtime computes it once.
+    """
     first = torch.arange(pending.shape[0], device=node.device) * pending.shape[1]
-    rows = (node + first[:, None, None]).flatten()
-    return pending.flatten(0, 1).index_select(0, rows).reshape(*node.shape, pending.shape[2])
+    return node + first.reshape(-1, 1, 1)

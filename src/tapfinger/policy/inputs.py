@@ -37,120 +37,130 @@ class Inputs(NamedTuple):
 
 
 class InputMaker:
-    """Turns observations of one set of clusters and types into network inputs."""
+    """Turns observations of one set of clusters and types into network inputs.
+
+    Arrays are made once and their columns written into them: with few tasks, the number of numpy calls is what costs.
+    """
 
     def __init__(self, capacity: Ints, minimum: Ints, accelerator: int) -> None:
         """``capacity`` (N, R) and ``minimum`` (T, R); ``accelerator``: index of the gpu."""
-        self._capacity = capacity.astype(np.float32)
-        self._types, self._resources = minimum.shape
-        self._minimum = minimum
+        types, amounts = minimum.shape
+        self._resources = amounts
         self._accelerator = accelerator
+        self._size = np.maximum(capacity, 1).astype(np.float32)
+        #: Cluster features with those columns filled that never change.
+        self._clusters = np.zeros((len(capacity), 3 * amounts + 4), dtype=np.float32)
+        self._clusters[:, amounts : 2 * amounts] = capacity / AMOUNT_UNIT
+        #: What each column of a task's features is divided by; the last one is a running task's slots.
+        self._units = np.array([AMOUNT_UNIT] * amounts + [1.0] * types + [_SLOTS], dtype=np.float32)
 
     def make(self, obs: Any) -> Inputs:
         """``obs``: sim.layout.Observations, or an observation.GraphObs with a leading batch axis."""
         amounts = self._resources
         place_mask = obs.task >= 0
         node = np.maximum(obs.node, 0)
-        real = obs.pending_features[:, :, -1] == 0.0
-        adjacency = self._adjacency(node, place_mask, real.shape[1])
-        running_mask = np.arange(obs.running_features.shape[2]) < obs.running_count[:, :, None]
-        kind = obs.pending_features[:, :, amounts : amounts + self._types].argmax(axis=2)  # (B, M)
-        minimum = np.take_along_axis(
-            self._minimum[kind][:, None], node[:, :, :, None], axis=2
-        )  # (B, N, K, R) of the task in each place
-        pending = np.concatenate(
-            [
-                obs.pending_features[:, :, :amounts] / AMOUNT_UNIT,
-                obs.pending_features[:, :, amounts:-1],
-                np.minimum(obs.age / _SLOTS, 3.0)[:, :, None],
-                adjacency.mean(axis=1)[:, :, None],
-            ],
-            axis=2,
-            dtype=np.float32,
-        )
-        running = obs.running_features.copy()
-        running[..., :amounts] /= AMOUNT_UNIT
-        running[..., -1] = np.minimum(running[..., -1] / _SLOTS, 3.0)
+        tasks = obs.pending_features  # (B, M, R+T+1)
+        flat = _flat(node, tasks.shape[1])
+        order = emptiest_first(obs.cluster_features[:, :, self._accelerator])
+        running = obs.running_features / self._units
+        np.minimum(running[..., -1], 3.0, out=running[..., -1])
+        minimum = tasks.reshape(-1, tasks.shape[2]).take(flat, axis=0)[..., :amounts].astype(np.int64)
+        minimum *= place_mask[..., None]
         return Inputs(
-            cluster=self._cluster(obs),
-            pending=pending,
-            pending_mask=real,
+            cluster=self._cluster(obs, order),
+            pending=self._pending(obs, flat[place_mask]),
+            pending_mask=tasks[:, :, -1] == 0.0,
             running=running,
-            running_mask=running_mask,
+            running_mask=np.arange(running.shape[2]) < obs.running_count[:, :, None],
             node=node,
             place_mask=place_mask,
-            pair=pair_features(
-                obs.cluster_features[:, :, self._accelerator],
-                node,
-                place_mask,
-                obs.startable,
-                obs.largest,
-                real.shape[1],
-            ),
+            pair=pair_features(order, node, place_mask, obs.startable, obs.largest, tasks.shape[1]),
             startable=obs.startable,
-            minimum=np.where(place_mask[..., None], minimum, 0),
+            minimum=minimum,
             largest=obs.largest,
         )
 
-    def _adjacency(self, node: Ints, place_mask: Bools, nodes: int) -> Floats:
-        """(B, N, M): 1 where the node is in the cluster's pending set."""
-        batch, clusters, _ = node.shape
-        adjacency = np.zeros((batch, clusters, nodes), dtype=np.float32)
-        b, n, k = np.nonzero(place_mask)
-        adjacency[b, n, node[b, n, k]] = 1.0
-        return adjacency
+    def _pending(self, obs: Any, seen: Ints) -> Floats:
+        """``seen``: flat node of each task in each pending set that it is in."""
+        batch, nodes, width = obs.pending_features.shape
+        pending = np.empty((batch, nodes, width + 1), dtype=np.float32)
+        np.divide(obs.pending_features[..., :-1], self._units[:-1], out=pending[..., :-2])
+        np.minimum(obs.age / _SLOTS, 3.0, out=pending[..., -2], casting="same_kind")
+        clusters = np.bincount(seen, minlength=batch * nodes).reshape(batch, nodes)
+        np.divide(clusters, len(self._clusters), out=pending[..., -1], casting="same_kind")
+        return pending
 
-    def _cluster(self, obs: Any) -> Floats:
-        free = obs.cluster_features[:, :, :-1]
-        capacity = np.broadcast_to(self._capacity, free.shape)
-        fullness = free / np.maximum(capacity, 1.0)
-        queue = np.minimum(obs.waiting / _COUNT, 3.0)[..., None]
-        backlog = np.minimum(obs.cluster_features[:, :, -1:] / _COUNT, 3.0)
-        count = np.minimum(obs.running_count / _COUNT, 3.0)[..., None]
-        emptier = emptier_first(free[..., self._accelerator]).mean(axis=2, dtype=np.float32)[..., None]
-        return np.concatenate(
-            [free / AMOUNT_UNIT, capacity / AMOUNT_UNIT, fullness, queue, backlog, count, emptier], axis=2, dtype=np.float32
-        )
+    def _cluster(self, obs: Any, order: Ints) -> Floats:
+        amounts, free = self._resources, obs.cluster_features[:, :, :-1]
+        batch, clusters, _ = free.shape
+        features = np.empty((batch, *self._clusters.shape), dtype=np.float32)
+        features[...] = self._clusters
+        np.divide(free, AMOUNT_UNIT, out=features[..., :amounts])
+        np.divide(free, self._size, out=features[..., 2 * amounts : 3 * amounts])
+        features[..., -4] = obs.waiting
+        features[..., -3] = obs.cluster_features[:, :, -1]
+        features[..., -2] = obs.running_count
+        counts = features[..., -4:-1]
+        np.minimum(np.divide(counts, _COUNT, out=counts), 3.0, out=counts)
+        np.divide(ranks(order), clusters, out=features[..., -1], casting="same_kind")
+        return features
 
 
-def pair_features(gpu: Floats, node: Ints, place_mask: Bools, startable: Bools, largest: Ints, nodes: int) -> Floats:
+def pair_features(order: Ints, node: Ints, place_mask: Bools, startable: Bools, largest: Ints, nodes: int) -> Floats:
     """Of every (cluster, pending task): what a cluster must know not to want what another will get.
 
     Place in the queue, and among those that can start; whether it can start; how many other clusters could start it,
-    and how many of them are emptier; room; whether the two are matched. ``gpu`` (B, N): free accelerators.
+    and how many of them are emptier; room; whether the two are matched. ``order`` (B, N): clusters, emptiest first.
     """
     batch, clusters, places = node.shape
-    can = np.zeros((batch, clusters, nodes), dtype=np.float32)
-    b, n, k = np.nonzero(startable)
-    can[b, n, node[b, n, k]] = 1.0
-    starters = np.broadcast_to(can.sum(axis=1)[:, None], can.shape)
-    others = np.take_along_axis(starters, node, axis=2) - startable
-    emptier = np.take_along_axis(emptier_first(gpu).astype(np.float32) @ can, node, axis=2)
-    parts = [
-        np.broadcast_to(np.arange(places, dtype=np.float32) / _COUNT, node.shape),
-        (np.cumsum(startable, axis=2) - startable) / _COUNT,
-        startable,
-        others == 0,
-        others / clusters,
-        emptier / clusters,
-    ]
-    meant = match(gpu, node, startable, nodes)[..., None]
-    pair = np.concatenate([np.stack(parts, axis=3), largest / AMOUNT_UNIT, meant], axis=3, dtype=np.float32)
-    return np.where(place_mask[..., None], pair, np.float32(0.0))
+    # How many could start each node, of the clusters up to and with each rank.
+    starters = np.zeros((batch, clusters, nodes), dtype=np.float32)
+    at = _flat(node, nodes, ranks(order))
+    starters.reshape(-1)[at[startable]] = 1.0
+    np.cumsum(starters, axis=1, out=starters)
+    pair = np.empty((*node.shape, 7 + largest.shape[3]), dtype=np.float32)
+    pair[..., 0] = np.arange(places)
+    pair[..., 2] = startable
+    can, others = pair[..., 2], pair[..., 4:6]
+    np.subtract(can.cumsum(axis=2), can, out=pair[..., 1])
+    pair[..., :2] /= _COUNT
+    others[..., 0] = starters[:, -1].reshape(-1).take(_flat(node, nodes))
+    others[..., 1] = starters.reshape(-1).take(at)
+    others -= pair[..., 2:3]
+    np.equal(others[..., 0], 0.0, out=pair[..., 3])
+    others /= clusters
+    pair[..., 6:-1] = largest
+    pair[..., 6:-1] /= AMOUNT_UNIT
+    pair[..., -1] = match(order, node, startable, nodes)
+    pair *= place_mask[..., None]
+    return pair
 
 
-def match(gpu: Floats, node: Ints, startable: Bools, nodes: int) -> Bools:
+def _flat(node: Ints, nodes: int, cluster: Ints | None = None) -> Ints:
+    """Index of each node among those of the whole batch (B * M), or with (B, N) ``cluster`` in an array (B, N, M)."""
+    batch, clusters, _ = node.shape
+    if cluster is not None:
+        first = (np.arange(0, batch * clusters, clusters)[:, None] + cluster)[..., None] * nodes
+    elif batch == 1:
+        return node
+    else:
+        first = np.arange(0, batch * nodes, nodes)[:, None, None]
+    return np.asarray(node + first)
+
+
+def match(order: Ints, node: Ints, startable: Bools, nodes: int) -> Bools:
     """(B, N, K): a simple division of the tasks among the clusters, each at most one.
 
     The emptiest cluster has its oldest task that can start, the next one its oldest of the rest, and so on. A hint, no
     order: with it, clusters that decide at the same time can keep out of each other's way.
     """
-    batch, clusters, _ = node.shape
-    rows, order = np.arange(batch), np.argsort(-gpu, axis=1, kind="stable")
-    taken = np.zeros((batch, nodes), dtype=np.bool_)
     meant = np.zeros(startable.shape, dtype=np.bool_)
-    for rank in range(clusters):
-        n = order[:, rank]
+    if len(order) == 1:  # numpy is slow where there is one state to go through
+        _match_one(order[0].tolist(), node[0].tolist(), startable[0].tolist(), meant[0])
+        return meant
+    rows = np.arange(len(order))
+    taken = np.zeros((len(order), nodes), dtype=np.bool_)
+    for n in order.T:
         mine = node[rows, n]
         left = startable[rows, n] & ~taken[rows[:, None], mine]
         place = left.argmax(axis=1)
@@ -160,15 +170,27 @@ def match(gpu: Floats, node: Ints, startable: Bools, nodes: int) -> Bools:
     return meant
 
 
-def emptier_first(gpu: Floats) -> Bools:
-    """(B, N, N'): whether N' comes before N, by free accelerators and then by index.
+def _match_one(order: list[int], node: list[list[int]], startable: list[list[bool]], meant: Bools) -> None:
+    taken: set[int] = set()
+    for n in order:
+        for place, can in enumerate(startable[n]):
+            if can and node[n][place] not in taken:
+                taken.add(node[n][place])
+                meant[n, place] = True
+                break
+
+
+def emptiest_first(gpu: Floats) -> Ints:
+    """(B, N): clusters by free accelerators, most first, and then by index.
 
     No two clusters have the same rank: empty ones, which see the same tasks, can tell which of them is meant.
     """
-    index = np.arange(gpu.shape[1])
-    return np.asarray(
-        (gpu[:, None, :] > gpu[:, :, None]) | ((gpu[:, None, :] == gpu[:, :, None]) & (index < index[:, None]))
-    )
+    return np.argsort(-gpu, axis=1, kind="stable")
+
+
+def ranks(order: Ints) -> Ints:
+    """(B, N): which place each cluster has in the order."""
+    return order.argsort(axis=1)
 
 
 def batch_of_one(obs: Any) -> Any:

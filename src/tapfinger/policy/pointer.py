@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from tapfinger.policy import rivalry
-from tapfinger.policy.han import MASKED, masked_mean
+from tapfinger.policy.han import MASKED, masked_mean, regroup
 from tapfinger.policy.inputs import Inputs
 
 
@@ -26,10 +26,10 @@ class EncoderBlock(nn.Module):
 
     def forward(self, rows: Tensor, bias: Tensor) -> Tensor:
         """``rows`` (sequences, K, H); ``bias`` (sequences, 1, 1, K) added to attention scores."""
-        split = self.query_key_value(self.before_attention(rows)).unflatten(2, (3, self.heads, self.width))
+        split = regroup(self.query_key_value(self.before_attention(rows)), 0, 0, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)  # each (sequences, heads, K, width)
-        seen = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        rows = rows + self.merge(seen.transpose(1, 2).flatten(2))
+        seen = f.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.width**-0.5)
+        rows = rows + self.merge(regroup(seen.transpose(1, 2), 0, 0, -1))
         after: Tensor = rows + self.perceptron(self.before_perceptron(rows))
         return after
 
@@ -71,7 +71,7 @@ class Pointer(nn.Module):
         bias = ((1.0 - inputs.place_mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]
         for block in self.blocks:
             rows = block(rows, bias)
-        encoded = self.norm(rows).reshape(places.shape)
+        encoded = self.norm(rows).reshape_as(places)
         mean = masked_mean(encoded, inputs.place_mask)
         inside, void = self.task(encoded) + self.context(mean).unsqueeze(2), self.void(clusters, mean)
         logits = self._point(inside, void, inputs.startable)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tapfinger.policy.han import pick_nodes
+from tapfinger.policy.han import at_nodes, rows_of
 from tapfinger.policy.inputs import AMOUNT_UNIT, Inputs
 
 #: Columns of ``rivalry``.
@@ -17,19 +17,16 @@ COLUMNS = 3
 
 
 def rivalry(logits: Tensor, inputs: Inputs, copies: Tensor) -> Tensor:
-    """(B, N, K, 3) from task logits (B, N, K + 1): own wish, what the others wish together, own share of the best weight.
+    """(B, N, K, 3) from task logits (B, N, K + 1): own wish, the wishes of all others, own share of the best weight.
 
     A wish is Pr(j|n); a weight is that times ``copies``, as in Bayes' rule: the last column is 1 for who would win.
     """
     wish = torch.softmax(logits, dim=2)[:, :, :-1]
     weight = wish * copies
-    batch, clusters, _ = wish.shape
-    nowhere = torch.zeros_like(inputs.pending_mask, dtype=wish.dtype).unsqueeze(1).expand(-1, clusters, -1)
-    # Empty places point at node 0 but wish for nothing.
-    wanted = nowhere.scatter_add(2, inputs.node, wish).sum(dim=1)  # (B, M)
-    best = nowhere.scatter_add(2, inputs.node, weight).amax(dim=1)
-    there = pick_nodes(torch.stack([wanted, best], dim=2), inputs.node)
-    return torch.stack([wish, there[..., 0] - wish, weight / there[..., 1].clamp(min=1e-9)], dim=3)
+    rows = rows_of(inputs.node, inputs.pending)
+    wanted = at_nodes(wish, inputs).sum(dim=1).reshape(-1)[rows]
+    best = at_nodes(weight, inputs).amax(dim=1).reshape(-1)[rows]
+    return torch.stack([wish, wanted - wish, weight / best.clamp(min=1e-9)], dim=3)
 
 
 def copies_of_minimum(inputs: Inputs) -> Tensor:

@@ -152,8 +152,8 @@ class SizeLimit:
     """Refuses sizes at which a task would run more than ``max_stretch`` times its ideal duration.
 
     A network gives such a size once in thousands of tasks; those few are the tail. The cluster is void instead, and
-    the task waits for a better size, or until it is overdue. Where more than ``CALM`` tasks wait per cluster, slow sizes
-    are right and nothing is refused. 0: no limit.
+    the task waits for a better size, or until it is overdue. Where more than ``CALM`` tasks wait per cluster, slow
+    sizes are right and nothing is refused. 0: no limit.
     """
 
     #: Proposals refused in this run.

@@ -19,7 +19,7 @@ from tapfinger.observation import GraphObs, Observer
 from tapfinger.policy.card import Card
 from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
-from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one, trim
+from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 
@@ -124,7 +124,7 @@ class TapFinger:
     def explain(self, top: int = 3) -> Explanation:
         """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
         seen, decision = self._last
-        obs = self._observer.observe(seen)
+        obs = self._observer.observe(seen, self._fixed_sizes)
         return explain(self._network, self._see(obs), obs.task, seen, decision, top)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
@@ -143,7 +143,7 @@ class TapFinger:
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
         begin = self._budget.begin()
-        obs = self._observer.observe(snapshot)
+        obs = self._observer.observe(snapshot, self._fixed_sizes)
         if not obs.startable.any():
             return []
         inputs = self._see(obs)
@@ -167,8 +167,7 @@ class TapFinger:
         ]
 
     def _see(self, obs: GraphObs) -> Inputs:
-        inputs = self._inputs.make(batch_of_one(obs))
-        return inputs if self._fixed_sizes else trim(inputs)
+        return self._inputs.make(batch_of_one(obs))
 
     def _fail(self, slot: int, reason: str) -> None:
         # Loud once per run: a network that is broken mostly stays so.

@@ -336,7 +336,7 @@ def _deviated(
 
 
 @compiled
-def _still_to_wait(b: int, tables: Record, worlds: Record) -> float:
+def _still_to_wait(b: int, tables: Record, worlds: Record) -> Any:
     """Slots that waiting tasks will spend behind those before them, if starts are all that is scarce.
 
     At full load a start that was missed is missed by every later task, long after the horizon.

@@ -43,7 +43,7 @@ class TrainConfig:
     #: Updates from simulated deviations, between imitation and rollouts.
     refinements: int = 60
     #: Updates from rollouts; 0 stops before them.
-    iterations: int = 40
+    iterations: int = 20
     #: Stop when this many steps of worlds have been played; 0: no limit.
     max_steps: int = 0
     #: Different workloads per update.
@@ -117,11 +117,12 @@ _TESTBED = {
 
 #: Settings for the shipped scenarios, where they differ from the preset ``cpu``.
 RECIPES: dict[str, dict[str, Any]] = {
+    "multi-3": {"iterations": 40},
     "hetero-6": {"teacher_runs": 60, "deviation": DeviationConfig(workloads=20), "selection_runs": 20},
     # The paper runs it at rates 4, 3 and 2.
     "synthetic-6": {
         "teacher_runs": 60,
-        "refinements": 100,
+        "refinements": 120,
         "loads": (1.0, 0.75, 0.5),
         "workloads": 6,
         "selection_runs": 30,
