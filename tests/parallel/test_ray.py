@@ -163,6 +163,7 @@ def roll_or_die(job):
     return function(shard)
 
 
+@pytest.mark.timeout(400)  # every new worker imports torch first
 def test_training_gives_the_same_weights_also_with_a_lost_worker(pool, tmp_path):
     world = build_world(scenario())
     config = TrainConfig(
@@ -175,12 +176,11 @@ def test_training_gives_the_same_weights_also_with_a_lost_worker(pool, tmp_path)
         group=GroupConfig(group=2),
     )
     marker = tmp_path / "killed"
-    pools = {"here": InProcess(), "ray": pool, "lossy": Killing(pool, str(marker))}
-    found = {name: Trainer(world, config, tmp_path / name, None, used).run()[0] for name, used in pools.items()}
+    here = Trainer(world, config, tmp_path / "here", None, InProcess()).run()[0].state_dict()
+    there = Trainer(world, config, tmp_path / "there", None, Killing(pool, str(marker))).run()[0].state_dict()
     assert marker.exists()
-    for name, value in found["here"].state_dict().items():
-        assert value.equal(found["ray"].state_dict()[name]), name
-        assert value.equal(found["lossy"].state_dict()[name]), name
+    for name, value in here.items():
+        assert value.equal(there[name]), name
 
 
 def test_cells_are_the_same_and_a_lost_worker_costs_none(pool, cluster, tmp_path):
