@@ -154,7 +154,8 @@ class Killing:
         self.pool, self.marker = pool, marker
 
     def gather(self, function, jobs):
-        return self.pool.gather(roll_or_die, [(function, job, self.marker) for job in jobs])
+        markers = [self.marker, *[None] * (len(jobs) - 1)]  # one worker only: two at once would both be first
+        return self.pool.gather(roll_or_die, list(zip([function] * len(jobs), jobs, markers, strict=True)))
 
 
 def roll_or_die(job):
