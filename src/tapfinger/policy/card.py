@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -29,6 +30,10 @@ _KINDS: dict[str, type] = {
 }
 
 
+#: Where a card does not say; long enough to cost nothing.
+MAX_WAIT = 40.0
+
+
 @dataclass(frozen=True)
 class Card:
     """Everything about a network but its weights."""
@@ -51,6 +56,8 @@ class Card:
     seeds: tuple[int, ...] = ()
     #: Settings of the training run.
     training: dict[str, Any] = field(default_factory=dict)
+    #: In ideal durations: a task that has waited so long comes first, whatever the network says.
+    max_wait: float = MAX_WAIT
     #: Mean completion times on fresh workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -112,6 +119,9 @@ def read_card(text: str, source: str) -> Card:
             f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of {SCHEMA!r}; "
             "train anew or use the version that made it"
         )
+    wait = data.get("max_wait", MAX_WAIT)
+    if not isinstance(wait, int | float) or not math.isfinite(wait) or wait < 0:
+        raise CheckpointMismatch(f"{source}: field 'max_wait' of the card must be a number, zero or more, got {wait!r}")
     known = {f.name for f in fields(Card)}
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known}
     return Card(**values)

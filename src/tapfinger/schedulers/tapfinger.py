@@ -16,7 +16,7 @@ from tapfinger.core.contract import VOID, Decision, Proposal, SchedulerContext, 
 from tapfinger.core.model import Resources
 from tapfinger.errors import CheckpointMismatch, ConfigError
 from tapfinger.observation import GraphObs, Observer
-from tapfinger.policy.card import Card
+from tapfinger.policy.card import MAX_WAIT, Card
 from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
 from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
@@ -40,24 +40,27 @@ class TapFinger:
     fallbacks = 0
 
     def __init__(
-        self, model: str = "", max_wait: float = 40.0, max_stretch: float = 0.0, budget_ms: float = 0.0
+        self, model: str = "", max_wait: float | None = None, max_stretch: float = 0.0, budget_ms: float = 0.0
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
         A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and
-        a cluster is held for it if it does not fit. Before that, a size at which it would run more than
-        ``max_stretch`` times that duration is refused; 0: any size will do.
+        a cluster is held for it if it does not fit; None: as the model's card says. Before that, while few
+        tasks wait, a size at which it would run more than ``max_stretch`` times that duration is refused;
+        0: any size will do.
 
         Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
         the same seed gives the same decisions on any machine.
         """
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
-        for name, value in {"max_wait": max_wait, "max_stretch": max_stretch, "budget_ms": budget_ms}.items():
+        wait = MAX_WAIT if max_wait is None else max_wait
+        for name, value in {"max_wait": wait, "max_stretch": max_stretch, "budget_ms": budget_ms}.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
-        self._ageing = Ageing(max_wait)
+        self._max_wait = max_wait
+        self._ageing = Ageing(wait)
         self._size_limit = SizeLimit(max_stretch)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
@@ -79,6 +82,7 @@ class TapFinger:
         if self._fixed_sizes and self._observer.most_running != card.size("running"):
             raise _mismatch(card, "config.running", card.size("running"), self._observer.most_running)
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
+        self._ageing = Ageing(card.max_wait if self._max_wait is None else self._max_wait)
         self._ageing.reset(context)
         self._size_limit.reset(context)
         self._budget.reset()

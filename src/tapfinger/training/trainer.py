@@ -85,7 +85,7 @@ class Trainer:
             if found["scenario"] != mine["scenario"]:
                 changed.append("scenario")
             # A longer run may continue a shorter one.
-            if [name for name in changed if name not in ("iterations", "max_steps")]:
+            if [name for name in changed if name not in ("refinements", "iterations", "max_steps")]:
                 raise ConfigError(
                     f"{self.folder} holds a run with other settings ({', '.join(changed)}); choose another --out"
                 )
