@@ -40,6 +40,23 @@ CASES = (
 RIVALS = ("greedy", "lookahead", "optimus-central")
 
 
+class Variant(NamedTuple):
+    """The shipped model against the same network without a part, or trained in another way."""
+
+    scenario: str
+    seeds: str
+    model: str
+    what: str
+
+
+VARIANTS = (
+    Variant("multi-3", "1000:1100", "multi-3-no-han", "No-HAN: a perceptron instead of the graph"),
+    Variant("short-long-3", "1000:1100", "short-long-3-no-pointer", "No-pointer: a random task"),
+    Variant("synthetic-3", "1000:1100", "synthetic-3-vanilla", "vanilla: stacked state, oldest task"),
+    Variant("multi-3", "1000:1100", "multi-3-mappo", "MAPPO from scratch, the paper's own recipe"),
+)
+
+
 def command(case: Case) -> list[str]:
     """The comparison of one row, as a user would type it."""
     schedulers = ",".join(("tapfinger", *RIVALS, *case.more))
@@ -47,11 +64,17 @@ def command(case: Case) -> list[str]:
     return ["compare", case.scenario, *rate, "--schedulers", schedulers, "--seeds", case.seeds, "--jobs", "2"]
 
 
-def run(case: Case) -> dict[str, Any]:
+def variant_command(variant: Variant) -> list[str]:
+    """The comparison of a variant, as a user would type it."""
+    schedulers = f"tapfinger,tapfinger@model={variant.model}"
+    return ["compare", variant.scenario, "--schedulers", schedulers, "--seeds", variant.seeds, "--jobs", "2"]
+
+
+def run(words: list[str], baseline: str) -> dict[str, Any]:
     """results.json of a row; finished cells are cached."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
-        arguments = [*command(case), "--baseline", "greedy", "--json", str(path)]
+        arguments = [*words, "--baseline", baseline, "--json", str(path)]
         subprocess.run([sys.executable, "-m", "tapfinger", *arguments], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads(path.read_text())
     return found
@@ -62,7 +85,7 @@ def report(cases: tuple[Case, ...] = CASES) -> list[str]:
     rows = []
     for case in cases:
         print(f"comparing {_title(case)}", file=sys.stderr, flush=True)
-        rows.append(_row(case, run(case)["schedulers"]))
+        rows.append(_row(case, run(command(case), "greedy")["schedulers"]))
     heads = ["", "seeds", "tapfinger", *RIVALS, "others", "tapfinger minus greedy", "bar", "reached"]
     heads += ["p99 (greedy)", "max (greedy)"]
     return [
@@ -81,6 +104,33 @@ def report(cases: tuple[Case, ...] = CASES) -> list[str]:
         "|---" * len(heads) + "|",
         *rows,
     ]
+
+
+def report_variants() -> list[str]:
+    """Ablations and MAPPO, paired with the full model."""
+    lines = [
+        "### Parts taken out, and the paper's own training",
+        "",
+        "Paired with the shipped model of the scenario, seed by seed, with the 95 % interval. Ablations are trained by",
+        "the recipe of the full network (`tapfinger train multi-3 --network no-han`). Each row is made by a line like",
+        "",
+        "```",
+        f"tapfinger {' '.join(variant_command(VARIANTS[0]))}",
+        "```",
+        "",
+        "| scenario | seeds | variant | full | variant | variant minus full |",
+        "|---|---|---|---|---|---|",
+    ]
+    for variant in VARIANTS:
+        print(f"comparing {variant.model}", file=sys.stderr, flush=True)
+        found = run(variant_command(variant), "tapfinger")["schedulers"]
+        other = found[f"tapfinger@model={variant.model}"]
+        low, high = other["difference"]["ci95"]
+        lines.append(
+            f"| {variant.scenario} | {variant.seeds} | {variant.what} | {found['tapfinger']['mean']:.3f} | "
+            f"{other['mean']:.3f} | {other['difference']['mean']:+.3f} ({low:+.3f} to {high:+.3f}) |"
+        )
+    return lines
 
 
 def _title(case: Case) -> str:
@@ -111,4 +161,5 @@ def _row(case: Case, found: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     wanted = tuple(case for case in CASES if not sys.argv[1:] or case.scenario in sys.argv[1:])
-    print("\n".join(report(wanted)))
+    lines = report(wanted) if wanted else []
+    print("\n".join([*lines, "", *(report_variants() if not sys.argv[1:] or "variants" in sys.argv else [])]))

@@ -32,6 +32,7 @@ def main() -> None:
         "training_speed": training_speed.report,
         "quality": lambda: quality.report(quality.run_all()),
         "learned": learned.report,
+        "variants": learned.report_variants,
     }
     for name in sys.argv[1:]:
         print("\n".join(sections[name]()))

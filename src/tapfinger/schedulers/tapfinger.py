@@ -202,10 +202,10 @@ def has_model(context: SchedulerContext) -> bool:
 
 
 def _same_kind(card: Card, context: SchedulerContext) -> bool:
-    """Ablations ship to be measured; nobody gets one unasked."""
+    """Ablations and other variants ship to be measured; nobody gets one unasked."""
     types = {t.name for t in context.task_types}
     same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
-    return same and card.network == "full"
+    return same and card.name == card.scenario.get("name")
 
 
 def _check_fit(card: Card, context: SchedulerContext) -> None:

@@ -111,7 +111,8 @@ _TESTBED = {
     "tasks": 800,
     "workloads": 4,
     "selection_runs": 12,
-    "deviation": DeviationConfig(workloads=12),
+    # Waiting goes on for long: a start missed now is felt by all who come before the queue is empty again.
+    "deviation": DeviationConfig(workloads=12, horizon=100),
     "group": GroupConfig(discount=0.97),
 }
 
@@ -130,7 +131,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     # Queues are long here, and the short tasks in them must be seen.
     "short-long-3": {"pending": 24, "group": GroupConfig(discount=0.97)},
     "testbed-3": _TESTBED,
-    "testbed-6": {**_TESTBED, "tasks": 1000, "deviation": DeviationConfig(workloads=8)},
+    "testbed-6": {**_TESTBED, "tasks": 1000, "deviation": DeviationConfig(workloads=8, horizon=100)},
 }
 
 

@@ -34,6 +34,8 @@ class DeviationConfig:
     workloads: int = 36
     #: Actions tried for each cluster and turn, with the one it took; equal ones are tried once.
     actions: int = 8
+    #: Slots until an action's cost is known; 0: as many as the durations of the task types suggest.
+    horizon: int = 0
     learning_rate: float = 5e-4
     entropy: float = 0.003
     epochs: int = 1
@@ -44,11 +46,11 @@ class DeviationConfig:
 class Judge:
     """Tries out what else might have been done in the worlds of a simulator."""
 
-    def __init__(self, sim: BatchSim, bases: Sequence[Plan]) -> None:
-        """``bases``: the greedy that plays on, world by world."""
+    def __init__(self, sim: BatchSim, bases: Sequence[Plan], horizon: int = 0) -> None:
+        """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig."""
         world = sim.world
         self._sizes = make_sizes(Options(world.context(0)), world.task_types)
-        self._horizon = horizon_for(self._sizes.least_slots)
+        self._horizon = horizon or horizon_for(self._sizes.least_slots)
         self._bases = np.array(bases, dtype=np.float64)
         self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
 

@@ -37,6 +37,7 @@ class Shard(NamedTuple):
     #: Actions per agent that are tried out against ``bases``, one greedy per load; 0: none.
     deviations: int = 0
     bases: tuple[Plan, ...] = ()
+    horizon: int = 0
     #: Whether the policy samples what it does; otherwise it only samples what is tried out.
     explore: bool = True
 
@@ -61,7 +62,8 @@ def roll(shard: Shard) -> Episode:
     world = shard.worlds[0]
     sim = BatchSim(world, workloads, shard.sizes.pending)
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore)
-    judge = Judge(sim, [shard.bases[s % len(shard.bases)] for s in shard.workloads]) if shard.deviations else None
+    bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
+    judge = Judge(sim, bases, shard.horizon) if shard.deviations else None
     episode = play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim), judge=judge)
     return finish(episode, sim, shard.reward)
 

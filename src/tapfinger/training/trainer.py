@@ -212,6 +212,7 @@ class Trainer:
                 "system",
                 deviations=config.deviation.actions,
                 bases=self._bases(),
+                horizon=config.deviation.horizon,
                 explore=bool((iteration + index) % 2),
             )
             for index, part in enumerate(np.split(seeds, config.shards))
