@@ -31,6 +31,7 @@ from tapfinger.training.group import GroupConfig, advantages, update
 from tapfinger.training.imitation import imitate, imitation_step
 from tapfinger.training.logs import METRICS
 from tapfinger.training.rollout import Acts, Episode, play
+from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of
 from tapfinger.training.teacher import Examples, Recorder, input_maker
 from tapfinger.training.trainer import Trainer, training_worlds
@@ -178,6 +179,12 @@ def test_a_run_can_start_from_a_checkpoint(tmp_path: Path) -> None:
     assert len(network.actor.chooser.rounds) == 2
     with pytest.raises(CheckpointMismatch, match="cannot be read"):
         Trainer(site, replace(config, start=str(tmp_path / "none")), tmp_path / "c").run()
+
+
+def test_the_score_is_relative_to_the_best_rival_of_each_load() -> None:
+    selection = Selection((world(), world("arrivals.rate=6")), 4, 10)
+    rivals = {"greedy": [2.0, 50.0, 2.0, 50.0], "other": [4.0, 20.0, 4.0, 20.0]}
+    assert selection.score([1.0, 20.0, 1.0, 20.0], rivals) == pytest.approx((0.5 + 1.0) / 2)
 
 
 def test_a_damaged_state_is_refused_and_kept(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +55,11 @@ class Selection:
         network.train()
         return [float(mean) for mean in np.where(self._sim.done, episode.mean, np.inf)]
 
-    def score(self, found: Sequence[float], greedy: Sequence[float]) -> float:
-        """Mean over the loads of the mean completion time as a multiple of Greedy's; below one is better."""
+    def score(self, found: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> float:
+        """Mean over the loads of the mean completion time as a multiple of the best rival's; below one is better.
+
+        The best one of each load: a rival that fails at some load would make that load count for nothing.
+        """
         loads = len(self._worlds)
-        ratios = [np.mean(found[first::loads]) / np.mean(greedy[first::loads]) for first in range(loads)]
-        return float(np.mean(ratios))
+        best = [min(float(np.mean(means[load::loads])) for means in rivals.values()) for load in range(loads)]
+        return float(np.mean([np.mean(found[load::loads]) / best[load] for load in range(loads)]))

@@ -32,6 +32,7 @@ from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SE
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import DeviationLearner, make_learner
 from tapfinger.training.logs import RunLog
+from tapfinger.training.rollout import Ints
 from tapfinger.training.saved import load_state, save_state
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
@@ -119,7 +120,7 @@ class Trainer:
         return network, self.sizes, state["found"]
 
     def _score(self, found: Sequence[float]) -> float:
-        return self.selection.score(found, self.rivals["greedy"])
+        return self.selection.score(found, self.rivals)
 
     def _imitate(self, network: nn.Module) -> None:
         def report(step: int, steps: int, loss: float) -> None:
@@ -197,26 +198,11 @@ class Trainer:
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         """Half of the parts follow the policy as it will act, half one that explores."""
-        config, weights = self.config, weights_of(network)
-        workloads = config.deviation.workloads
-        seeds = DEVIATION_SEEDS + iteration * workloads + np.arange(workloads)
-        return [
-            Shard(
-                self.worlds,
-                tuple(part.tolist()),
-                1,
-                config.network,
-                self.sizes,
-                weights,
-                int(rng.integers(1 << 31)),
-                "system",
-                deviations=config.deviation.actions,
-                bases=self._bases(),
-                horizon=config.deviation.horizon,
-                explore=bool((iteration + index) % 2),
-            )
-            for index, part in enumerate(np.split(seeds, config.shards))
-        ]
+        config = self.config.deviation
+        seeds = DEVIATION_SEEDS + iteration * config.workloads + np.arange(config.workloads)
+        tried = {"deviations": config.actions, "bases": self._bases(), "horizon": config.horizon}
+        parts = self._parts(network, seeds, rng, repeats=1, reward="system", **tried)
+        return [part._replace(explore=bool((iteration + index) % 2)) for index, part in enumerate(parts)]
 
     def _bases(self) -> tuple[Plan, ...]:
         """The greedy that plays on after a deviation, load by load: the teacher's where it is one."""
@@ -225,20 +211,17 @@ class Trainer:
         return tuple(Plan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds)))
 
     def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
-        config, weights = self.config, weights_of(network)
+        config = self.config
         seeds = ROLLOUT_SEEDS + iteration * config.workloads + np.arange(config.workloads)
+        return self._parts(network, seeds, rng, repeats=config.repeats, reward=config.reward)
+
+    def _parts(self, network: nn.Module, seeds: Ints, rng: np.random.Generator, **more: Any) -> list[Shard]:
+        """The workloads of an update in shards, each with randomness of its own."""
+        common = {"worlds": self.worlds, "network": self.config.network, "sizes": self.sizes, **more}
+        weights = weights_of(network)
         return [
-            Shard(
-                self.worlds,
-                tuple(part.tolist()),
-                config.repeats,
-                config.network,
-                self.sizes,
-                weights,
-                int(rng.integers(1 << 31)),
-                config.reward,
-            )
-            for part in np.split(seeds, config.shards)
+            Shard(workloads=tuple(part.tolist()), weights=weights, seed=int(rng.integers(1 << 31)), **common)
+            for part in np.split(seeds, self.config.shards)
         ]
 
     def _evaluate(self, network: nn.Module, state: dict[str, Any]) -> dict[str, float]:
