@@ -16,6 +16,8 @@ from tapfinger.workloads.world import build_world
 
 MODELS = shipped_models()
 
+SCENARIOS = ["multi-3", "hetero-6", "synthetic-3", "synthetic-6", "short-long-3", "testbed-3", "testbed-6"]
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_card_is_kept(name: str) -> None:
@@ -41,7 +43,7 @@ def test_small() -> None:
     assert max(sizes) < 2_000_000
 
 
-@pytest.mark.parametrize("scenario", ["multi-3", "hetero-6", "synthetic-3", "short-long-3", "testbed-3"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_scenario_gets_its_own(scenario: str) -> None:
     scheduler = TapFinger()
     scheduler.reset(build_world(load_scenario(scenario)).context(0))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-#: Columns of the table that come from the card's evaluation.
-RESULTS = ("tapfinger", "greedy", "optimus-central")
+#: What the table shows of the card's evaluation, by the head of its column.
+RESULTS = {"tapfinger": "tapfinger", "greedy": "greedy", "optimus": "optimus-central"}
 
 
 def models(
@@ -32,9 +32,9 @@ def models(
         return
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("model", "network", "clusters", *RESULTS):
-        table.add_column(head, no_wrap=head == "model", justify="right" if head in (*RESULTS, "clusters") else "left")
+        table.add_column(head, no_wrap=True, justify="right" if head in (*RESULTS, "clusters") else "left")
     for card in cards.values():
-        results = [f"{card.evaluation[name]:.2f}" if name in card.evaluation else "" for name in RESULTS]
+        results = [f"{card.evaluation[name]:.2f}" if name in card.evaluation else "" for name in RESULTS.values()]
         row = (card.name, card.network, str(card.clusters))
         table.add_row(*map(escape, row), *results)
     Console().print(table)
