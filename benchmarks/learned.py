@@ -112,7 +112,7 @@ def report_variants() -> list[str]:
         "### Parts taken out, and the paper's own training",
         "",
         "Paired with the shipped model of the scenario, seed by seed, with the 95 % interval. Ablations are trained by",
-        "the recipe of the full network (`tapfinger train multi-3 --network no-han`). Each row is made by a line like",
+        "the recipe of the preset (`tapfinger train multi-3 --network no-han`). Each row is made by a line like",
         "",
         "```",
         f"tapfinger {' '.join(variant_command(VARIANTS[0]))}",

@@ -128,8 +128,16 @@ RECIPES: dict[str, dict[str, Any]] = {
         "workloads": 6,
         "selection_runs": 30,
     },
-    # Queues are long here, and the short tasks in them must be seen.
-    "short-long-3": {"pending": 24, "group": GroupConfig(discount=0.97)},
+    # Queues are long here, and the short tasks in them must be seen. Deviations gained less than policy gradient.
+    "short-long-3": {
+        "teacher": "lookahead",
+        "teacher_runs": 150,
+        "imitation_epochs": 15,
+        "refinements": 0,
+        "iterations": 50,
+        "pending": 24,
+        "group": GroupConfig(discount=0.97),
+    },
     "testbed-3": _TESTBED,
     "testbed-6": {**_TESTBED, "tasks": 1000, "deviation": DeviationConfig(workloads=8, horizon=100)},
 }
