@@ -223,12 +223,15 @@ def test_the_shipped_model_that_fits_best(model, monkeypatch):
     kinds = {"a": ("single", 3), "b": ("multi", 6), "c": ("multi", 20)}
     cards = {}
     for name, (mode, count) in kinds.items():
-        scenario = {**base.scenario, "mode": mode, "clusters": [{"count": count}]}
+        scenario = {**base.scenario, "name": name, "mode": mode, "clusters": [{"count": count}]}
         cards[name] = type(base)(**{**base.__dict__, "name": name, "scenario": scenario})
+    # A variant, shipped to be measured, fits best but was not asked for.
+    alike = {**base.scenario, "name": "a", "mode": "multi", "clusters": [{"count": 3}]}
+    cards["a-mappo"] = type(base)(**{**base.__dict__, "name": "a-mappo", "scenario": alike})
     monkeypatch.setattr(module, "shipped_models", lambda: cards)
     chosen = {s: module._choose(build_world(load_scenario(s)).context(0)) for s in ("multi-3", "synthetic-3")}
     assert chosen == {"multi-3": "b", "synthetic-3": "a"}
-    with pytest.raises(ConfigError, match=r"no shipped model is for the task types image-.*shipped: a, b, c"):
+    with pytest.raises(ConfigError, match=r"no shipped model is for the task types image-.*shipped: a, b, c, a-mappo"):
         TapFinger().reset(build_world(load_scenario("testbed-3")).context(0))
 
 
