@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -32,41 +33,19 @@ class Learner(Protocol):
         """Go on from there."""
 
 
-class GroupLearner:
-    """Rollouts of one workload are compared with each other; nothing to remember."""
+class PlainLearner:
+    """Compares what was played within one update, whole rollouts or single actions; nothing to remember."""
 
-    def __init__(self, config: group.GroupConfig, accelerator: int) -> None:
-        """``accelerator``: the resource that is decided first."""
-        self._config, self._accelerator = config, accelerator
-        self.learning_rate = config.learning_rate
-
-    def update(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
-    ) -> dict[str, float]:
-        """As Learner."""
-        return group.update(network, optimizer, episode, self._config, self._accelerator, rng)
-
-    def remembered(self) -> dict[str, float]:
-        """As Learner."""
-        return {}
-
-    def remember(self, values: dict[str, Any]) -> None:
-        """As Learner."""
-
-
-class DeviationLearner:
-    """Actions are compared with others in the same state; nothing to remember."""
-
-    def __init__(self, config: deviations.DeviationConfig, accelerator: int) -> None:
-        """``accelerator``: the resource that is decided first."""
-        self._config, self._accelerator = config, accelerator
-        self.learning_rate = config.learning_rate
+    def __init__(self, update: Callable[..., dict[str, float]], config: Any, accelerator: int) -> None:
+        """``update`` and ``config``: of group or deviations; ``accelerator``: the resource that is decided first."""
+        self._update, self._config, self._accelerator = update, config, accelerator
+        self.learning_rate: float = config.learning_rate
 
     def update(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
     ) -> dict[str, float]:
         """As Learner."""
-        return deviations.update(network, optimizer, episode, self._config, self._accelerator, rng)
+        return self._update(network, optimizer, episode, self._config, self._accelerator, rng)
 
     def remembered(self) -> dict[str, float]:
         """As Learner."""
@@ -100,8 +79,13 @@ class MappoLearner:
         self._scale = ReturnScale(**values)
 
 
+def make_refiner(config: TrainConfig, accelerator: int) -> Learner:
+    """The learner of a run's deviations."""
+    return PlainLearner(deviations.update, config.deviation, accelerator)
+
+
 def make_learner(config: TrainConfig, accelerator: int) -> Learner:
-    """The learner of a run."""
+    """The learner of a run's rollouts."""
     if config.algorithm == "mappo":
         return MappoLearner(config.mappo, accelerator)
-    return GroupLearner(config.group, accelerator)
+    return PlainLearner(group.update, config.group, accelerator)

@@ -30,7 +30,7 @@ from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.imitation import imitate
-from tapfinger.training.learners import DeviationLearner, make_learner
+from tapfinger.training.learners import make_learner, make_refiner
 from tapfinger.training.logs import RunLog
 from tapfinger.training.rollout import Ints
 from tapfinger.training.saved import load_state, save_state
@@ -155,7 +155,7 @@ class Trainer:
 
     def _updates(self, network: nn.Module, state: dict[str, Any], log: RunLog) -> None:
         config = self.config
-        refiner, player = DeviationLearner(config.deviation, self._accelerator), make_learner(config, self._accelerator)
+        refiner, player = make_refiner(config, self._accelerator), make_learner(config, self._accelerator)
         optimizer = torch.optim.Adam(network.parameters(), lr=player.learning_rate)
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
