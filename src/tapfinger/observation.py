@@ -44,6 +44,8 @@ class GraphObs:
     waiting: npt.NDArray[np.int64]
     #: (M,) slots each pending node has waited; not part of the paper's state.
     age: npt.NDArray[np.int64]
+    #: (N, S) progress that running tasks reported, -1 where they did not; not part of the paper's state.
+    running_progress: npt.NDArray[np.float32]
 
 
 class Observer:
@@ -77,7 +79,7 @@ class Observer:
         kinds, none = [self._kind[task.type.name] for task in tasks], len(self._types)
         there = self._index, np.array([*kinds, none])[node]
         largest = self._room(snapshot)[there]
-        running, running_count = self._running(snapshot, padded)
+        running, running_count, progress = self._running(snapshot, padded)
         clusters = snapshot.clusters
         return GraphObs(
             cluster_features=np.array(
@@ -93,6 +95,7 @@ class Observer:
             largest=largest,
             waiting=np.array(waiting, dtype=np.int64),
             age=np.array([snapshot.slot - task.arrival for task in tasks] + [0] * spare, dtype=np.int64),
+            running_progress=progress,
         )
 
     # Lists are gathered and each array is made at once: writing single elements is ten times slower.
@@ -126,11 +129,14 @@ class Observer:
         ]
         return np.array(tops, dtype=np.int64)
 
-    def _running(self, snapshot: Snapshot, padded: bool) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Features of running tasks (N, S, R+T+1), and how many each cluster has."""
+    def _running(
+        self, snapshot: Snapshot, padded: bool
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Features of running tasks (N, S, R+T+1), how many each cluster has, and their progress (N, S)."""
         counts = [len(cluster.running) for cluster in snapshot.clusters]
         size = self.most_running if padded else max(1, min(self.most_running, max(counts)))
         features = np.zeros((len(counts) * size, self._rows.shape[1]), dtype=np.float32)
+        progress = np.full(len(counts) * size, -1.0, dtype=np.float32)
         tasks: list[TaskView] = []
         flat: list[int] = []  # cluster * S + row
         for n, cluster in enumerate(snapshot.clusters):
@@ -142,7 +148,9 @@ class Observer:
             rows[:, : self._resources] = [task.allocation for task in tasks]
             rows[:, -1] = [task.elapsed for task in tasks]
             features[flat] = rows
-        return features.reshape(len(counts), size, -1), np.array(counts, dtype=np.int64)
+            progress[flat] = [-1.0 if task.progress is None else task.progress for task in tasks]
+        shape = len(counts), size
+        return features.reshape(*shape, -1), np.array(counts, dtype=np.int64), progress.reshape(shape)
 
 
 def most_running(clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tapfinger.errors import ConfigError, UnknownNameError
-from tapfinger.policy.allocation import Amounts, FactoredAllocation, JointAllocation
+from tapfinger.policy.allocation import Amounts, FactoredAllocation, JointAllocation, MenuAllocation
 from tapfinger.policy.han import Encoded, HanEncoder
 from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.pointer import Pointer
@@ -23,6 +23,9 @@ class Outputs(NamedTuple):
     amount_keys: Any  # (B, N, K, R, A, r)
     amount_queries: Any  # (B, N, K, R, A, r)
     value: Any  # (B,)
+
+
+ALLOCATIONS = ("factored", "joint", "menu")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class NetworkConfig:
     pending: int = 10
     #: Rows of running tasks; only the vanilla network, which stacks them, depends on it.
     running: int = 8
-    #: "factored": any resources and capacities; "joint": the paper's box of two resources.
+    #: "factored": any resources and capacities; "joint": the paper's box of two resources; "menu": one of a list of
+    #: sizes, which counts as a single resource.
     allocation: str = "factored"
     #: Most units of a resource the joint head can give.
     units: int = 16
@@ -53,6 +57,8 @@ class NetworkConfig:
     rank: int = 4
     #: How often clusters think again about their task, seeing what the others want; separate actors never do.
     rounds: int = 0
+    #: Features of a size on the menu; 0 without one.
+    menu_features: int = 0
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
 
@@ -60,8 +66,10 @@ class NetworkConfig:
         """Refuse what cannot be built."""
         if self.hidden % self.heads:
             raise ConfigError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; choose one that is")
-        if self.allocation not in ("factored", "joint"):
-            raise UnknownNameError("allocation head", self.allocation, ("factored", "joint"))
+        if self.allocation not in ALLOCATIONS:
+            raise UnknownNameError("allocation head", self.allocation, ALLOCATIONS)
+        if (self.allocation == "menu") != (self.menu_features > 0):
+            raise ConfigError(f"allocation = {self.allocation!r} and menu_features = {self.menu_features} do not agree")
         if self.allocation == "joint" and self.resources != 2:
             raise ConfigError(f"the joint head needs 2 resources, not {self.resources}; take allocation = 'factored'")
         if not 0 <= self.accelerator < self.resources:
@@ -93,6 +101,8 @@ def config_for(inputs: Inputs, accelerator: int, preset: str = "cpu", **changes:
         "pending": inputs.node.shape[-1],
         "running": inputs.running.shape[-2],
     }
+    if inputs.menu.shape[-1]:
+        values |= {"allocation": "menu", "menu_features": inputs.menu.shape[-1], "accelerator": 0}
     return NetworkConfig(**{**values, **PRESETS[preset], **changes})
 
 
@@ -112,7 +122,7 @@ class Actor(nn.Module):
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
         """Task logits and amounts of every cluster."""
         logits, tasks = self.chooser(places, clusters, inputs)
-        return logits, self.allocation(tasks, inputs.minimum, inputs.largest, amounts)
+        return logits, self.allocation(tasks, inputs, amounts)
 
 
 class SeparateActors(nn.Module):
@@ -133,6 +143,8 @@ class SeparateActors(nn.Module):
                 startable=inputs.startable[:, one],
                 minimum=inputs.minimum[:, one],
                 largest=inputs.largest[:, one],
+                copies=inputs.copies[:, one],
+                menu=inputs.menu[:, one],
             )
             logit, part = actor(places[:, one], clusters[:, one], mine, amounts)
             logits.append(logit)
@@ -196,6 +208,8 @@ def make_allocation(config: NetworkConfig) -> nn.Module:
     """The allocation head of a config."""
     if config.allocation == "joint":
         return JointAllocation(config.hidden, config.units, config.accelerator)
+    if config.allocation == "menu":
+        return MenuAllocation(config.hidden, config.menu_features)
     return FactoredAllocation(config.hidden, config.resources, config.rank)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tapfinger.policy.han import MASKED, regroup
+from tapfinger.policy.inputs import Inputs
 
 #: Amounts with a score of their own; between and beyond them scores are interpolated.
 _KNOTS = (*range(17), 20, 24, 28, 32, 40, 48, 64, 96, 128)
@@ -74,14 +75,14 @@ class FactoredAllocation(nn.Module):
         self.key = nn.Linear(_FEATURES, resources * rank)
         self.query = nn.Linear(_FEATURES, self.gates * resources * rank)
 
-    def forward(self, tasks: Tensor, minimum: Tensor, largest: Tensor, amounts: Tensor) -> Amounts:
-        """``tasks`` (B, N, K, H); ``minimum`` and ``largest`` (B, N, K, R); ``amounts`` = 0..A-1 as floats."""
+    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
+        """``tasks`` (B, N, K, H); ``amounts`` = 0..A-1 as floats."""
         features, wanted = amount_features(amounts, self.knots), self.task(tasks)
         of_amount, of_range, gate = wanted.split([self.hidden, self.resources * _RELATIVE, self.gates], dim=3)
         table = regroup(self.score(features), 0, -1, self.resources).permute(1, 2, 0)  # (H, R, A)
         logits = regroup(of_amount @ table.flatten(1), 0, 0, 0, self.resources, -1)
         weights = regroup(of_range, 0, 0, 0, self.resources, -1).split_with_sizes([1] * _RELATIVE, dim=4)
-        for feature, weight in zip(relative_features(amounts, minimum, largest), weights, strict=True):
+        for feature, weight in zip(relative_features(amounts, inputs.minimum, inputs.largest), weights, strict=True):
             logits = torch.addcmul(logits, feature, weight)
         mixes = regroup(self.query(features), 0, self.gates, -1, self.rank).permute(1, 2, 0, 3)
         queries = regroup(gate @ mixes.flatten(1), 0, 0, 0, self.resources, -1, self.rank)  # from all gates
@@ -102,11 +103,11 @@ class JointAllocation(nn.Module):
         self.columns, self.first = units + 1, first
         self.task = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, self.columns**2))
 
-    def forward(self, tasks: Tensor, minimum: Tensor, largest: Tensor, amounts: Tensor) -> Amounts:
+    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
         """As the factored head, but always with its own columns; ``amounts`` gives only the number type."""
         columns = torch.arange(self.columns, dtype=amounts.dtype, device=tasks.device)
         joint = self.task(tasks).reshape(*tasks.shape[:3], self.columns, self.columns)  # (..., second, first)
-        low, high = minimum[..., 1 - self.first], largest[..., 1 - self.first]
+        low, high = inputs.minimum[..., 1 - self.first], inputs.largest[..., 1 - self.first]
         legal = (columns >= low.unsqueeze(3)) & (columns <= high.unsqueeze(3))  # of the second
         marginal = joint.masked_fill(~legal.unsqueeze(4), MASKED).logsumexp(dim=3)
         identity = torch.eye(self.columns, dtype=joint.dtype, device=joint.device).expand_as(joint)
@@ -119,3 +120,21 @@ class JointAllocation(nn.Module):
 
     def _order(self, first: Tensor, second: Tensor) -> Tensor:
         return torch.stack([first, second] if self.first == 0 else [second, first], dim=3)
+
+
+class MenuAllocation(nn.Module):
+    """One choice from the menu of sizes that fit, each known by its features; any resources and capacities."""
+
+    def __init__(self, hidden: int, features: int) -> None:
+        """``features``: of a size."""
+        super().__init__()
+        self.task = nn.Linear(hidden, hidden)
+        self.size = nn.Linear(features, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:  # noqa: ARG002 - as the others
+        """As the factored head, with as many columns as the menu has."""
+        inside = self.task(tasks).unsqueeze(3) + self.size(inputs.menu)
+        logits = self.score(torch.relu(inside)).squeeze(4).unsqueeze(3)  # (B, N, K, 1, C)
+        nothing = torch.zeros_like(logits).unsqueeze(5)
+        return Amounts(logits=logits, keys=nothing, queries=nothing)

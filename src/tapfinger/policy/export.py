@@ -29,7 +29,14 @@ OPSET = 17
 TOLERANCE = 1e-4
 
 #: Free axes of each input, from the first.
-_AXES = {"cluster": "BN", "pending": "BM", "pending_mask": "BM", "running": "BNS", "running_mask": "BNS"}
+_AXES = {
+    "cluster": "BN",
+    "pending": "BM",
+    "pending_mask": "BM",
+    "running": "BNS",
+    "running_mask": "BNS",
+    "menu": "BNKC",
+}
 _OTHER_AXES = "BNK"
 
 #: (B, N, K, M, S, units) of the states it is checked on; the first is the one it is traced with.
@@ -149,6 +156,9 @@ def random_inputs(
         place_mask=place_mask,
         pair=features(*shape, config.pair_features) * place_mask[..., None].astype(np.float32),
         startable=startable,
-        minimum=np.minimum(minimum, units),
+        minimum=np.minimum(minimum, units) * (config.menu_features == 0),
         largest=largest,
+        copies=rng.integers(0, 9, shape).astype(np.float32) * startable,
+        menu=features(*shape, units + 1 if config.menu_features else 0, config.menu_features),
+        size=np.zeros((*shape, 0), dtype=np.int64),
     )

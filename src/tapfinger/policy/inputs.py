@@ -34,6 +34,10 @@ class Inputs(NamedTuple):
     startable: Any  # bool (B, N, K)
     minimum: Any  # int64 (B, N, K, R): lower corner of the legal allocations
     largest: Any  # int64 (B, N, K, R): upper corner, 0 where not startable
+    copies: Any  # float32 (B, N, K): how many copies of the task's minimum fit, the prior of Bayes' rule
+    # With a menu there is one amount (R = 1), the place on it; without, these are empty.
+    menu: Any  # float32 (B, N, K, C, Fm): features of the sizes that fit, fastest first
+    size: Any  # int64 (B, N, K, C): which sizes these are, for the way back to allocations
 
 
 class InputMaker:
@@ -78,7 +82,14 @@ class InputMaker:
             startable=obs.startable,
             minimum=minimum,
             largest=obs.largest,
+            copies=_copies(obs.cluster_features[:, :, None, :-1], minimum),
+            menu=np.empty((*node.shape, 0, 0), dtype=np.float32),
+            size=np.empty((*node.shape, 0), dtype=np.int64),
         )
+
+    def allocations(self, inputs: Inputs, place: Ints, amounts: Ints) -> Ints:  # noqa: ARG002 - as with a menu
+        """Amounts are allocations."""
+        return amounts
 
     def _pending(self, obs: Any, seen: Ints) -> Floats:
         """``seen``: flat node of each task in each pending set that it is in."""
@@ -112,20 +123,16 @@ def pair_features(order: Ints, node: Ints, place_mask: Bools, startable: Bools, 
     Place in the queue, and among those that can start; whether it can start; how many other clusters could start it,
     and how many of them are emptier; room; whether the two are matched. ``order`` (B, N): clusters, emptiest first.
     """
-    batch, clusters, places = node.shape
-    # How many could start each node, of the clusters up to and with each rank.
-    starters = np.zeros((batch, clusters, nodes), dtype=np.float32)
-    at = _flat(node, nodes, ranks(order))
-    starters.reshape(-1)[at[startable]] = 1.0
-    np.cumsum(starters, axis=1, out=starters)
+    clusters, places = node.shape[1:]
+    everywhere, emptier = starters_of(order, node, startable, nodes)
     pair = np.empty((*node.shape, 7 + largest.shape[3]), dtype=np.float32)
     pair[..., 0] = np.arange(places)
     pair[..., 2] = startable
     can, others = pair[..., 2], pair[..., 4:6]
     np.subtract(can.cumsum(axis=2), can, out=pair[..., 1])
     pair[..., :2] /= _COUNT
-    others[..., 0] = starters[:, -1].reshape(-1).take(_flat(node, nodes))
-    others[..., 1] = starters.reshape(-1).take(at)
+    others[..., 0] = everywhere
+    others[..., 1] = emptier
     others -= pair[..., 2:3]
     np.equal(others[..., 0], 0.0, out=pair[..., 3])
     others /= clusters
@@ -134,6 +141,23 @@ def pair_features(order: Ints, node: Ints, place_mask: Bools, startable: Bools, 
     pair[..., -1] = match(order, node, startable, nodes)
     pair *= place_mask[..., None]
     return pair
+
+
+def _copies(free: Floats, minimum: Ints) -> Floats:
+    """(B, N, K): how many copies of a task's minimum fit in what is free."""
+    with np.errstate(divide="ignore"):
+        each = np.where(minimum > 0, free // np.maximum(minimum, 1), 1e6)
+    return np.asarray(each.min(axis=3), dtype=np.float32).clip(0.0, 1e6)
+
+
+def starters_of(order: Ints, node: Ints, startable: Bools, nodes: int) -> tuple[Floats, Floats]:
+    """(B, N, K) each: how many clusters could start the task, and how many of those up to and with this one's rank."""
+    batch, clusters, _ = node.shape
+    starters = np.zeros((batch, clusters, nodes), dtype=np.float32)
+    at = _flat(node, nodes, ranks(order))
+    starters.reshape(-1)[at[startable]] = 1.0
+    np.cumsum(starters, axis=1, out=starters)
+    return starters[:, -1].reshape(-1).take(_flat(node, nodes)), starters.reshape(-1).take(at)
 
 
 def _flat(node: Ints, nodes: int, cluster: Ints | None = None) -> Ints:
@@ -214,6 +238,9 @@ def trim(inputs: Inputs) -> Inputs:
         startable=inputs.startable[:, :, :places],
         minimum=inputs.minimum[:, :, :places],
         largest=inputs.largest[:, :, :places],
+        copies=inputs.copies[:, :, :places],
+        menu=inputs.menu[:, :, :places],
+        size=inputs.size[:, :, :places],
     )
 
 

@@ -75,11 +75,8 @@ class Pointer(nn.Module):
         mean = masked_mean(encoded, inputs.place_mask)
         inside, void = self.task(encoded) + self.context(mean).unsqueeze(2), self.void(clusters, mean)
         logits = self._point(inside, void, inputs.startable)
-        if self.rounds:
-            copies = rivalry.copies_of_minimum(inputs)
-            for thought in self.rounds:
-                seen = rivalry.rivalry(logits, inputs, copies)
-                logits = self._point(inside + thought(seen), void, inputs.startable)
+        for thought in self.rounds:
+            logits = self._point(inside + thought(rivalry.rivalry(logits, inputs)), void, inputs.startable)
         return logits, encoded
 
     def _point(self, inside: Tensor, void: Tensor, startable: Tensor) -> Tensor:

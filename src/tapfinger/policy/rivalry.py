@@ -10,29 +10,20 @@ import torch
 from torch import Tensor
 
 from tapfinger.policy.han import at_nodes, rows_of
-from tapfinger.policy.inputs import AMOUNT_UNIT, Inputs
+from tapfinger.policy.inputs import Inputs
 
 #: Columns of ``rivalry``.
 COLUMNS = 3
 
 
-def rivalry(logits: Tensor, inputs: Inputs, copies: Tensor) -> Tensor:
+def rivalry(logits: Tensor, inputs: Inputs) -> Tensor:
     """(B, N, K, 3) from task logits (B, N, K + 1): own wish, the wishes of all others, own share of the best weight.
 
-    A wish is Pr(j|n); a weight is that times ``copies``, as in Bayes' rule: the last column is 1 for who would win.
+    A wish is Pr(j|n); a weight is that times the copies of the minimum that fit, as in Bayes' rule: the last column is 1 for who would win.
     """
     wish = torch.softmax(logits, dim=2)[:, :, :-1]
-    weight = wish * copies
+    weight = wish * inputs.copies
     rows = rows_of(inputs.node, inputs.pending)
     wanted = at_nodes(wish, inputs).sum(dim=1).reshape(-1)[rows]
     best = at_nodes(weight, inputs).amax(dim=1).reshape(-1)[rows]
     return torch.stack([wish, wanted - wish, weight / best.clamp(min=1e-9)], dim=3)
-
-
-def copies_of_minimum(inputs: Inputs) -> Tensor:
-    """(B, N, K): how many copies of a task's minimum fit in what the cluster has free; the prior of Bayes' rule."""
-    resources = inputs.minimum.shape[3]
-    free = (inputs.cluster[:, :, :resources] * AMOUNT_UNIT).round().unsqueeze(2)
-    each = torch.where(inputs.minimum > 0, torch.floor(free / inputs.minimum.clamp(min=1)), float("inf"))
-    copies: Tensor = each.amin(dim=3)
-    return copies.clamp(0.0, 1e6)

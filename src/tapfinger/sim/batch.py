@@ -40,7 +40,8 @@ class BatchSim:
             raise ConfigError("the batched simulator has no outages; use the readable one")
         self.world = world
         self.pending = pending
-        self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode)
+        reports = world.scenario.reports_progress
+        self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode, reports)
         self.load(workloads)
 
     def load(self, workloads: Sequence[Workload]) -> None:

@@ -284,9 +284,13 @@ def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs:
             obs.running_features[b, n, place, amounts + t] = 0.0
         obs.running_features[b, n, place, amounts + draws.type[b, j]] = 1.0
         obs.running_features[b, n, place, amounts + kinds] = worlds.elapsed[b, j]
+        # A task reports at the end of a slot, so one that was started in this slot has not yet.
+        told = tables.reports and worlds.elapsed[b, j] > 0
+        obs.running_progress[b, n, place] = worlds.progress[b, j] if told else -1.0
     for n in range(obs.running_count.shape[1]):
         for place in range(obs.running_count[b, n], obs.running_features.shape[2]):
             obs.running_features[b, n, place] = 0.0
+            obs.running_progress[b, n, place] = -1.0
 
 
 # ------------------------------------------------------------------------------ whole batches

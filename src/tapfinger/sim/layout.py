@@ -34,6 +34,7 @@ class Tables(NamedTuple):
     noise_kind: int  # 0 none, 1 additive, 2 relative
     noise_amplitude: float
     max_starts: int  # per cluster and slot
+    reports: bool  # whether running tasks tell their progress
 
 
 class Draws(NamedTuple):
@@ -85,9 +86,12 @@ class Observations(NamedTuple):
     largest: Ints  # (B, N, K, R) upper corner of the legal allocations
     waiting: Ints  # (B, N) length of the cluster's queue
     age: Ints  # (B, M) slots each pending node has waited
+    running_progress: npt.NDArray[np.float32]  # (B, N, S) as reported, -1 where it was not
 
 
-def make_tables(clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode) -> Tables:
+def make_tables(
+    clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode, reports: bool = True
+) -> Tables:
     """Domain objects -> arrays."""
     sizes = [len(t.profile.rates) for t in types]
     return Tables(
@@ -101,6 +105,7 @@ def make_tables(clusters: Sequence[Cluster], types: Sequence[TaskType], noise: N
         noise_kind=("none", "additive", "relative").index(noise.kind),
         noise_amplitude=float(noise.amplitude),
         max_starts=1 if mode is Mode.SINGLE else NO_LIMIT,
+        reports=reports,
     )
 
 
@@ -171,6 +176,7 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
         largest=np.zeros((batch, clusters, pending, resources), dtype=np.int64),
         waiting=np.zeros((batch, clusters), dtype=np.int64),
         age=np.zeros((batch, clusters * pending), dtype=np.int64),
+        running_progress=np.full((batch, clusters, most_running), -1.0, dtype=np.float32),
     )
 
 

@@ -184,6 +184,54 @@ def plan_of(row: Array) -> Plan:
 
 
 @compiled
+def advise(
+    tables: Record,
+    sizes: Record,
+    plan: Record,
+    draws: Record,
+    worlds: Record,
+    scratch: Record,
+    live: Array,
+    task: Array,
+    menu: Array,
+    count: Array,
+    advice: Array,
+) -> None:
+    """What a greedy would start now in these worlds: mirror of schedulers.advice.Advisers.
+
+    ``task`` (L, N, K) are the pending sets; ``menu`` (T, C, R) and ``count`` (T,) the sizes. ``advice`` (L, N, K) gets
+    the place on the menu, -1 where nothing is started.
+    """
+    for i in range(live.shape[0]):
+        b = live[i]
+        advice[i] = -1
+        copy_world(worlds, b, scratch, b)
+        greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, scratch)
+        for place in range(worlds.running_count[b], scratch.running_count[b]):
+            j = scratch.running[b, place]
+            n = scratch.cluster[b, j]
+            for k in range(task.shape[2]):
+                if task[i, n, k] == j:
+                    advice[i, n, k] = _nearest(draws.type[b, j], scratch.allocation[b, j], menu, count)
+
+
+@compiled
+def _nearest(kind: int, allocation: Array, menu: Array, count: Array) -> int:
+    """Mirror of Menus.nearest."""
+    inside = -1
+    for c in range(count[kind]):
+        same, fits = True, True
+        for r in range(allocation.shape[0]):
+            same = same and menu[kind, c, r] == allocation[r]
+            fits = fits and menu[kind, c, r] <= allocation[r]
+        if same:
+            return c
+        if fits and inside < 0:
+            inside = c
+    return inside
+
+
+@compiled
 def first_moves(
     tables: Record, sizes: Record, plans: Array, keys: Array, draws: Record, now: Record, after: Record
 ) -> None:

@@ -10,6 +10,7 @@ from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.training.deviations import DeviationConfig
 from tapfinger.training.group import GroupConfig
 from tapfinger.training.mappo import MappoConfig, paper_config
+from tapfinger.training.views import FEATURES
 
 #: Seeds of teaching, selection, deviations and rollouts; tests and benchmarks use those below 100,000.
 TEACHER_SEEDS = 100_000
@@ -31,6 +32,8 @@ class TrainConfig:
     algorithm: str = "group"
     #: "full", or the ablation to train: no-han, no-pointer, vanilla.
     network: str = "full"
+    #: By what the network knows a task: types (the paper's one-hot) or profiles (its speed).
+    features: str = "types"
     #: Scheduler whose decisions are imitated first; several, joined by commas, take turns as loads do.
     #: none: from scratch.
     teacher: str = "greedy"
@@ -71,6 +74,8 @@ class TrainConfig:
         """Refuse what cannot be run."""
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
+        if self.features not in FEATURES:
+            raise UnknownNameError("features", self.features, FEATURES)
         if not self.loads or not all(load > 0 for load in self.loads):
             raise ConfigError(f"loads = {self.loads} must be one or more numbers above 0")
         if self.workloads % self.shards:

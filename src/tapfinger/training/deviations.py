@@ -11,19 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from tapfinger.policy.distributions import Actions, evaluate
+from tapfinger.policy.inputs import Inputs
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
 from tapfinger.training.batches import Chunk, chunks
-from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints
+from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints, Turns, picked
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,50 @@ class DeviationConfig:
     max_grad_norm: float = 0.5
 
 
+class Effort(NamedTuple):
+    """How much is tried out; large sites have more states and agents than are needed."""
+
+    #: Share of the states.
+    states: float = 1.0
+    #: Clusters per state, drawn among those that have a choice; 0: all.
+    agents: int = 0
+
+
+EVERYTHING = Effort()
+
+
 class Judge:
     """Tries out what else might have been done in the worlds of a simulator."""
 
-    def __init__(self, sim: BatchSim, bases: Sequence[Plan], horizon: int = 0) -> None:
-        """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig."""
+    def __init__(
+        self, sim: BatchSim, bases: Sequence[Plan], horizon: int = 0, effort: Effort = EVERYTHING, seed: int = 0
+    ) -> None:
+        """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig.
+
+        ``effort``: how much of what could be tried is tried, drawn with ``seed``.
+        """
         world = sim.world
         self._sizes = make_sizes(Options(world.context(0)), world.task_types)
         self._horizon = horizon or horizon_for(self._sizes.least_slots)
         self._bases = np.array(bases, dtype=np.float64)
         self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
+        self._effort, self._rng = effort, np.random.default_rng(seed)
 
-    def __call__(self, sim: BatchSim, live: Ints, others: Deviations) -> Deviations:
+    def worth_trying(self, inputs: Inputs, others: Deviations) -> tuple[Ints, Deviations]:
+        """As rollout.Judge. What is left out is random, so that what is tried stands for all."""
+        kept = np.arange(len(others.choice))
+        if self._effort.states < 1.0:
+            kept = np.flatnonzero(self._rng.random(len(kept)) < self._effort.states)
+        others = picked(others, kept)
+        can = inputs.startable[kept].any(axis=2)
+        if self._effort.agents and can.shape[1] > self._effort.agents:
+            lot = np.where(can, self._rng.random(can.shape), 2.0).argsort(axis=1).argsort(axis=1)
+            idle = lot >= self._effort.agents  # these only do what they do
+            for array in (others.choice, others.amounts, others.score):
+                array[idle] = array[idle][:, :1]
+        return kept, others
+
+    def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
         """Costs, and who got its task."""
         tasks = sim.observations.task[live]
         place = np.minimum(others.choice, tasks.shape[2] - 1)
@@ -69,54 +104,93 @@ class Judge:
             sim.worlds,
             self._scratch,
             live,
-            DeviatedTurns(task, others.amounts, others.score),
+            DeviatedTurns(task, allocation, others.score),
             cost,
             granted,
         )
         return others._replace(cost=cost, granted=granted)
 
 
+class _Tried(NamedTuple):
+    """One episode's turns with what is fixed while an update lasts."""
+
+    turns: Turns
+    others: Deviations
+    different: Bools  # (E, N, A)
+    gain: npt.NDArray[np.float32]  # (E, N, A)
+    rows: Ints  # turns in which some cluster's actions differ
+
+
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    episode: Episode,
+    episodes: Sequence[Episode],
     config: DeviationConfig,
     accelerator: int,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """One or more passes over the turns in which some cluster's actions differ; returns what is logged."""
+    """One or more passes over the turns in which some cluster's actions differ; returns what is logged.
+
+    Episodes may be of different sites: every minibatch has its share of each, and gains are scaled site by site.
+    """
+    tried = [_prepare(episode) for episode in episodes]
+    logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
+    batches = max(1, round(sum(len(t.rows) for t in tried) / config.batch))
+    for _ in range(config.epochs):
+        shuffled = [np.array_split(rng.permutation(t.rows), batches) for t in tried]
+        for batch in range(batches):
+            sums = _step(
+                network, optimizer, [(t, s[batch]) for t, s in zip(tried, shuffled, strict=True)], config, accelerator
+            )
+            for name, value in sums.items():
+                logged[name].append(value)
+    known = {name: float(np.mean(values)) if values else 0.0 for name, values in logged.items()}
+    return {**known, "regret": float(np.mean([_regret(t) for t in tried]))}
+
+
+def _prepare(episode: Episode) -> _Tried:
     turns = episode.turns
     if turns is None or turns.others is None:
         raise ValueError("play with keep=True and a judge")
-    others, void = turns.others, turns.inputs.startable.shape[2]
-    different = distinct(others)
+    different = distinct(turns.others)
     rows = np.flatnonzero((different.sum(axis=2) > 1).any(axis=1))
-    gain = gains(others.cost, different).astype(np.float32)
-    logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
-    for _ in range(config.epochs):
-        order = rng.permutation(rows)
-        for begin in range(0, len(order), config.batch):
-            batch = order[begin : begin + config.batch]
-            count = int((different[batch].sum(axis=2) > 1).sum())
-            loss_sum = entropy_sum = 0.0
-            optimizer.zero_grad()
-            for chunk in chunks(network, turns.inputs, batch):
-                log_probs, entropy = _evaluate(network, chunk, others, void, accelerator)
-                tried = torch.from_numpy(different[chunk.rows])
-                chosen = tried.sum(dim=2) > 1
-                weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
-                worth = -(weights * torch.from_numpy(gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
-                spread = entropy[chosen].sum() / count
-                (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]
-                loss_sum += float(worth.detach())
-                entropy_sum += float(spread.detach())
-            norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
-            optimizer.step()
-            for name, value in (("loss", loss_sum), ("entropy", entropy_sum), ("gradient", float(norm))):
-                logged[name].append(value)
-    better = np.take_along_axis(others.cost, others.cost.argmin(axis=2)[..., None], axis=2)[..., 0]
-    known = {name: float(np.mean(values)) if values else 0.0 for name, values in logged.items()}
-    return {**known, "regret": float((others.cost[..., 0] - better)[turns.decidable].mean())}
+    return _Tried(turns, turns.others, different, gains(turns.others.cost, different).astype(np.float32), rows)
+
+
+def _step(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[tuple[_Tried, Ints]],
+    config: DeviationConfig,
+    accelerator: int,
+) -> dict[str, float]:
+    """One step on some turns of every episode."""
+    count = max(1, sum(int((t.different[rows].sum(axis=2) > 1).sum()) for t, rows in batch))
+    loss_sum = entropy_sum = 0.0
+    optimizer.zero_grad()
+    for t, rows in batch:
+        if not len(rows):
+            continue
+        void = t.turns.inputs.startable.shape[2]
+        for chunk in chunks(network, t.turns.inputs, rows):
+            log_probs, entropy = _evaluate(network, chunk, t.others, void, accelerator)
+            tried = torch.from_numpy(t.different[chunk.rows])
+            chosen = tried.sum(dim=2) > 1
+            weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
+            worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
+            spread = entropy[chosen].sum() / count
+            (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]
+            loss_sum += float(worth.detach())
+            entropy_sum += float(spread.detach())
+    norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+    optimizer.step()
+    return {"loss": loss_sum, "entropy": entropy_sum, "gradient": float(norm)}
+
+
+def _regret(t: _Tried) -> float:
+    """How much dearer the actions taken were than the best that were tried, on average."""
+    cost = t.others.cost
+    return float((cost[..., 0] - cost.min(axis=2))[t.turns.decidable].mean()) if len(cost) else 0.0
 
 
 def _evaluate(

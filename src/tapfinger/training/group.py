@@ -6,6 +6,7 @@ variance; there is no critic to learn. The ratio is clipped as in PPO.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +37,13 @@ class GroupConfig:
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    episode: Episode,
+    episodes: Sequence[Episode],
     config: GroupConfig,
     accelerator: int,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """One or more passes over the turns of a batch of episodes; returns what is logged."""
+    """One or more passes over the turns of a batch of worlds (a single one); returns what is logged."""
+    (episode,) = episodes
     turns = episode.turns
     if turns is None:
         raise ValueError("play with keep=True")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,10 @@ from torch import nn
 
 from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
+
+
+#: Told step, steps in all and loss.
+Report = Callable[[int, int, float], None]
 
 
 def imitation_step(network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int) -> float:
@@ -32,16 +36,33 @@ def imitate(
     accelerator: int,
     epochs: int,
     seed: int,
+    report: Report | None = None,
+) -> None:
+    """Learn from the examples of one scenario; reports step, steps in all and loss."""
+    imitate_in_turn(network, [examples], accelerator, epochs, seed, report)
+
+
+def imitate_in_turn(
+    network: nn.Module,
+    sites: Sequence[Examples],
+    accelerator: int,
+    epochs: int,
+    seed: int,
+    report: Report | None = None,
     batch: int = 256,
     learning_rate: float = 2e-3,
-    report: Callable[[int, int, float], None] | None = None,
 ) -> None:
-    """Adam with a learning rate that falls to zero along a half cosine; reports step, steps in all and loss."""
+    """Every step on examples of one of several sites, drawn by how many it has.
+
+    Adam with a learning rate that falls to zero along a half cosine.
+    """
     rng = np.random.default_rng(seed)
-    steps = epochs * max(1, len(examples) // batch)
+    counts = np.array([len(examples) for examples in sites])
+    steps = epochs * max(1, int(counts.sum()) // batch)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
+        examples = sites[int(rng.choice(len(sites), p=counts / counts.sum()))] if len(sites) > 1 else sites[0]
         rows = rng.integers(0, len(examples), size=batch)
         optimizer.zero_grad()
         loss = imitation_step(network, examples, rows, accelerator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -22,9 +22,13 @@ class Learner(Protocol):
     learning_rate: float
 
     def update(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        episodes: Sequence[Episode],
+        rng: np.random.Generator,
     ) -> dict[str, float]:
-        """Learn from a batch of episodes; returns what is logged."""
+        """Learn from episodes, one batch of worlds per site; returns what is logged."""
 
     def remembered(self) -> dict[str, float]:
         """What a resumed run needs beside weights and optimizer."""
@@ -42,10 +46,14 @@ class PlainLearner:
         self.learning_rate: float = config.learning_rate
 
     def update(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        episodes: Sequence[Episode],
+        rng: np.random.Generator,
     ) -> dict[str, float]:
         """As Learner."""
-        return self._update(network, optimizer, episode, self._config, self._accelerator, rng)
+        return self._update(network, optimizer, episodes, self._config, self._accelerator, rng)
 
     def remembered(self) -> dict[str, float]:
         """As Learner."""
@@ -65,9 +73,14 @@ class MappoLearner:
         self.learning_rate = config.learning_rate
 
     def update(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer, episode: Episode, rng: np.random.Generator
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        episodes: Sequence[Episode],
+        rng: np.random.Generator,
     ) -> dict[str, float]:
         """As Learner."""
+        (episode,) = episodes
         return mappo.update(network, optimizer, episode, self._config, self._accelerator, rng, self._scale)
 
     def remembered(self) -> dict[str, float]:

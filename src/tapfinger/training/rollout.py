@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.policy.inputs import InputMaker, Inputs
+from tapfinger.policy.inputs import Inputs
 from tapfinger.sim.batch import BatchSim
+from tapfinger.training.views import View
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -38,8 +39,15 @@ class Acts(NamedTuple):
 
 Policy = Callable[[Inputs], Acts]
 
-#: Fills cost and granted of what else might have been done in these worlds, before the turn is played.
-Judge = Callable[[BatchSim, Ints, Deviations], Deviations]
+
+class Judge(Protocol):
+    """Tries out what else might be done, before a turn is played."""
+
+    def worth_trying(self, inputs: Inputs, others: Deviations) -> tuple[Ints, Deviations]:
+        """Which of the states to try in, and what there; the rest of the states is not kept."""
+
+    def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
+        """Fills cost and granted; told the allocations (E, N, A, R) that the amounts stand for."""
 
 
 class Turns(NamedTuple):
@@ -72,7 +80,7 @@ class Episode(NamedTuple):
 
 def play(
     sim: BatchSim,
-    maker: InputMaker,
+    view: View,
     policy: Policy,
     keep: bool = False,
     max_slots: int = 100_000,
@@ -94,13 +102,16 @@ def play(
         steps += int((~sim.done).sum())
         acts = inputs = None
         if len(live):
-            inputs = maker.make(_rows(sim.observations, live))
+            inputs = view(sim, live)
             acts = policy(inputs)
             choice[live] = np.where(acts.choice == void, -1, acts.choice)
-            amounts[live] = acts.amounts
+            amounts[live] = view.allocations(inputs, acts.choice, acts.amounts)
             score[live] = acts.score
             if judge is not None and acts.others is not None:
-                acts = acts._replace(others=judge(sim, live, acts.others))
+                kept, others = judge.worth_trying(inputs, acts.others)
+                inputs, acts, live = picked(inputs, kept), picked(acts._replace(others=None), kept), live[kept]
+                meant = view.allocations(inputs, others.choice, others.amounts)
+                acts = acts._replace(others=judge(sim, live, others, meant))
         sim.step(choice, amounts, score)
         if keep and acts is not None and inputs is not None:
             rows.append((inputs, acts, sim.worlds.granted[live].copy(), live, slot[live].copy()))
@@ -110,11 +121,12 @@ def play(
     table = np.zeros((batch, int(slot.max()) + 1))
     for worlds, slots, cost in costs:
         table[worlds, slots] = cost
-    return Episode(sim.worlds.total / sim.draws.tasks, table, steps, _stack(rows) if keep else None)
+    return Episode(sim.worlds.total / sim.draws.tasks, table, steps, _stack(rows) if keep and rows else None)
 
 
-def _rows(obs: Any, which: Ints) -> Any:
-    return type(obs)(*(array[which] for array in obs))
+def picked(parts: Any, rows: Ints) -> Any:
+    """Some rows of a named tuple of arrays; None stays None."""
+    return type(parts)(*(None if array is None else array[rows] for array in parts))
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.config import SELECTION_SEEDS
 from tapfinger.training.rollout import play
 from tapfinger.training.shards import patience, workload_of
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import make_view
 from tapfinger.workloads.world import World
 
 #: Who a network is compared with while it learns.
@@ -26,12 +26,12 @@ RIVALS = ("greedy", "optimus-central")
 class Selection:
     """The same workloads for every checkpoint and rival; loads take turns."""
 
-    def __init__(self, worlds: Sequence[World], runs: int, pending: int) -> None:
+    def __init__(self, worlds: Sequence[World], runs: int, pending: int, features: str = "types") -> None:
         """``runs`` workloads in all."""
         self._worlds = worlds
         self._seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + runs)
         self._sim = BatchSim(worlds[0], [workload_of(worlds, seed) for seed in self._seeds], pending)
-        self._maker = input_maker(worlds[0])
+        self._view = make_view(worlds[0], features)
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
         """Mean completion time of each rival on each workload; kept in ``path``."""
@@ -51,7 +51,7 @@ class Selection:
         self._sim.restart(np.ones(len(self._sim.done), dtype=np.bool_))
         network.eval()
         policy = NetworkPolicy(network, accelerator)
-        episode = play(self._sim, self._maker, policy, max_slots=patience(self._sim))
+        episode = play(self._sim, self._view, policy, max_slots=patience(self._sim))
         network.train()
         return [float(mean) for mean in np.where(self._sim.done, episode.mean, np.inf)]
 

@@ -15,10 +15,10 @@ from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.training.act import NetworkPolicy
-from tapfinger.training.deviations import Judge
+from tapfinger.training.deviations import EVERYTHING, Effort, Judge
 from tapfinger.training.mappo import finish
 from tapfinger.training.rollout import Episode, Turns, joined, play
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import make_view
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
 
@@ -38,6 +38,9 @@ class Shard(NamedTuple):
     deviations: int = 0
     bases: tuple[Plan, ...] = ()
     horizon: int = 0
+    effort: Effort = EVERYTHING
+    #: By what the network knows a task: types or profiles.
+    features: str = "types"
     #: Whether the policy samples what it does; otherwise it only samples what is tried out.
     explore: bool = True
 
@@ -63,8 +66,8 @@ def roll(shard: Shard) -> Episode:
     sim = BatchSim(world, workloads, shard.sizes.pending)
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
-    judge = Judge(sim, bases, shard.horizon) if shard.deviations else None
-    episode = play(sim, input_maker(world), policy, keep=True, max_slots=patience(sim), judge=judge)
+    judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
+    episode = play(sim, make_view(world, shard.features), policy, keep=True, max_slots=patience(sim), judge=judge)
     return finish(episode, sim, shard.reward)
 
 

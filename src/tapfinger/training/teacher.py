@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Decision, Placement, Scheduler, Snapshot
 from tapfinger.observation import GraphObs, Observer
-from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
-from tapfinger.sim.layout import make_tables
+from tapfinger.policy.inputs import Inputs, batch_of_one
 from tapfinger.sim.run import new_session
+from tapfinger.training.views import input_maker
 from tapfinger.workloads.world import World, draw_workload
 
 
@@ -45,12 +45,6 @@ class Examples:
         with np.load(path, allow_pickle=False) as data:
             inputs = Inputs(**{name: data[f"in_{name}"] for name in Inputs._fields})
             return cls(inputs, data["choice"], data["amounts"], data["decidable"])
-
-
-def input_maker(world: World) -> InputMaker:
-    """The input maker of a world's clusters and types."""
-    tables = make_tables(world.clusters, world.task_types, world.noise, world.mode)
-    return InputMaker(tables.capacity, tables.minimum, world.resources.accelerator)
 
 
 def join(parts: Sequence[Examples]) -> Examples:

@@ -32,11 +32,12 @@ from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SE
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import make_learner, make_refiner
 from tapfinger.training.logs import RunLog
-from tapfinger.training.rollout import Ints
+from tapfinger.training.rollout import Episode, Ints
 from tapfinger.training.saved import load_state, save_state
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
-from tapfinger.training.teacher import Examples, Recorder, input_maker, join
+from tapfinger.training.teacher import Examples, Recorder, join
+from tapfinger.training.views import make_view
 from tapfinger.workloads.world import World, build_world
 
 #: Called with a stage, how far it is (0..1) and what is known now.
@@ -68,11 +69,11 @@ class Trainer:
         self.worlds = training_worlds(world, config)
         self._report: Report = report or _silent
         self._pool: Pool = pool or InProcess()
-        self._accelerator = world.resources.accelerator
         folder.mkdir(parents=True, exist_ok=True)
         self._check_settings(world)
-        self.sizes = self._sizes()
-        self.selection = Selection(self.worlds, config.selection_runs, self.sizes.pending)
+        self.sizes = self._sizes(world.resources.accelerator)
+        self._accelerator = self.sizes.accelerator
+        self.selection = self._selection()
         #: Mean completion times of the rivals, workload by workload.
         self.rivals: dict[str, list[float]] = {}
 
@@ -92,10 +93,13 @@ class Trainer:
                 )
         path.write_text(json.dumps(mine, indent=1), encoding="utf-8")
 
-    def _sizes(self) -> NetworkConfig:
+    def _sizes(self, accelerator: int) -> NetworkConfig:
         sim = BatchSim(self.worlds[0], [workload_of(self.worlds, TEACHER_SEEDS)], self.config.pending)
-        inputs = input_maker(self.worlds[0]).make(sim.observations)
-        return config_for(inputs, self._accelerator, self.config.preset)
+        inputs = make_view(self.worlds[0], self.config.features)(sim, np.zeros(1, dtype=np.int64))
+        return config_for(inputs, accelerator, self.config.preset)
+
+    def _selection(self) -> Selection:
+        return Selection(self.worlds, self.config.selection_runs, self.sizes.pending, self.config.features)
 
     def run(self) -> tuple[nn.Module, NetworkConfig, list[float]]:
         """The best network by the selection workloads, its config and its mean completion times there."""
@@ -169,12 +173,13 @@ class Trainer:
             for settings in optimizer.param_groups:
                 settings["lr"] = learner.learning_rate * (1.0 - 0.9 * share)
             shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
-            episode = gather(self._pool.gather(roll, shards))
-            known = learner.update(network, optimizer, episode, rng)
+            episodes = self._gather(self._pool.gather(roll, shards))
+            known = learner.update(network, optimizer, episodes, rng)
             state["iteration"] = i + 1
-            state["steps"] += episode.steps
-            ended = np.isfinite(episode.mean)
-            known["sampled"] = float(episode.mean[ended].mean()) if ended.any() else float("inf")
+            state["steps"] += sum(episode.steps for episode in episodes)
+            means = np.concatenate([episode.mean for episode in episodes])
+            ended = np.isfinite(means)
+            known["sampled"] = float(means[ended].mean()) if ended.any() else float("inf")
             evaluated = (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0
             if evaluated:
                 known |= self._evaluate(network, state)
@@ -186,6 +191,10 @@ class Trainer:
             stage = "learning from deviations" if refining else "learning from rollouts"
             done = (i + 1) / config.refinements if refining else self._share(state)
             self._report(stage, done, {**known, "best": state["best"]})
+
+    def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """All shards are of one site."""
+        return [gather(episodes)]
 
     def _share(self, state: dict[str, Any]) -> float:
         """How much of the rollouts is done; below 0 while there are deviations to learn from."""
@@ -218,6 +227,7 @@ class Trainer:
     def _parts(self, network: nn.Module, seeds: Ints, rng: np.random.Generator, **more: Any) -> list[Shard]:
         """The workloads of an update in shards, each with randomness of its own."""
         common = {"worlds": self.worlds, "network": self.config.network, "sizes": self.sizes, **more}
+        common["features"] = self.config.features
         weights = weights_of(network)
         return [
             Shard(workloads=tuple(part.tolist()), weights=weights, seed=int(rng.integers(1 << 31)), **common)

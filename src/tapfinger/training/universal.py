@@ -1,0 +1,214 @@
+"""Training one set of weights for any site: every update is played on other random sites.
+
+The network first copies the greedy whose advice it is given, then learns from simulated deviations where to do
+otherwise. Sites are drawn by workloads.sites; those of selection are never trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from tapfinger.policy.actor_critic import NetworkConfig, config_for
+from tapfinger.policy.inputs import Inputs
+from tapfinger.schedulers.advice import ADVISERS
+from tapfinger.sim import plan_kernels
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import Ints, Plan, empty_worlds
+from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
+from tapfinger.training.deviations import Effort
+from tapfinger.training.imitation import imitate_in_turn
+from tapfinger.training.rollout import Acts, Episode, play
+from tapfinger.training.shards import Shard, patience, weights_of
+from tapfinger.training.teacher import Examples
+from tapfinger.training.trainer import Trainer
+from tapfinger.training.views import ProfileView
+from tapfinger.workloads.sites import draw_site
+from tapfinger.workloads.world import World, build_world, draw_workload
+
+#: Greedies that may play on after a deviation; on each site the one that does best there.
+BASES = (
+    *(Plan(**options) for options in ADVISERS),
+    Plan(**{**ADVISERS[0], "patience": 1.5}),
+    Plan(**{**ADVISERS[0], "patience": 4.0, "queue_price": 3.0}),
+    Plan(**{**ADVISERS[1], "short_first": 4.0}),
+)
+
+#: Slots of a judged future at most: beyond it, what an action did is lost among what followed.
+HORIZON = 60
+
+#: States judged per site and update, and clusters per state.
+_STATES, _AGENTS = 120, 6
+
+#: Workloads of a selection site.
+_SELECTION_WORKLOADS = 4
+
+
+@lru_cache(maxsize=64)
+def site_world(seed: int) -> World:
+    """The world of a site; larger ones have more tasks, so that they fill up as well."""
+    clusters = len(build_world(draw_site(seed)).clusters)
+    return build_world(draw_site(seed, tasks=int(np.clip(30 * clusters, 60, 240))))
+
+
+def worlds_of(world: World) -> int:
+    """How many workloads of a site are played side by side."""
+    return int(np.clip(48 // len(world.clusters), 3, 12))
+
+
+def sim_of(world: World, seeds: Sequence[int], pending: int) -> BatchSim:
+    """The site with workloads of these seeds."""
+    return BatchSim(world, [draw_workload(world, seed) for seed in seeds], pending)
+
+
+def greedy_means(sim: BatchSim, view: ProfileView, plan: Plan) -> Any:
+    """(B,) mean completion times of a greedy on the simulator's workloads."""
+    worlds = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
+    plan_kernels.play_greedy(sim.tables, view.sizes, plan, sim.draws, worlds)
+    return worlds.total / sim.draws.tasks
+
+
+def best_base(sim: BatchSim, view: ProfileView) -> Plan:
+    """The greedy of BASES with the least mean completion time here."""
+    return min(BASES, key=lambda plan: float(greedy_means(sim, view, plan).mean()))
+
+
+class Follower:
+    """The policy that does what one adviser says; its decisions are the examples a network begins with."""
+
+    def __init__(self, adviser: int) -> None:
+        """``adviser``: which of schedulers.advice.ADVISERS."""
+        self._adviser = adviser
+
+    def __call__(self, inputs: Inputs) -> Acts:
+        """The first advised task of each cluster, at the advised size."""
+        flags = inputs.pair[..., self._adviser - len(ADVISERS)] > 0.5
+        flags &= inputs.startable
+        place = np.where(flags.any(axis=2), flags.argmax(axis=2), flags.shape[2])
+        there = np.minimum(place, flags.shape[2] - 1)
+        rows, agents = np.arange(len(place))[:, None], np.arange(place.shape[1])[None, :]
+        size = inputs.menu[rows, agents, there][..., self._adviser - len(ADVISERS)].argmax(axis=2)
+        amounts = np.where(place < flags.shape[2], size, 0)[..., None]
+        return Acts(place, amounts, np.ones(place.shape))
+
+
+class SiteSelection:
+    """Sites kept for choosing among checkpoints; as training.selection.Selection, but every site is a load."""
+
+    def __init__(self, sites: int, pending: int) -> None:
+        """``sites``: how many."""
+        self._worlds = [site_world(SELECTION_SEEDS + i) for i in range(sites)]
+        self._views = [ProfileView(world) for world in self._worlds]
+        seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + _SELECTION_WORKLOADS)
+        self._sims = [sim_of(world, seeds, pending) for world in self._worlds]
+
+    def rivals(self, path: Path) -> dict[str, list[float]]:
+        """Mean completion time of the advisers on each site; kept in ``path``."""
+        if path.exists():
+            found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        names = ["greedy", *(f"greedy-{a + 1}" for a in range(1, len(ADVISERS)))]
+        found = {
+            name: [
+                float(greedy_means(sim, view, Plan(**options)).mean())
+                for sim, view in zip(self._sims, self._views, strict=True)
+            ]
+            for name, options in zip(names, ADVISERS, strict=True)
+        }
+        path.write_text(json.dumps(found), encoding="utf-8")
+        return found
+
+    def play(self, network: nn.Module, accelerator: int) -> list[float]:
+        """Mean completion time on each site; infinite where the policy did not get done."""
+        network.eval()
+        found = []
+        for sim, view in zip(self._sims, self._views, strict=True):
+            sim.restart(np.ones(len(sim.done), dtype=np.bool_))
+            episode = play(sim, view, NetworkPolicy(network, accelerator), max_slots=patience(sim))
+            found.append(float(np.where(sim.done, episode.mean, np.inf).mean()))
+        network.train()
+        return found
+
+    def score(self, found: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> float:
+        """Mean over the sites of the mean completion time as a multiple of the best adviser's there."""
+        best = np.array(list(rivals.values())).min(axis=0)
+        return float(np.mean(np.array(found) / best))
+
+
+class UniversalTrainer(Trainer):
+    """A run on ``config.deviation.workloads`` sites per update instead of workloads of one scenario."""
+
+    def _sizes(self, accelerator: int) -> NetworkConfig:
+        world = site_world(TEACHER_SEEDS)
+        sim = sim_of(world, [0], self.config.pending)
+        inputs = ProfileView(world)(sim, np.zeros(1, dtype=np.int64))
+        return config_for(inputs, accelerator, self.config.preset, units=0)
+
+    def _selection(self) -> Any:
+        return SiteSelection(self.config.selection_runs, self.sizes.pending)
+
+    def _imitate(self, network: nn.Module) -> None:
+        sites = [self._followed(TEACHER_SEEDS + i) for i in range(self.config.teacher_runs)]
+
+        def report(step: int, steps: int, loss: float) -> None:
+            self._report("imitation", (step + 1) / steps, {"loss": loss})
+
+        epochs, seed = self.config.imitation_epochs, self.config.seed
+        imitate_in_turn(network, sites, self._accelerator, epochs, seed, report=report)
+
+    def _followed(self, seed: int) -> Examples:
+        """What the better adviser of a site does there."""
+        world = site_world(seed)
+        view = ProfileView(world)
+        sim = sim_of(world, range(seed, seed + 3), self.config.pending)
+        plans = [Plan(**options) for options in ADVISERS]
+        adviser = int(np.argmin([greedy_means(sim, view, plan).mean() for plan in plans]))
+        turns = play(sim, view, Follower(adviser), keep=True, max_slots=patience(sim)).turns
+        assert turns is not None
+        self._report("recording the advisers", (seed - TEACHER_SEEDS + 1) / self.config.teacher_runs, {})
+        return Examples(turns.inputs, turns.choice, turns.amounts, turns.decidable)
+
+    def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
+        config = self.config.deviation
+        first = DEVIATION_SEEDS + iteration * config.workloads
+        weights = weights_of(network)
+        return [
+            self._site_shard(first + i, weights, int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2))
+            for i in range(config.workloads)
+        ]
+
+    def _site_shard(self, seed: int, weights: dict[str, Any], draw: int, explore: bool) -> Shard:
+        world = site_world(seed)
+        count = worlds_of(world)
+        sim = sim_of(world, range(seed, seed + count), self.config.pending)
+        base = best_base(sim, ProfileView(world))
+        # About one state per task; those of large sites are dear.
+        states = min(1.0, _STATES / max(1, count * world.scenario.tasks))
+        return Shard(
+            worlds=(world,),
+            workloads=tuple(range(seed, seed + count)),
+            repeats=1,
+            network=self.config.network,
+            sizes=self.sizes,
+            weights=weights,
+            seed=draw,
+            reward="system",
+            deviations=self.config.deviation.actions,
+            bases=(base,),
+            horizon=self.config.deviation.horizon or HORIZON,
+            effort=Effort(states, _AGENTS),
+            features="profiles",
+            explore=explore,
+        )
+
+    def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Every shard is a site of its own; one without a single choice has nothing to teach."""
+        return [episode for episode in episodes if episode.turns is not None and len(episode.turns.choice)]
