@@ -33,6 +33,9 @@ SECTIONS = (
     ("ConstantSpeed", '`speed = { kind = "constant", ... }`'),
     ("TanhSpeed", '`speed = { kind = "tanh", ... }`'),
     ("AmdahlSpeed", '`speed = { kind = "amdahl", ... }`'),
+    ("PowerSpeed", '`speed = { kind = "power", ... }`'),
+    ("ReboundSpeed", '`speed = { kind = "rebound", ... }`'),
+    ("GridSpeed", '`speed = { kind = "grid", ... }`'),
     ("TableSpeed", '`speed = { kind = "table", ... }`'),
     ("TestbedSpeed", '`speed = { kind = "testbed", ... }`'),
     ("ArrivalsConfig", "`[arrivals]`"),
@@ -130,7 +133,8 @@ def _words(annotation: ast.expr) -> str:
         if head == "dict":
             return f"table of names, each {_words(inner[1])}"
         if head == "tuple":
-            return "list of texts" if ast.unparse(inner[0]) == "str" else "list of tables, see below"
+            lists = {"str": "list of texts", "PositiveFloat": "list of numbers above 0"}
+            return lists.get(ast.unparse(inner[0]), "list of tables, see below")
         if head == "Annotated" and isinstance(inner[1], ast.Call):
             bounds = [f"{BOUNDS[k.arg]} {_toml(k.value)}" for k in inner[1].keywords if k.arg in BOUNDS]
             return ", ".join([_words(inner[0]), *bounds])

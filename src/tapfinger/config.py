@@ -7,6 +7,7 @@ Unknown keys and bad values are errors that name the file, the key and the value
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable
 from importlib import resources as package_files
@@ -14,7 +15,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.overrides import apply_override
@@ -57,7 +68,7 @@ class ConstantSpeed(_Strict):
 
 
 class TanhSpeed(_Strict):
-    """The paper's sensitive tasks: tanh(amount / scale) * sqrt(shape_offset - progress) per slot."""
+    """The paper's sensitive tasks: tanh(amount / scale) * sqrt(shape_offset - progress) / slots per slot."""
 
     kind: Literal["tanh"]
     #: The resource that speeds the task up.
@@ -66,6 +77,13 @@ class TanhSpeed(_Strict):
     scale: PositiveFloat = 16.0
     #: Above 1; leave out for a speed that does not change with progress.
     shape_offset: Annotated[float, Field(gt=1.0)] | None = None
+    #: Duration at full speed, in slots, but for what shape_offset changes.
+    slots: PositiveFloat = 1.0
+
+    @model_serializer(mode="wrap")
+    def _without_one_slot(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Models carry the scenario they were trained on; a default that is new would make it another one.
+        return {key: value for key, value in plain(self).items() if key != "slots" or value != 1.0}
 
 
 class AmdahlSpeed(_Strict):
@@ -76,6 +94,55 @@ class AmdahlSpeed(_Strict):
     seconds: PositiveFloat
     #: Share of the time that each named resource divides; their sum is at most 1.
     parallel: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+
+
+class PowerSpeed(_Strict):
+    """Returns that diminish: the speed grows as amount ** exponent, for each named resource."""
+
+    kind: Literal["power"]
+    #: Seconds at the minimum allocation.
+    seconds: PositiveFloat
+    #: By resource: 1 halves the time with twice the amount, 0 changes nothing.
+    exponent: dict[str, Annotated[float, Field(ge=0.0, le=2.0)]]
+
+
+class ReboundSpeed(_Strict):
+    """Accelerators that processors feed: fixed + compute / gpu + feeding * gpu / cpu seconds, so too many gpus hurt."""
+
+    kind: Literal["rebound"]
+    #: Seconds that nothing shortens.
+    fixed: Annotated[float, Field(ge=0.0)] = 0.0
+    #: Seconds of computing on one of the resource; divided among more.
+    compute: PositiveFloat
+    #: Seconds to feed one of the resource with one of the feeder.
+    feeding: Annotated[float, Field(ge=0.0)]
+    #: The resource that computes.
+    resource: str = "gpu"
+    #: The resource that feeds it.
+    feeder: str = "cpu"
+
+
+class GridSpeed(_Strict):
+    """Measured seconds written here; between the amounts as in a profile CSV (docs/profiles.md)."""
+
+    kind: Literal["grid"]
+    #: The measured amounts of each resource, ascending; resources left out do not change the speed.
+    amounts: Annotated[dict[str, tuple[PositiveFloat, ...]], Field(min_length=1)]
+    #: Seconds for each combination of them, the last named resource fastest.
+    seconds: tuple[PositiveFloat, ...]
+
+    @model_validator(mode="after")
+    def _whole_grid(self) -> GridSpeed:
+        for name, axis in self.amounts.items():
+            if not axis or any(a >= b for a, b in pairwise(axis)):
+                raise ValueError(
+                    f"amounts.{name} = {list(axis)} must be at least one amount, each above the one before"
+                )
+        cells = math.prod(map(len, self.amounts.values()))
+        if len(self.seconds) != cells:
+            axes = " x ".join(f"{len(axis)} amounts of {name}" for name, axis in self.amounts.items())
+            raise ValueError(f"{axes} need {cells} seconds, got {len(self.seconds)}")
+        return self
 
 
 class TableSpeed(_Strict):
@@ -101,7 +168,8 @@ class TestbedSpeed(_Strict):
 
 
 SpeedConfig = Annotated[
-    ConstantSpeed | TanhSpeed | AmdahlSpeed | TableSpeed | TestbedSpeed, Field(discriminator="kind")
+    ConstantSpeed | TanhSpeed | AmdahlSpeed | PowerSpeed | ReboundSpeed | GridSpeed | TableSpeed | TestbedSpeed,
+    Field(discriminator="kind"),
 ]
 
 
@@ -259,6 +327,10 @@ class Scenario(_Strict):
         """The whole configuration as plain data, without where it was loaded from."""
         return self.model_dump(mode="json", exclude=set(_NOT_KEYS))
 
+    def written(self) -> dict[str, Any]:
+        """The same as a file would say it: what is left at its default is left out."""
+        return self.model_dump(mode="json", exclude=set(_NOT_KEYS), exclude_defaults=True)
+
 
 def scenario_names() -> list[str]:
     """Names of the scenarios that ship with the package."""
@@ -328,6 +400,9 @@ _SPEEDS = {
     "constant": "slots=4",
     "tanh": 'resource="gpu", scale=16',
     "amdahl": "seconds=60, parallel={gpu=0.9}",
+    "power": "seconds=60, exponent={gpu=0.7}",
+    "rebound": "compute=60, feeding=2",
+    "grid": "amounts={gpu=[1, 2, 4]}, seconds=[60, 35, 25]",
     "table": 'file="profiles.csv"',
     "testbed": 'type="language-modeling"',
 }

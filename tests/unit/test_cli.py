@@ -16,6 +16,7 @@ from tapfinger.config import load_scenario
 from tapfinger.evaluation import plots
 from tapfinger.records import read_header
 from tapfinger.registry import lookup
+from tapfinger.workloads.sites import draw_site
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -193,6 +194,16 @@ def test_scenarios_and_schedulers_are_listed(run, tmp_path):
     _, out, _ = run("schedulers")
     assert "random" in out
     assert "pending=10" in out
+
+
+def test_a_random_site_is_shown_and_can_be_run(run, tmp_path):
+    _, toml, _ = run("scenarios", "site", "3", "--tasks", "12")
+    (tmp_path / "site.toml").write_text(toml)
+    assert load_scenario(str(tmp_path / "site.toml")).resolved() == draw_site(3, 12).resolved()
+    code, out, _ = run("simulate", "site.toml", "--scheduler", "greedy")
+    assert code == 0
+    assert "12" in out
+    assert run("scenarios", "site", "-1")[0] == 2
 
 
 def test_version_and_help(run):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from helpers import constant_type
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tapfinger.config import load_scenario
 from tapfinger.core.model import NO_NOISE, Noise, Resources, SpeedProfile, TaskType
-from tapfinger.profiles.durations import efficient_sizes, mean_slots
+from tapfinger.profiles.durations import _played, efficient_sizes, mean_slots
 from tapfinger.workloads.world import build_world
 
 
@@ -65,3 +66,18 @@ def test_noise_lengthens_a_task_that_would_just_end() -> None:
     slots = mean_slots(constant_type().profile, Noise("additive", 0.1))[0]
     assert slots == pytest.approx(4.5, abs=0.06)
     assert math.isclose(slots, mean_slots(constant_type().profile, Noise("additive", 0.1))[0])
+
+
+@given(
+    st.lists(st.floats(0.02, 2.0), min_size=1, max_size=12),
+    st.sampled_from(["additive", "relative"]),
+    st.floats(0.01, 0.9),
+)
+def test_steady_speeds_need_not_be_played_out(rates: list[float], kind: str, amplitude: float) -> None:
+    """Thresholds give what playing every sampled run gives, to the last bit; also where noise stops some rates."""
+    noise = Noise(kind, amplitude)
+    low, high = Resources((1,)), Resources((len(rates),))
+    order = np.argsort(rates, kind="stable")
+    played = np.empty(len(rates))
+    played[order] = _played(np.asarray(rates)[order], None, noise)
+    assert mean_slots(SpeedProfile(low, high, tuple(rates)), noise).tolist() == played.tolist()

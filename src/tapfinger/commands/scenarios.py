@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="List the shipped scenarios, or show one.", invoke_without_command=True)
+app = typer.Typer(help="List the shipped scenarios, show one, or draw a random one.", invoke_without_command=True)
 
 
 @app.callback()
 def list_scenarios(context: typer.Context) -> None:
-    """List the shipped scenarios, or show one."""
+    """List the shipped scenarios, show one, or draw a random one."""
     if context.invoked_subcommand is not None:
         return
     from rich import box
@@ -41,6 +41,18 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped sce
     if name not in scenario_names():
         raise UnknownNameError("scenario", name, scenario_names())
     typer.echo((resources.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"), nl=False)
+
+
+@app.command()
+def site(
+    seed: Annotated[int, typer.Argument(metavar="SEED", min=0, help="Which site; the same seed, the same site.")],
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks per workload.")] = 150,
+) -> None:
+    """Print the TOML of a random site, as universal policies learn on (docs/universal.md)."""
+    from tapfinger.workloads.importers.toml import to_toml
+    from tapfinger.workloads.sites import draw_site
+
+    typer.echo(to_toml(draw_site(seed, tasks).written()), nl=False)
 
 
 def schedulers() -> None:

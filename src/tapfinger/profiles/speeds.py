@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from tapfinger.config import AmdahlSpeed, ConstantSpeed, Scenario, TableSpeed, TanhSpeed, TaskTypeConfig
+from tapfinger.config import (
+    AmdahlSpeed,
+    ConstantSpeed,
+    GridSpeed,
+    PowerSpeed,
+    ReboundSpeed,
+    Scenario,
+    TableSpeed,
+    TanhSpeed,
+    TaskTypeConfig,
+)
 from tapfinger.core.model import MAX_SLOTS, Resources, ResourceTypes
 from tapfinger.errors import ConfigError, DataError
 from tapfinger.profiles.table import Profile, load_profile, read_rows
 from tapfinger.profiles.testbed import testbed_seconds
+
+#: Seconds under natural quantities by name.
+Seconds = Callable[[Mapping[str, float]], float]
 
 
 def build_rates(
@@ -25,41 +38,72 @@ def build_rates(
         for cell in product(*box):
             yield {n: a * u for n, u, a in zip(resources.names, resources.units, cell, strict=True)}
 
-    def position(name: str) -> str:
-        if name not in resources.names:
-            raise ConfigError(f"{where}: there is no resource {name!r}; resources are {', '.join(resources.names)}")
-        return name
-
-    offset: float | None = None
-    seconds: Callable[[dict[str, float]], float]
     if isinstance(speed, ConstantSpeed):
         duration = speed.seconds if speed.seconds is not None else (speed.slots or 0.0) * scenario.slot_seconds
         return (scenario.slot_seconds / duration,) * math.prod(map(len, box)), None
     if isinstance(speed, TanhSpeed):
-        name = position(speed.resource)
-        return tuple(math.tanh(cell[name] / speed.scale) for cell in natural()), speed.shape_offset
+        _known((speed.resource,), resources, where)
+        name, slots = speed.resource, speed.slots
+        return tuple(math.tanh(cell[name] / speed.scale) / slots for cell in natural()), speed.shape_offset
+    least = resources.natural(minimum)
     if isinstance(speed, AmdahlSpeed):
-        if sum(speed.parallel.values()) > 1 + 1e-9:
-            raise ConfigError(
-                f"{where}.parallel: shares sum to {sum(speed.parallel.values()):g}, at most 1 is possible"
-            )
-        least = {position(n): resources.natural(minimum)[n] for n in speed.parallel}
-        if not all(least.values()):
-            raise ConfigError(f"{where}.parallel: the minimum of each named resource must be above 0")
-        serial = 1.0 - sum(speed.parallel.values())
-        base, shares = speed.seconds, speed.parallel
-
-        def seconds(cell: dict[str, float]) -> float:
-            return base * (serial + sum(share * least[n] / cell[n] for n, share in shares.items()))
-
+        seconds = _amdahl(speed, _divided(speed.parallel, least, resources, f"{where}.parallel"), where)
+    elif isinstance(speed, PowerSpeed):
+        seconds = _power(speed, _divided(speed.exponent, least, resources, f"{where}.exponent"))
+    elif isinstance(speed, ReboundSpeed):
+        _divided((speed.resource, speed.feeder), least, resources, where)
+        seconds = _rebound(speed)
+    elif isinstance(speed, GridSpeed):
+        _known(speed.amounts, resources, f"{where}.amounts")
+        seconds = Profile(tuple(speed.amounts), _cells(speed), where).seconds
     elif isinstance(speed, TableSpeed):
         sized = [n for n, lo, hi in zip(resources.names, minimum, maximum, strict=True) if lo < hi]
-        for name in speed.insensitive:
-            position(name)
+        _known(speed.insensitive, resources, where)
         seconds = _table(scenario, speed, speed.type or config.name, sized).seconds
     else:
         seconds = testbed_seconds(speed.type or config.name)
-    return tuple(scenario.slot_seconds / seconds(cell) for cell in natural()), offset
+    return tuple(scenario.slot_seconds / seconds(cell) for cell in natural()), None
+
+
+def _known(names: Iterable[str], resources: ResourceTypes, where: str) -> None:
+    """Refuse names of resources that the scenario does not have."""
+    for name in names:
+        if name not in resources.names:
+            raise ConfigError(f"{where}: there is no resource {name!r}; resources are {', '.join(resources.names)}")
+
+
+def _divided(
+    names: Iterable[str], least: Mapping[str, float], resources: ResourceTypes, where: str
+) -> dict[str, float]:
+    """The least amount of each named resource; the time is divided by amounts, so none may be 0."""
+    _known(names, resources, where)
+    found = {name: least[name] for name in names}
+    if not all(found.values()):
+        raise ConfigError(f"{where}: the minimum of each named resource must be above 0")
+    return found
+
+
+def _amdahl(speed: AmdahlSpeed, least: Mapping[str, float], where: str) -> Seconds:
+    parallel = sum(speed.parallel.values())
+    if parallel > 1 + 1e-9:
+        raise ConfigError(f"{where}.parallel: shares sum to {parallel:g}, at most 1 is possible")
+    serial, base, shares = 1.0 - parallel, speed.seconds, speed.parallel
+    return lambda cell: base * (serial + sum(share * least[n] / cell[n] for n, share in shares.items()))
+
+
+def _power(speed: PowerSpeed, least: Mapping[str, float]) -> Seconds:
+    base, exponents = speed.seconds, speed.exponent
+    return lambda cell: base * math.prod((least[n] / cell[n]) ** e for n, e in exponents.items())
+
+
+def _rebound(speed: ReboundSpeed) -> Seconds:
+    fixed, compute, feeding, resource, feeder = speed.fixed, speed.compute, speed.feeding, speed.resource, speed.feeder
+    return lambda cell: fixed + compute / cell[resource] + feeding * cell[resource] / cell[feeder]
+
+
+def _cells(speed: GridSpeed) -> dict[tuple[float, ...], float]:
+    """Amounts -> seconds of an inline grid."""
+    return dict(zip(product(*speed.amounts.values()), speed.seconds, strict=True))
 
 
 def _table(scenario: Scenario, speed: TableSpeed, task_type: str, sized: Sequence[str]) -> Profile:
