@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -36,9 +37,11 @@ class Advisers:
     def advise(self, snapshot: Snapshot, obs: GraphObs) -> Advice:
         """For a batch of one; ``obs`` is made of the snapshot."""
         place = np.full((1, *obs.task.shape, len(self._greedies)), -1, dtype=np.int64)
-        kind = {task.id: self._menus.kind[task.type.name] for task in snapshot.queue}
+        visible = set(obs.task.reshape(-1).tolist())  # advice on other tasks could not be followed
+        seen = replace(snapshot, queue=tuple(task for task in snapshot.queue if task.id in visible))
+        kind = {task.id: self._menus.kind[task.type.name] for task in seen.queue}
         for a, greedy in enumerate(self._greedies):
-            for placement in greedy.decide(snapshot).placements:
+            for placement in greedy.decide(seen).placements:
                 here = np.flatnonzero(obs.task[placement.cluster] == placement.task)
                 if len(here):
                     size = self._menus.nearest(kind[placement.task], placement.allocation)

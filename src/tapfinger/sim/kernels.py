@@ -84,6 +84,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         for r in range(tables.capacity.shape[1]):
             worlds.free[b, n, r] = tables.capacity[n, r]
     for j in range(draws.tasks[b]):
+        worlds.advised[b, j] = -1
         worlds.cluster[b, j] = -1
         worlds.started[b, j] = -1
         worlds.finished[b, j] = -1
@@ -216,7 +217,10 @@ def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: A
 
 @compiled
 def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
-    """Mirror of observation.observe: write world b's arrays into the batch of observations."""
+    """Mirror of observation.observe: write world b's arrays into the batch of observations.
+
+    A cluster's pending set holds what advisers would start there, then its oldest tasks.
+    """
     clusters, amounts = tables.capacity.shape
     kinds = tables.minimum.shape[0]
     size = obs.task.shape[2]
@@ -232,30 +236,25 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
         obs.waiting[b, n] = 0
         wanted += min(size, worlds.waiting[b, n])
     for i in range(worlds.queue_length[b]):
+        worlds.order[b, worlds.queue[b, i]] = -1  # scratch: the node of each waiting task
+    advisers = worlds.advised.shape[2]
+    if advisers > 0:
+        for i in range(worlds.queue_length[b]):
+            j = worlds.queue[b, i]
+            for a in range(advisers):
+                n = worlds.advised[b, j, a]
+                if n >= 0 and obs.waiting[b, n] < size and _first_adviser(b, j, n, worlds) == a:
+                    nodes = _show(b, n, j, nodes, tables, draws, worlds, obs)
+                    filled += 1
+    for i in range(worlds.queue_length[b]):
         if filled == wanted:
             break
         j = worlds.queue[b, i]
-        kind = draws.type[b, j]
-        node = -1
         for n in range(clusters):
-            place = obs.waiting[b, n]
-            if place >= size or not draws.eligible[b, j, n]:
+            if obs.waiting[b, n] >= size or not draws.eligible[b, j, n] or _first_adviser(b, j, n, worlds) >= 0:
                 continue
-            obs.waiting[b, n] += 1
+            nodes = _show(b, n, j, nodes, tables, draws, worlds, obs)
             filled += 1
-            if node < 0:
-                node = nodes
-                nodes += 1
-                for r in range(amounts):
-                    obs.pending_features[b, node, r] = tables.minimum[kind, r]
-                obs.pending_features[b, node, amounts + kind] = 1.0
-                obs.age[b, node] = worlds.slot[b] - draws.arrival[b, j]
-            obs.task[b, n, place] = j
-            obs.node[b, n, place] = node
-            if fits(tables, worlds, b, kind, n):
-                obs.startable[b, n, place] = True
-                for r in range(amounts):
-                    obs.largest[b, n, place, r] = min(tables.maximum[kind, r], worlds.free[b, n, r])
     for node in range(nodes, obs.pending_features.shape[1]):
         obs.pending_features[b, node, amounts + kinds] = 1.0  # dummy bit
         obs.age[b, node] = 0
@@ -265,6 +264,40 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
         obs.waiting[b, n] = worlds.waiting[b, n]
         obs.cluster_features[b, n, amounts] = max(0, worlds.waiting[b, n] - size)
     _observe_running(b, tables, draws, worlds, obs)
+
+
+@compiled
+def _first_adviser(b: int, j: int, n: int, worlds: Record) -> int:
+    """The first adviser that would start task j on cluster n, or -1."""
+    for a in range(worlds.advised.shape[2]):
+        if worlds.advised[b, j, a] == n:
+            return a
+    return -1
+
+
+@compiled
+def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> int:
+    """Put task j into cluster n's pending set; returns the number of nodes then. ``obs.waiting`` counts the places."""
+    amounts = tables.capacity.shape[1]
+    kind = draws.type[b, j]
+    node = worlds.order[b, j]
+    if node < 0:
+        node = nodes
+        nodes += 1
+        worlds.order[b, j] = node
+        for r in range(amounts):
+            obs.pending_features[b, node, r] = tables.minimum[kind, r]
+        obs.pending_features[b, node, amounts + kind] = 1.0
+        obs.age[b, node] = worlds.slot[b] - draws.arrival[b, j]
+    place = obs.waiting[b, n]
+    obs.waiting[b, n] += 1
+    obs.task[b, n, place] = j
+    obs.node[b, n, place] = node
+    if fits(tables, worlds, b, kind, n):
+        obs.startable[b, n, place] = True
+        for r in range(amounts):
+            obs.largest[b, n, place, r] = min(tables.maximum[kind, r], worlds.free[b, n, r])
+    return nodes
 
 
 @compiled
@@ -301,6 +334,13 @@ def reset_all(tables: Record, draws: Record, worlds: Record, obs: Record) -> Non
     """Reset and observe every world."""
     for b in range(worlds.slot.shape[0]):
         reset(b, tables, draws, worlds)
+        observe(b, tables, draws, worlds, obs)
+
+
+@compiled
+def observe_some(live: Array, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
+    """Observe these worlds."""
+    for b in live:
         observe(b, tables, draws, worlds, obs)
 
 

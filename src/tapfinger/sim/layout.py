@@ -71,6 +71,8 @@ class Worlds(NamedTuple):
     conflicts: Ints  # (B,) proposals that lost
     order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
     head: Ints  # (B, T) scratch: place in the queue of each type's next task
+    advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
+    advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
 
 
 class Observations(NamedTuple):
@@ -129,8 +131,8 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
     )
 
 
-def empty_worlds(batch: int, tasks: int, tables: Tables) -> Worlds:
-    """Room for B worlds; ``kernels.reset`` fills it."""
+def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> Worlds:
+    """Room for B worlds; ``kernels.reset`` fills it. ``advisers``: how many there are, if any."""
     (clusters, resources), types = tables.capacity.shape, len(tables.minimum)
 
     def ints(*shape: int) -> Ints:
@@ -158,6 +160,8 @@ def empty_worlds(batch: int, tasks: int, tables: Tables) -> Worlds:
         conflicts=ints(),
         order=ints(tasks),
         head=ints(types),
+        advised=ints(tasks, advisers),
+        advised_size=ints(tasks, advisers),
     )
 
 

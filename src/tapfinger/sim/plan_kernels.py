@@ -187,32 +187,28 @@ def plan_of(row: Array) -> Plan:
 def advise(
     tables: Record,
     sizes: Record,
-    plan: Record,
+    plans: Array,
     draws: Record,
     worlds: Record,
     scratch: Record,
     live: Array,
-    task: Array,
     menu: Array,
     count: Array,
-    advice: Array,
 ) -> None:
-    """What a greedy would start now in these worlds: mirror of schedulers.advice.Advisers.
+    """What greedies would start now in these worlds, into ``worlds.advised``: mirror of schedulers.advice.Advisers.
 
-    ``task`` (L, N, K) are the pending sets; ``menu`` (T, C, R) and ``count`` (T,) the sizes. ``advice`` (L, N, K) gets
-    the place on the menu, -1 where nothing is started.
+    ``menu`` (T, C, R) and ``count`` (T,) are the sizes to choose from.
     """
-    for i in range(live.shape[0]):
-        b = live[i]
-        advice[i] = -1
-        copy_world(worlds, b, scratch, b)
-        greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, scratch)
-        for place in range(worlds.running_count[b], scratch.running_count[b]):
-            j = scratch.running[b, place]
-            n = scratch.cluster[b, j]
-            for k in range(task.shape[2]):
-                if task[i, n, k] == j:
-                    advice[i, n, k] = _nearest(draws.type[b, j], scratch.allocation[b, j], menu, count)
+    for b in live:
+        for i in range(worlds.queue_length[b]):
+            worlds.advised[b, worlds.queue[b, i]] = -1
+        for a in range(plans.shape[0]):
+            copy_world(worlds, b, scratch, b)
+            greedy_round(b, b, tables, sizes, plan_of(plans[a]), np.uint64(0), draws, scratch)
+            for place in range(worlds.running_count[b], scratch.running_count[b]):
+                j = scratch.running[b, place]
+                worlds.advised[b, j, a] = scratch.cluster[b, j]
+                worlds.advised_size[b, j, a] = _nearest(draws.type[b, j], scratch.allocation[b, j], menu, count)
 
 
 @compiled

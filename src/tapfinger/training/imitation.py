@@ -11,7 +11,6 @@ from torch import nn
 from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
 
-
 #: Told step, steps in all and loss.
 Report = Callable[[int, int, float], None]
 

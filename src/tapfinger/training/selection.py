@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 
 from tapfinger.evaluation.specs import parse_spec
-from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.config import SELECTION_SEEDS
@@ -30,8 +29,8 @@ class Selection:
         """``runs`` workloads in all."""
         self._worlds = worlds
         self._seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + runs)
-        self._sim = BatchSim(worlds[0], [workload_of(worlds, seed) for seed in self._seeds], pending)
         self._view = make_view(worlds[0], features)
+        self._sim = self._view.sim([workload_of(worlds, seed) for seed in self._seeds], pending)
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
         """Mean completion time of each rival on each workload; kept in ``path``."""

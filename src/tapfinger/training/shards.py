@@ -63,11 +63,12 @@ def roll(shard: Shard) -> Episode:
     network.eval()
     workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
     world = shard.worlds[0]
-    sim = BatchSim(world, workloads, shard.sizes.pending)
+    view = make_view(world, shard.features)
+    sim = view.sim(workloads, shard.sizes.pending)
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
     judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
-    episode = play(sim, make_view(world, shard.features), policy, keep=True, max_slots=patience(sim), judge=judge)
+    episode = play(sim, view, policy, keep=True, max_slots=patience(sim), judge=judge)
     return finish(episode, sim, shard.reward)
 
 

@@ -26,7 +26,6 @@ from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.checkpoint import take_over
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
-from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.imitation import imitate
@@ -94,8 +93,9 @@ class Trainer:
         path.write_text(json.dumps(mine, indent=1), encoding="utf-8")
 
     def _sizes(self, accelerator: int) -> NetworkConfig:
-        sim = BatchSim(self.worlds[0], [workload_of(self.worlds, TEACHER_SEEDS)], self.config.pending)
-        inputs = make_view(self.worlds[0], self.config.features)(sim, np.zeros(1, dtype=np.int64))
+        view = make_view(self.worlds[0], self.config.features)
+        sim = view.sim([workload_of(self.worlds, TEACHER_SEEDS)], self.config.pending)
+        inputs = view(sim, np.zeros(1, dtype=np.int64))
         return config_for(inputs, accelerator, self.config.preset)
 
     def _selection(self) -> Selection:

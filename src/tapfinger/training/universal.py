@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.inputs import Inputs
 from tapfinger.schedulers.advice import ADVISERS
 from tapfinger.sim import plan_kernels
-from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Ints, Plan, empty_worlds
+from tapfinger.sim.advised import AdvisedSim
+from tapfinger.sim.layout import Plan, empty_worlds
 from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
 from tapfinger.training.deviations import Effort
@@ -64,21 +63,22 @@ def worlds_of(world: World) -> int:
     return int(np.clip(48 // len(world.clusters), 3, 12))
 
 
-def sim_of(world: World, seeds: Sequence[int], pending: int) -> BatchSim:
+def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
     """The site with workloads of these seeds."""
-    return BatchSim(world, [draw_workload(world, seed) for seed in seeds], pending)
+    view = ProfileView(world)
+    return view, view.sim([draw_workload(world, seed) for seed in seeds], pending)
 
 
-def greedy_means(sim: BatchSim, view: ProfileView, plan: Plan) -> Any:
+def greedy_means(sim: AdvisedSim, plan: Plan) -> Any:
     """(B,) mean completion times of a greedy on the simulator's workloads."""
     worlds = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
-    plan_kernels.play_greedy(sim.tables, view.sizes, plan, sim.draws, worlds)
+    plan_kernels.play_greedy(sim.tables, sim.sizes, plan, sim.draws, worlds)
     return worlds.total / sim.draws.tasks
 
 
-def best_base(sim: BatchSim, view: ProfileView) -> Plan:
+def best_base(sim: AdvisedSim) -> Plan:
     """The greedy of BASES with the least mean completion time here."""
-    return min(BASES, key=lambda plan: float(greedy_means(sim, view, plan).mean()))
+    return min(BASES, key=lambda plan: float(greedy_means(sim, plan).mean()))
 
 
 class Follower:
@@ -106,9 +106,8 @@ class SiteSelection:
     def __init__(self, sites: int, pending: int) -> None:
         """``sites``: how many."""
         self._worlds = [site_world(SELECTION_SEEDS + i) for i in range(sites)]
-        self._views = [ProfileView(world) for world in self._worlds]
         seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + _SELECTION_WORKLOADS)
-        self._sims = [sim_of(world, seeds, pending) for world in self._worlds]
+        self._sites = [open_site(world, seeds, pending) for world in self._worlds]
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
         """Mean completion time of the advisers on each site; kept in ``path``."""
@@ -117,10 +116,7 @@ class SiteSelection:
             return found
         names = ["greedy", *(f"greedy-{a + 1}" for a in range(1, len(ADVISERS)))]
         found = {
-            name: [
-                float(greedy_means(sim, view, Plan(**options)).mean())
-                for sim, view in zip(self._sims, self._views, strict=True)
-            ]
+            name: [float(greedy_means(sim, Plan(**options)).mean()) for _, sim in self._sites]
             for name, options in zip(names, ADVISERS, strict=True)
         }
         path.write_text(json.dumps(found), encoding="utf-8")
@@ -130,7 +126,7 @@ class SiteSelection:
         """Mean completion time on each site; infinite where the policy did not get done."""
         network.eval()
         found = []
-        for sim, view in zip(self._sims, self._views, strict=True):
+        for view, sim in self._sites:
             sim.restart(np.ones(len(sim.done), dtype=np.bool_))
             episode = play(sim, view, NetworkPolicy(network, accelerator), max_slots=patience(sim))
             found.append(float(np.where(sim.done, episode.mean, np.inf).mean()))
@@ -147,10 +143,8 @@ class UniversalTrainer(Trainer):
     """A run on ``config.deviation.workloads`` sites per update instead of workloads of one scenario."""
 
     def _sizes(self, accelerator: int) -> NetworkConfig:
-        world = site_world(TEACHER_SEEDS)
-        sim = sim_of(world, [0], self.config.pending)
-        inputs = ProfileView(world)(sim, np.zeros(1, dtype=np.int64))
-        return config_for(inputs, accelerator, self.config.preset, units=0)
+        view, sim = open_site(site_world(TEACHER_SEEDS), [0], self.config.pending)
+        return config_for(view(sim, np.zeros(1, dtype=np.int64)), accelerator, self.config.preset)
 
     def _selection(self) -> Any:
         return SiteSelection(self.config.selection_runs, self.sizes.pending)
@@ -166,11 +160,8 @@ class UniversalTrainer(Trainer):
 
     def _followed(self, seed: int) -> Examples:
         """What the better adviser of a site does there."""
-        world = site_world(seed)
-        view = ProfileView(world)
-        sim = sim_of(world, range(seed, seed + 3), self.config.pending)
-        plans = [Plan(**options) for options in ADVISERS]
-        adviser = int(np.argmin([greedy_means(sim, view, plan).mean() for plan in plans]))
+        view, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
+        adviser = int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS]))
         turns = play(sim, view, Follower(adviser), keep=True, max_slots=patience(sim)).turns
         assert turns is not None
         self._report("recording the advisers", (seed - TEACHER_SEEDS + 1) / self.config.teacher_runs, {})
@@ -188,8 +179,7 @@ class UniversalTrainer(Trainer):
     def _site_shard(self, seed: int, weights: dict[str, Any], draw: int, explore: bool) -> Shard:
         world = site_world(seed)
         count = worlds_of(world)
-        sim = sim_of(world, range(seed, seed + count), self.config.pending)
-        base = best_base(sim, ProfileView(world))
+        base = best_base(open_site(world, range(seed, seed + count), self.config.pending)[1])
         # About one state per task; those of large sites are dear.
         states = min(1.0, _STATES / max(1, count * world.scenario.tasks))
         return Shard(

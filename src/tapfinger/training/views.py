@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +13,10 @@ from tapfinger.policy.inputs import InputMaker, Inputs
 from tapfinger.policy.profile_inputs import Advice, ProfileInputMaker
 from tapfinger.profiles.menus import Menus
 from tapfinger.schedulers.advice import ADVISERS, WINDOW
-from tapfinger.sim import plan_kernels
+from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Ints, Plan, empty_worlds, make_sizes, make_tables
+from tapfinger.sim.layout import Ints, Plan, make_tables
+from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
 
 #: By what a network knows a task: the paper's one-hot type, or its speed profile.
@@ -23,6 +25,9 @@ FEATURES = ("types", "profiles")
 
 class View(Protocol):
     """Inputs of some worlds, and the way back from chosen amounts to allocations."""
+
+    def sim(self, workloads: Sequence[Workload], pending: int) -> BatchSim:
+        """A simulator that this view can look at."""
 
     def __call__(self, sim: BatchSim, live: Ints) -> Inputs:
         """Inputs of these worlds."""
@@ -36,7 +41,12 @@ class TypesView:
 
     def __init__(self, world: World) -> None:
         """For any simulator of this world."""
+        self._world = world
         self._maker = input_maker(world)
+
+    def sim(self, workloads: Sequence[Workload], pending: int) -> BatchSim:
+        """As View."""
+        return BatchSim(self._world, workloads, pending)
 
     def __call__(self, sim: BatchSim, live: Ints) -> Inputs:
         """As View."""
@@ -51,48 +61,26 @@ class ProfileView:
     """Schema profiles: speeds, and the advice of greedies."""
 
     def __init__(self, world: World) -> None:
-        """For any simulator of this world."""
-        context = world.context(0)
-        self.menus = Menus(context)
+        """For any simulator of this world that ``sim`` makes."""
+        self._world = world
+        self.menus = Menus(world.context(0))
         self._maker = ProfileInputMaker(self.menus, world.mode is Mode.SINGLE)
-        self.sizes = make_sizes(self.menus.options, world.task_types)
-        self._plans = [Plan(**options) for options in ADVISERS]
-        self._scratch: Any = None
+
+    def sim(self, workloads: Sequence[Workload], pending: int) -> AdvisedSim:
+        """As View."""
+        return AdvisedSim(self._world, workloads, self.menus, [Plan(**options) for options in ADVISERS], pending)
 
     def __call__(self, sim: BatchSim, live: Ints) -> Inputs:
         """As View."""
-        return self._maker.make(rows_of(sim.observations, live), self.advice(sim, live))
+        assert isinstance(sim, AdvisedSim)
+        return self._maker.make(rows_of(sim.observations, live), Advice(sim.advice(live), self._load(sim, live)))
 
     def allocations(self, inputs: Inputs, place: Ints, amounts: Ints) -> Ints:
         """As View."""
         return self._maker.allocations(inputs, place, amounts)
 
-    def advice(self, sim: BatchSim, live: Ints) -> Advice:
-        """Mirror of schedulers.advice.Advisers, for many worlds."""
-        if self._scratch is None or self._scratch.queue.shape != sim.worlds.queue.shape:
-            self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
-        task = sim.observations.task[live]
-        place = np.empty((*task.shape, len(self._plans)), dtype=np.int64)
-        one = np.empty(task.shape, dtype=np.int64)
-        menus = self.menus
-        for a, plan in enumerate(self._plans):
-            plan_kernels.advise(
-                sim.tables,
-                self.sizes,
-                plan,
-                sim.draws,
-                sim.worlds,
-                self._scratch,
-                live,
-                task,
-                menus.allocation,
-                menus.count,
-                one,
-            )
-            place[..., a] = one
-        return Advice(place, self._load(sim, live))
-
     def _load(self, sim: BatchSim, live: Ints) -> Any:
+        """Mirror of schedulers.advice.Advisers, for many worlds."""
         slot = sim.worlds.slot[live][:, None]
         arrival = sim.draws.arrival[live]
         known = np.arange(arrival.shape[1]) < sim.draws.tasks[live][:, None]

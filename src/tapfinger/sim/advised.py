@@ -1,0 +1,68 @@
+"""The batched simulator with advisers: greedies say what they would start, and pending sets show that first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tapfinger.profiles.menus import Menus
+from tapfinger.sim import kernels, plan_kernels
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import Bools, Ints, Plan, empty_worlds, make_sizes
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import World
+
+
+class AdvisedSim(BatchSim):
+    """As BatchSim; mirrors what schedulers.advice and observation show to one live scheduler."""
+
+    def __init__(
+        self, world: World, workloads: Sequence[Workload], menus: Menus, plans: Sequence[Plan], pending: int = 10
+    ) -> None:
+        """``plans``: the advisers; ``menus``: the sizes their advice is told in."""
+        self.menus = menus
+        self.sizes = make_sizes(menus.options, world.task_types)
+        self._plans = np.array(plans, dtype=np.float64)
+        super().__init__(world, workloads, pending)
+
+    def load(self, workloads: Sequence[Workload]) -> None:
+        """As BatchSim."""
+        super().load(workloads)
+        batch, tasks = self.draws.arrival.shape
+        self.worlds = empty_worlds(batch, tasks, self.tables, len(self._plans))
+        self._scratch = empty_worlds(batch, tasks, self.tables)
+        kernels.reset_all(self.tables, self.draws, self.worlds, self._observations)
+        self._look(np.arange(batch))
+
+    def step(self, choice: Ints, allocation: Ints, score: np.ndarray) -> None:
+        """As BatchSim."""
+        super().step(choice, allocation, score)
+        self._look(np.flatnonzero(~self.done))
+
+    def restart(self, which: Bools) -> None:
+        """As BatchSim."""
+        super().restart(which)
+        self._look(np.flatnonzero(which))
+
+    def _look(self, live: Ints) -> None:
+        """Ask the advisers, and observe anew."""
+        plan_kernels.advise(
+            self.tables,
+            self.sizes,
+            self._plans,
+            self.draws,
+            self.worlds,
+            self._scratch,
+            live,
+            self.menus.allocation,
+            self.menus.count,
+        )
+        kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
+
+    def advice(self, live: Ints) -> Ints:
+        """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 where it starts nothing."""
+        task = self.observations.task[live]
+        rows, known = live[:, None, None], np.maximum(task, 0)
+        here = self.worlds.advised[rows, known] == np.arange(task.shape[1])[None, :, None, None]
+        return np.where(here & (task >= 0)[..., None], self.worlds.advised_size[rows, known], -1)
