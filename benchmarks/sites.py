@@ -72,18 +72,21 @@ def report(
 
 
 def _row(site: Site, names: Sequence[str], found: Found) -> str:
-    difference = found[names[0]].get("difference", {"mean": 0.0, "ci95": (0.0, 0.0)})  # Greedy has none to itself
-    low, high = difference["ci95"]
     cells = [
         site.name,
         site.mode,
         site.mix,
         *(f"**{found[n]['mean']:.2f}**" if n == names[0] else f"{found[n]['mean']:.2f}" for n in names),
-        f"{difference['mean']:+.2f} ({low:+.2f} to {high:+.2f})",
+        _difference(found[names[0]]["difference"]),
         f"{100 * against_best(names[0], found):+.1f} %",
         *(f"{found[n]['p99']:.1f}" for n in names),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _difference(found: dict[str, Any]) -> str:
+    interval = found["ci95"]  # one seed has none
+    return f"{found['mean']:+.2f}" + (f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else "")
 
 
 def against_best(name: str, found: Found) -> float:

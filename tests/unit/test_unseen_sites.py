@@ -73,3 +73,8 @@ def test_a_row_shows_every_scheduler(unseen: ModuleType, report: ModuleType) -> 
     row = report._row(unseen.SITES[0], ["mine", *rivals], {"mine": found(6, 31), **rivals})
     for text in ("**6.00**", "10.00", "12.00", "8.00", "-25.0 %", "31.0", "25.0"):
         assert f" {text} " in row
+
+
+def test_the_difference_of_one_seed_has_no_interval(report: ModuleType) -> None:
+    assert report._difference({"mean": -1.5, "ci95": (-2.0, -1.0)}) == "-1.50 (-2.00 to -1.00)"
+    assert report._difference({"mean": -1.5, "ci95": None}) == "-1.50"
