@@ -19,6 +19,7 @@ from tapfinger.errors import InvalidDecision
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import new_session
+from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 SCENARIOS = ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"]
@@ -86,6 +87,11 @@ def test_shipped_scenarios(name: str) -> None:
 @given(worlds(), st.integers(0, 2**20))
 def test_random_scenarios(world: World, seed: int) -> None:
     compare_run(world, seed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_sites(seed: int) -> None:
+    compare_run(build_world(draw_site(seed, tasks=30)), seed)
 
 
 def test_illegal_choice_is_refused_and_changes_nothing() -> None:

@@ -60,6 +60,7 @@ def ratio(site: Scenario, resource: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_three_hundred_sites_cover_the_distribution() -> None:
     sites = [draw_site(seed) for seed in range(300)]
     worlds = [build_world(site) for site in sites]
