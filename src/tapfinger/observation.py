@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,10 +68,13 @@ class Observer:
         #: S: the most tasks one cluster can run at once.
         self.most_running = most_running(clusters, task_types)
 
-    def observe(self, snapshot: Snapshot, padded: bool = True) -> GraphObs:
-        """Arrays of this moment. Not ``padded``: with only as many nodes, places and rows as are used, at least one."""
+    def observe(self, snapshot: Snapshot, padded: bool = True, advised: Sequence[Mapping[int, int]] = ()) -> GraphObs:
+        """Arrays of this moment. Not ``padded``: with only as many nodes, places and rows as are used, at least one.
+
+        ``advised``: cluster by task, one mapping per adviser. A cluster's pending set begins with what is advised there.
+        """
         size = self.pending
-        tasks, nodes, waiting = self._queues(snapshot)
+        tasks, nodes, waiting = self._queues(snapshot, advised)
         places = size if padded else max(1, min(size, max(waiting)))
         spare = (len(waiting) * size if padded else max(1, len(tasks))) - len(tasks)  # nodes without a task
         # Of places without a task the node is -1: the last element, one more than there are tasks.
@@ -100,21 +103,32 @@ class Observer:
 
     # Lists are gathered and each array is made at once: writing single elements is ten times slower.
 
-    def _queues(self, snapshot: Snapshot) -> tuple[list[TaskView], list[list[int]], list[int]]:
-        """The pending tasks by node; each cluster's nodes, oldest first; how many wait for it."""
+    def _queues(
+        self, snapshot: Snapshot, advised: Sequence[Mapping[int, int]]
+    ) -> tuple[list[TaskView], list[list[int]], list[int]]:
+        """The pending tasks by node; each cluster's nodes, advised ones first, then oldest first; how many wait."""
         size = self.pending
         tasks: list[TaskView] = []
         nodes: list[list[int]] = [[] for _ in snapshot.clusters]
         waiting = [0] * len(nodes)
+        known: dict[int, int] = {}  # the node of a task that is shown
+        first = {(n, j) for adviser in advised for j, n in adviser.items()}  # shown by the first pass
+
+        def show(task: TaskView, n: int) -> None:
+            if task.id not in known:
+                known[task.id] = len(tasks)
+                tasks.append(task)
+            nodes[n].append(known[task.id])
+
+        for task in snapshot.queue if first else ():
+            for n in dict.fromkeys(adviser[task.id] for adviser in advised if task.id in adviser):
+                if len(nodes[n]) < size:
+                    show(task, n)
         for task in snapshot.queue:
-            new, seen = len(tasks), False
             for n in task.eligible:
                 waiting[n] += 1
-                if waiting[n] <= size:
-                    nodes[n].append(new)
-                    seen = True
-            if seen:
-                tasks.append(task)
+                if len(nodes[n]) < size and (n, task.id) not in first:
+                    show(task, n)
         return tasks, nodes, waiting
 
     def _room(self, snapshot: Snapshot) -> npt.NDArray[np.int64]:

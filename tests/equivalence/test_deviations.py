@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tapfinger.sim.run import new_session
 from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.deviations import Judge
 from tapfinger.training.rollout import Deviations, play
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import TypesView, input_maker
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 #: All tasks of these small worlds have ended by then, so that the costs are whole.
@@ -66,12 +67,12 @@ def test_costs_and_grants(name: str) -> None:
     session = new_session(world, draw_workload(world, 5))
     compared, lost = 0, 0
 
-    def check(sim: BatchSim, live: np.ndarray, others: Deviations) -> Deviations:
+    def check(sim: BatchSim, live: np.ndarray, others: Deviations, allocation: np.ndarray) -> Deviations:
         """Judge, compare, then play the turn in the readable session as well."""
         nonlocal compared, lost
         while session.state.slot < sim.worlds.slot[0]:  # slots in which nothing could start were not asked about
             session.end_slot()
-        judged = judge(sim, live, others)
+        judged = judge(sim, live, others, allocation)
         padded = np.append(sim.observations.task[0], np.full((len(world.clusters), 1), -1), axis=1)
         wanted = np.take_along_axis(padded, others.choice[0], axis=1)  # (N, A)
         for n, a in np.ndindex(wanted.shape):
@@ -86,6 +87,12 @@ def test_costs_and_grants(name: str) -> None:
             session.end_slot()
         return judged
 
-    play(sim, maker, policy, max_slots=60, judge=check)
+    class Checked(Judge):
+        """The judge, watched."""
+
+        def __call__(self, *turn: Any) -> Deviations:
+            return check(*turn)
+
+    play(sim, TypesView(world), policy, max_slots=60, judge=Checked(sim, [Plan(**GREEDY_DEFAULTS)]))
     assert compared > 50
     assert lost or world.mode is Mode.MULTI

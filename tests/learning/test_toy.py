@@ -22,7 +22,7 @@ from tapfinger.training import group, mappo
 from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.gae import ReturnScale
 from tapfinger.training.rollout import play
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import TypesView
 
 GPUS, TASKS, REPEATS = 3, 4, 4
 #: Slots by type and gpus.
@@ -70,23 +70,23 @@ class Learner:
 
     def __init__(self, seed: int = 0) -> None:
         self.world = toy_world()
-        self.maker = input_maker(self.world)
+        self.view = TypesView(self.world)
         self.workloads = [make_workload([0] * TASKS, types=mix) for mix in MIXES]
         self.rng = np.random.default_rng(seed)
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        inputs = self.maker.make(BatchSim(self.world, self.workloads).observations)
+        inputs = self.view(BatchSim(self.world, self.workloads), np.arange(len(MIXES)))
         self.network = make_network(config_for(inputs, 1, hidden=16, layers=1))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-3)
 
     def rollouts(self):
         sim = BatchSim(self.world, [w for w in self.workloads for _ in range(REPEATS)])
         policy = NetworkPolicy(self.network, 1, int(self.rng.integers(1 << 31)))
-        return play(sim, self.maker, policy, keep=True, max_slots=40), sim
+        return play(sim, self.view, policy, keep=True, max_slots=40), sim
 
     def evaluate(self) -> float:
         sim = BatchSim(self.world, self.workloads)
-        episode = play(sim, self.maker, NetworkPolicy(self.network, 1), max_slots=40)
+        episode = play(sim, self.view, NetworkPolicy(self.network, 1), max_slots=40)
         return float(episode.mean.mean()) if sim.done.all() else float("inf")
 
     def learn(self, update, most: int) -> float:
@@ -110,7 +110,7 @@ def test_the_group_baseline_learns_the_optimum() -> None:
 
     def update(learner: Learner) -> None:
         episode, _ = learner.rollouts()
-        group.update(learner.network, learner.optimizer, episode, config, 1, learner.rng)
+        group.update(learner.network, learner.optimizer, [episode], config, 1, learner.rng)
 
     assert Learner().learn(update, most=100) == pytest.approx(OPTIMUM)
 

@@ -11,7 +11,7 @@ from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
 from tapfinger.policy.card import make_card
 from tapfinger.policy.inputs import batch_of_one
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import input_maker
 from tapfinger.workloads.world import build_world
 
 #: Added to the logit of void: with the first a cluster starts whatever it can, with the second nothing.

@@ -40,4 +40,7 @@ def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, re
         startable=startable,
         minimum=minimum,
         largest=largest,
+        copies=rng.integers(0, 9, node.shape).astype(np.float32) * startable,
+        menu=np.empty((*node.shape, 0, 0), dtype=np.float32),
+        size=np.empty((*node.shape, 0), dtype=np.int64),
     )

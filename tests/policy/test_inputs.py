@@ -77,6 +77,7 @@ def test_inputs_by_hand():
         largest=np.array([[minimum[0], minimum[1]], [minimum[0], 0 * minimum[0]]]),
         waiting=np.array([2, 1]),
         age=np.array([4, 100]),
+        running_progress=np.full((2, 1), -1.0, dtype=np.float32),
     )
     made = input_maker(world).make(batch_of_one(obs))
     near = np.testing.assert_allclose

@@ -12,22 +12,21 @@ from tapfinger.core.contract import Proposal
 from tapfinger.core.model import Resources
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for
-from tapfinger.policy.inputs import AMOUNT_UNIT
-from tapfinger.policy.rivalry import copies_of_minimum, rivalry
+from tapfinger.policy.rivalry import rivalry
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_last_column_is_one_for_who_would_win(seed):
     inputs = random_inputs(seed, batch=1, clusters=4)
-    free = np.random.default_rng(seed).integers(3, 17, size=(1, 4, 2)) / AMOUNT_UNIT
-    inputs.cluster[:, :, :2] = free
+    free = np.random.default_rng(seed).integers(3, 17, size=(1, 4, 2))
+    room = [Resources(row.tolist()) for row in free[0]]
     inputs.minimum[:] = (1 + inputs.node % 3)[..., None]  # a task has one minimum, wherever it may run
+    inputs.copies[:] = (free[:, :, None, :] // inputs.minimum).min(axis=3)
     tensors = as_tensors(inputs)
     noise = torch.from_numpy(np.random.default_rng(seed).normal(size=(1, 4, inputs.node.shape[2] + 1)).astype("f4"))
     noise[:, :, :-1] = noise[:, :, :-1].masked_fill(~tensors.startable, float("-inf"))
-    seen = rivalry(noise, tensors, copies_of_minimum(tensors))
+    seen = rivalry(noise, tensors)
     wish = torch.softmax(noise, dim=2)
-    room = [Resources(np.rint(row * AMOUNT_UNIT).astype(int).tolist()) for row in free[0]]
     contests = 0
     for node in range(inputs.pending.shape[1]):
         rivals = np.argwhere((inputs.node[0] == node) & inputs.startable[0])

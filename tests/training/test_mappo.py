@@ -19,7 +19,7 @@ from tapfinger.training.act import AMOUNTS, TASK, VALUE, NetworkPolicy
 from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised
 from tapfinger.training.mappo import MappoConfig, finish, paper_config, update
 from tapfinger.training.rollout import Episode, Turns, play
-from tapfinger.training.teacher import input_maker
+from tapfinger.training.views import TypesView, input_maker
 from tapfinger.workloads.world import build_world, draw_workload
 
 
@@ -76,7 +76,7 @@ def played(name: str = "multi-3", seed: int = 2, max_slots: int = 1000):
     maker = input_maker(world)
     torch.manual_seed(seed)
     network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    return network, sim, play(sim, maker, NetworkPolicy(network, 1, seed=3), keep=True, max_slots=max_slots)
+    return network, sim, play(sim, TypesView(world), NetworkPolicy(network, 1, seed=3), keep=True, max_slots=max_slots)
 
 
 @pytest.mark.parametrize(("name", "max_slots"), [("multi-3", 1000), ("synthetic-3", 1000), ("synthetic-3", 9)])

@@ -28,12 +28,13 @@ from tapfinger.training.batches import chunks, evaluate_rows
 from tapfinger.training.config import TrainConfig
 from tapfinger.training.deviations import DeviationConfig
 from tapfinger.training.group import GroupConfig, advantages, update
-from tapfinger.training.imitation import imitate, imitation_step
+from tapfinger.training.imitation import imitate_in_turn, imitation_step
 from tapfinger.training.logs import METRICS
 from tapfinger.training.rollout import Acts, Episode, play
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of
-from tapfinger.training.teacher import Examples, Recorder, input_maker
+from tapfinger.training.teacher import Examples, Recorder
+from tapfinger.training.views import TypesView, input_maker
 from tapfinger.training.trainer import Trainer, training_worlds
 from tapfinger.workloads.world import World, build_world, draw_workload
 
@@ -57,7 +58,7 @@ def test_recorded_turns_replay_the_teacher(name: str) -> None:
         return Acts(examples.choice[row][None], examples.amounts[row][None], score)
 
     sim = BatchSim(site, [draw_workload(site, 3)], pending=40)
-    play(sim, input_maker(site), replay)
+    play(sim, TypesView(site), replay)
     log: list[Event] = []
     run_scheduler(site, Greedy(), 3, [log.append])
     assert sim.events(0) == log
@@ -78,7 +79,7 @@ def test_imitation_learns_the_teacher() -> None:
     network = make_network(config_for(examples.inputs, 1, hidden=16))
     rows = np.arange(len(examples))
     before = imitation_step(network, examples, rows, 1)
-    imitate(network, examples, 1, epochs=20, seed=0, batch=64, learning_rate=5e-3)
+    imitate_in_turn(network, [examples], 1, epochs=20, seed=0, batch=64, learning_rate=5e-3)
     assert imitation_step(network, examples, rows, 1) < 0.5 * before
 
 
@@ -96,9 +97,9 @@ def test_one_update_stays_close_to_the_policy_that_played() -> None:
     maker = input_maker(site)
     torch.manual_seed(1)
     network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    episode = play(sim, maker, NetworkPolicy(network, 1, seed=0), keep=True)
+    episode = play(sim, TypesView(site), NetworkPolicy(network, 1, seed=0), keep=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    logged = update(network, optimizer, episode, config, 1, np.random.default_rng(0))
+    logged = update(network, optimizer, [episode], config, 1, np.random.default_rng(0))
     assert logged["clipped"] < 0.2
     assert abs(logged["kl"]) < 0.05
     assert all(np.isfinite(value) for value in logged.values())
@@ -110,10 +111,10 @@ def test_stored_log_probs_are_those_of_the_network() -> None:
     maker = input_maker(site)
     torch.manual_seed(2)
     network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    episode = play(sim, maker, NetworkPolicy(network, 1, seed=3), keep=True)
+    episode = play(sim, TypesView(site), NetworkPolicy(network, 1, seed=3), keep=True)
     config = GroupConfig(group=1, epochs=1, batch=10_000, learning_rate=0.0, entropy=0.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
-    logged = update(network, optimizer, episode, config, 1, np.random.default_rng(0))
+    logged = update(network, optimizer, [episode], config, 1, np.random.default_rng(0))
     assert logged["clipped"] == 0.0
     assert logged["kl"] == pytest.approx(0.0, abs=1e-6)
 

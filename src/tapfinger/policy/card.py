@@ -14,6 +14,7 @@ from tapfinger import __version__
 from tapfinger.config import Scenario
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.inputs import SCHEMA
+from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
 
 #: What each field of a card must be when it is read back.
 _KINDS: dict[str, type] = {
@@ -29,6 +30,9 @@ _KINDS: dict[str, type] = {
     "versions": dict,
 }
 
+
+#: What networks of this version may take: tasks known by their type, or by their speed.
+SCHEMAS = (SCHEMA, PROFILES)
 
 #: Where a card does not say; long enough to cost nothing.
 MAX_WAIT = 40.0
@@ -87,12 +91,13 @@ def make_card(
     network: str = "full",
     seeds: Iterable[int] = (),
     evaluation: Mapping[str, Any] | None = None,
+    schema: str = SCHEMA,
 ) -> Card:
     """The card of a network trained on a scenario, by this version on this machine."""
     return Card(
         name=name or scenario.name,
         network=network,
-        schema=SCHEMA,
+        schema=schema,
         resources=tuple(scenario.resources),
         task_types=tuple(t.name for t in scenario.task_types),
         scenario=scenario.resolved(),
@@ -114,10 +119,10 @@ def read_card(text: str, source: str) -> Card:
         if not isinstance(data.get(name), kind):
             got = repr(data[name]) if name in data else "nothing"
             raise CheckpointMismatch(f"{source}: field {name!r} of the card must be a {kind.__name__}, got {got}")
-    if data["schema"] != SCHEMA:
+    if data["schema"] not in SCHEMAS:
         raise CheckpointMismatch(
-            f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of {SCHEMA!r}; "
-            "train anew or use the version that made it"
+            f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of "
+            f"{' or '.join(map(repr, SCHEMAS))}; train anew or use the version that made it"
         )
     wait = data.get("max_wait", MAX_WAIT)
     if not isinstance(wait, int | float) or not math.isfinite(wait) or wait < 0:

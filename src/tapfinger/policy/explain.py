@@ -5,7 +5,7 @@ Reads the same network, inputs and masks as the scheduler that decided, so its n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,18 @@ class Explanation:
     attention: AttentionView | None
 
 
+#: Inputs, cluster, place and amounts -> the allocation that they stand for.
+Meaning = Callable[[Inputs, int, int, list[int]], Resources]
+
+
 def explain(
-    network: ExportedNetwork, inputs: Inputs, task: Ints, snapshot: Snapshot, decision: Decision, top: int = 3
+    network: ExportedNetwork,
+    inputs: Inputs,
+    task: Ints,
+    meaning: Meaning,
+    snapshot: Snapshot,
+    decision: Decision,
+    top: int = 3,
 ) -> Explanation:
     """Explain what was decided on a snapshot.
 
@@ -98,7 +108,7 @@ def explain(
     queue = {view.id: view for view in snapshot.queue}
     scores = network.run(inputs)
     wants = _wants(network, scores, inputs, task, decision)
-    agents = tuple(_agents(network, scores, inputs, task, snapshot, wants, top))
+    agents = tuple(_agents(network, scores, inputs, task, meaning, snapshot, wants, top))
     proposals = [agent.wants for agent in agents if agent.wants is not None]
     lost = {(p.task, p.cluster) for p in decision.lost}
     placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
@@ -140,6 +150,7 @@ def _agents(
     scores: Scores,
     inputs: Inputs,
     task: Ints,
+    meaning: Meaning,
     snapshot: Snapshot,
     wants: Mapping[int, tuple[int, Resources]],
     top: int,
@@ -154,10 +165,11 @@ def _agents(
         for k, ident in enumerate(ident for ident in task[n].tolist() if ident >= 0):
             startable = bool(inputs.startable[0, n, k])
             chain = AmountChain(scores, inputs, n, k, accelerator)
-            shares = tuple(chain.top(top)) if startable else ()
+            found = chain.top(top) if startable else []
+            shares = tuple(Share(meaning(inputs, n, k, list(s.allocation)), s.probability) for s in found)
             if n in wants and wants[n][0] == k:
-                proposal = Proposal(n, ident, wants[n][1], probability[n][k])
-                odds = chain.probability(proposal.allocation)
+                proposal = Proposal(n, ident, meaning(inputs, n, k, list(wants[n][1])), probability[n][k])
+                odds = chain.probability(wants[n][1])
             options.append(_option(queue[ident], snapshot.slot, startable, probability[n][k], shares))
         agents.append(AgentView(n, cluster.name, cluster.free, tuple(options), probability[n][-1], proposal, odds))
     return agents

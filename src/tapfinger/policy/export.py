@@ -50,7 +50,7 @@ def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Pa
     was_training = network.training
     network.eval()
     try:
-        data = _with_card(_graph(network, random_inputs(config, 0, *_sizes(config, card)[0])), full)
+        data = _with_card(graph_of(network, config, _sizes(config, card)[0]), full)
         check_agreement(network, config, full, data, str(target))
     finally:
         network.train(was_training)
@@ -71,7 +71,9 @@ class _Acting(nn.Module):
         return (*outputs[: len(ACTING)], *outputs[len(Outputs._fields) :])
 
 
-def _graph(network: nn.Module, inputs: Inputs) -> bytes:
+def graph_of(network: nn.Module, config: NetworkConfig, sizes: tuple[int, ...] = _SIZES[0]) -> bytes:
+    """The network as an ONNX graph; ``sizes`` of the state it is traced with, which matter only if it fixes some."""
+    inputs = random_inputs(config, 0, *sizes)
     form, tensors = _Acting(network), tuple(as_tensors(inputs))
     with torch.no_grad():
         layers = (len(form(*tensors)) - len(ACTING)) // len(Attention._fields)  # 0 without a graph

@@ -48,12 +48,11 @@ class Acts(NamedTuple):
     score: npt.NDArray[np.float64]  # (B, N): Pr(place)
 
 
-class ExportedNetwork:
-    """One loaded model file."""
+class Graph:
+    """A network that can be run."""
 
     def __init__(self, data: bytes, source: str) -> None:
         """``source``: where the bytes are from, for messages."""
-        self.card: Card = _checked_card(data, source)
         self._session, self._only_these = _session(data, source)
         # Inputs that a network does not use are not in its graph.
         self._takes = tuple(i.name for i in self._session.get_inputs())
@@ -73,6 +72,15 @@ class ExportedNetwork:
     def _run(self, outputs: Sequence[str], inputs: Inputs) -> list[Any]:
         feeds = {name: getattr(inputs, name) for name in self._takes}
         return list(self._session.run(outputs, feeds, self._only_these))
+
+
+class ExportedNetwork(Graph):
+    """One loaded model file."""
+
+    def __init__(self, data: bytes, source: str) -> None:
+        """``source``: where the bytes are from, for messages."""
+        self.card: Card = _checked_card(data, source)
+        super().__init__(data, source)
 
 
 def attention_names(layers: int) -> list[str]:

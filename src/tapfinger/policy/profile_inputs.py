@@ -63,6 +63,8 @@ class ProfileInputMaker:
         nothing = np.full((1, sizes, resources), np.iinfo(np.int64).max // 4)
         #: (T+1, C, R) allocations; none of those of no task fit.
         self.allocation = np.concatenate([menus.allocation, nothing])
+        #: The same, one behind the other: what ``Inputs.size`` points into.
+        self.flat = self.allocation.reshape(-1, resources)
         self._ideal = np.append(menus.ideal, 1.0).astype(np.float32)
         with np.errstate(divide="ignore"):
             gap = np.log(menus.ideal_on / menus.ideal[:, None]).clip(0.0, 4.0)
@@ -115,14 +117,13 @@ class ProfileInputMaker:
         agents = np.arange(clusters).reshape(1, -1, *[1] * extra)
         there = np.minimum(place, places - 1)
         size = inputs.size[rows, agents, there, amounts[..., 0]]
-        flat = self.allocation.reshape(-1, self._resources)[size]
-        return np.where((place < places)[..., None], flat, 0)
+        return np.where((place < places)[..., None], self.flat[size], 0)
 
     # ------------------------------------------------------------------- the parts
 
     def _menu(self, free: Ints, kind: Ints, startable: Bools, advised: Ints) -> tuple[Floats, Ints, Ints]:
         """(B, N, K, C, F) features of the sizes that fit, (B, N, K, C) which these are, (B, N, K) how many."""
-        batch, clusters, places = kind.shape
+        batch, clusters, _ = kind.shape
         room = free[:, :, None, None, :]  # (B, N, T+1, C, R)
         fits = (self.allocation <= room).all(axis=4)
         order = np.argsort(~fits, axis=3, kind="stable")

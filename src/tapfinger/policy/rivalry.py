@@ -19,7 +19,8 @@ COLUMNS = 3
 def rivalry(logits: Tensor, inputs: Inputs) -> Tensor:
     """(B, N, K, 3) from task logits (B, N, K + 1): own wish, the wishes of all others, own share of the best weight.
 
-    A wish is Pr(j|n); a weight is that times the copies of the minimum that fit, as in Bayes' rule: the last column is 1 for who would win.
+    A wish is Pr(j|n); a weight is that times the copies of the minimum that fit, as in Bayes' rule: the last column is
+    1 for who would win.
     """
     wish = torch.softmax(logits, dim=2)[:, :, :-1]
     weight = wish * inputs.copies

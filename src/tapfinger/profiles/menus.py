@@ -97,7 +97,7 @@ class Menus:
         return np.where(mask, self._durations[np.where(mask, self._first[kind] + position, 0)], 1.0)
 
     def left(self, kind: Ints, predicted: Floats, elapsed: Any, progress: Any) -> Floats:
-        """Slots until they end, this one included: by the progress they reported, or else (-1) by the slots they ran."""
+        """Slots until they end, with this one: by the progress they reported, or else (-1) by the slots they ran."""
         offset = self._offset[kind]
         known = np.maximum(progress, 0.0)
         end = np.sqrt(np.maximum(offset - 1.0, 0.0))

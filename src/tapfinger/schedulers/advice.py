@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from tapfinger.core.contract import SchedulerContext, Snapshot
+from tapfinger.core.contract import Placement, SchedulerContext, Snapshot
 from tapfinger.observation import GraphObs
 from tapfinger.policy.profile_inputs import Advice
 from tapfinger.profiles.menus import Menus
@@ -20,28 +20,36 @@ ADVISERS: Final = (GREEDY_DEFAULTS, {**GREEDY_DEFAULTS, "queue_price": 20.0, "ca
 #: Slots over which the arrival of work is averaged.
 WINDOW = 100
 
+#: What one adviser would start now.
+Opinion = tuple[Placement, ...]
+
 
 class Advisers:
-    """Asks the greedies about snapshots, and keeps count of the work that arrives."""
+    """Asks the greedies about snapshots, and keeps count of what arrives."""
 
-    def __init__(self, context: SchedulerContext, menus: Menus) -> None:
+    def __init__(self) -> None:
         """Nothing has arrived yet."""
-        self._menus = menus
         self._greedies = [Greedy(**options) for options in ADVISERS]
-        for greedy in self._greedies:
-            greedy.reset(context)
-        self._arrived: deque[tuple[int, float]] = deque()  # slot and work, of the window
+        self._arrived: deque[tuple[int, str]] = deque()  # slot and type, of the window
         self._first = -1  # the slot of the first snapshot
         self._last = -1  # the latest slot whose arrivals are counted
 
-    def advise(self, snapshot: Snapshot, obs: GraphObs) -> Advice:
-        """For a batch of one; ``obs`` is made of the snapshot."""
-        place = np.full((1, *obs.task.shape, len(self._greedies)), -1, dtype=np.int64)
-        visible = set(obs.task.reshape(-1).tolist())  # advice on other tasks could not be followed
-        seen = replace(snapshot, queue=tuple(task for task in snapshot.queue if task.id in visible))
-        kind = {task.id: self._menus.kind[task.type.name] for task in seen.queue}
-        for a, greedy in enumerate(self._greedies):
-            for placement in greedy.decide(seen).placements:
+    def learn(self, context: SchedulerContext, menus: Menus) -> None:
+        """Take these profiles from now on; must be called before anything is asked."""
+        self._menus = menus
+        for greedy in self._greedies:
+            greedy.reset(context)
+
+    def ask(self, snapshot: Snapshot) -> list[Opinion]:
+        """What each would start now."""
+        return [greedy.decide(snapshot).placements for greedy in self._greedies]
+
+    def advice(self, snapshot: Snapshot, obs: GraphObs, opinions: Sequence[Opinion]) -> Advice:
+        """The opinions as inputs, for a batch of one; ``obs`` is made of the snapshot."""
+        place = np.full((1, *obs.task.shape, len(opinions)), -1, dtype=np.int64)
+        kind = {task.id: self._menus.kind[task.type.name] for task in snapshot.queue}
+        for a, opinion in enumerate(opinions):
+            for placement in opinion:
                 here = np.flatnonzero(obs.task[placement.cluster] == placement.task)
                 if len(here):
                     size = self._menus.nearest(kind[placement.task], placement.allocation)
@@ -57,7 +65,7 @@ class Advisers:
         for task in reversed(snapshot.queue):
             if task.arrival <= self._last:
                 break
-            self._arrived.append((task.arrival, float(self._menus.least_cost[self._menus.kind[task.type.name]])))
+            self._arrived.append((task.arrival, task.type.name))
         self._last = snapshot.slot
         while self._arrived and self._arrived[0][0] <= snapshot.slot - WINDOW:
             self._arrived.popleft()
@@ -65,4 +73,5 @@ class Advisers:
     def _load(self, slot: int) -> float:
         """Work that arrived per slot, as a share of what all clusters together can do."""
         slots = min(slot - self._first + 1, WINDOW)
-        return sum(work for _, work in self._arrived) / slots / len(self._menus.capacity)
+        work = sum(float(self._menus.least_cost[self._menus.kind[name]]) for _, name in self._arrived)
+        return work / slots / len(self._menus.capacity)

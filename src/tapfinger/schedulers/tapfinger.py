@@ -13,13 +13,11 @@ import numpy as np
 
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import VOID, Decision, Proposal, SchedulerContext, Snapshot
-from tapfinger.core.model import Resources
-from tapfinger.errors import CheckpointMismatch, ConfigError
-from tapfinger.observation import GraphObs, Observer
+from tapfinger.errors import ConfigError
 from tapfinger.policy.card import MAX_WAIT, Card
 from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
-from tapfinger.policy.inputs import InputMaker, Inputs, batch_of_one
+from tapfinger.schedulers.eyes import make_eyes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 
@@ -69,18 +67,8 @@ class TapFinger:
         """Load the network and check that it was made for these task types and resources."""
         self._network = load_model(self._model or _choose(context))
         card = self._network.card
-        _check_fit(card, context)
-        by_name = {t.name: t for t in context.task_types}
-        types = [by_name[name] for name in card.task_types]  # the scenario's own order does not matter
-        self._observer = Observer(context.clusters, types, card.size("pending"))
+        self._eyes = make_eyes(context, card)
         self._accelerator = card.size("accelerator")
-        capacity = np.array([c.capacity for c in context.clusters], dtype=np.int64)
-        minimum = np.array([t.minimum for t in types], dtype=np.int64)
-        self._inputs = InputMaker(capacity, minimum, self._accelerator)
-        # Its inputs are stacked in one row, so padding must stay.
-        self._fixed_sizes = card.network == "vanilla"
-        if self._fixed_sizes and self._observer.most_running != card.size("running"):
-            raise _mismatch(card, "config.running", card.size("running"), self._observer.most_running)
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         self._ageing = Ageing(card.max_wait if self._max_wait is None else self._max_wait)
         self._ageing.reset(context)
@@ -118,6 +106,7 @@ class TapFinger:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One turn of all agents, after the tasks that are overdue."""
+        self._eyes.count(snapshot)
         overdue, rest = self._ageing.start(snapshot)
         decision = self._decide(rest)
         if overdue:
@@ -128,8 +117,8 @@ class TapFinger:
     def explain(self, top: int = 3) -> Explanation:
         """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
         seen, decision = self._last
-        obs = self._observer.observe(seen, self._fixed_sizes)
-        return explain(self._network, self._see(obs), obs.task, seen, decision, top)
+        sight = self._eyes.look(seen)
+        return explain(self._network, sight.inputs, sight.task, self._eyes.meaning, seen, decision, top)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
         if self._planned == snapshot.slot:
@@ -147,10 +136,10 @@ class TapFinger:
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
         begin = self._budget.begin()
-        obs = self._observer.observe(snapshot, self._fixed_sizes)
-        if not obs.startable.any():
+        sight = self._eyes.see(snapshot)
+        if sight is None:
             return []
-        inputs = self._see(obs)
+        inputs = sight.inputs
         try:
             scores = self._network.run(inputs)
         except Exception as error:  # onnxruntime's errors have no common base
@@ -163,15 +152,12 @@ class TapFinger:
             return None
         places = inputs.startable.shape[2]
         return [
-            Proposal(n, int(obs.task[n, place]), Resources(amounts), score)
+            Proposal(n, int(sight.task[n, place]), self._eyes.meaning(inputs, n, place, amounts), score)
             for n, (place, amounts, score) in enumerate(
                 zip(acts.place[0].tolist(), acts.amounts[0].tolist(), acts.score[0].tolist(), strict=True)
             )
             if place < places
         ]
-
-    def _see(self, obs: GraphObs) -> Inputs:
-        return self._inputs.make(batch_of_one(obs))
 
     def _fail(self, slot: int, reason: str) -> None:
         # Loud once per run: a network that is broken mostly stays so.
@@ -180,25 +166,32 @@ class TapFinger:
         self.failed += 1
 
 
+#: The model that fits any site.
+UNIVERSAL = "universal"
+
+
 def _choose(context: SchedulerContext) -> str:
-    """The shipped model for these types and resources, of the most alike mode and number of clusters."""
+    """The shipped model for these types and resources, of the most alike mode and number of clusters; or the universal."""
     cards = shipped_models()
     fitting = [card for card in cards.values() if _same_kind(card, context)]
-    if not fitting:
+    if not fitting and UNIVERSAL not in cards:
         types = ", ".join(t.name for t in context.task_types)
         raise ConfigError(
             f"tapfinger: no shipped model is for the task types {types} and the resources "
             f"{', '.join(context.resources.names)}; train one and give model=PATH.onnx "
             f"(shipped: {', '.join(cards) or 'none'})"
         )
+    if not fitting:
+        return UNIVERSAL
     clusters = len(context.clusters)
     mode = context.mode.value
     return min(fitting, key=lambda c: (c.scenario.get("mode") != mode, abs(c.clusters - clusters), c.name)).name
 
 
 def has_model(context: SchedulerContext) -> bool:
-    """Whether a shipped model is for these task types and resources."""
-    return any(_same_kind(card, context) for card in shipped_models().values())
+    """Whether a shipped model is for these task types and resources, or for any."""
+    cards = shipped_models()
+    return UNIVERSAL in cards or any(_same_kind(card, context) for card in cards.values())
 
 
 def _same_kind(card: Card, context: SchedulerContext) -> bool:
@@ -206,21 +199,3 @@ def _same_kind(card: Card, context: SchedulerContext) -> bool:
     types = {t.name for t in context.task_types}
     same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
     return same and card.name == card.scenario.get("name")
-
-
-def _check_fit(card: Card, context: SchedulerContext) -> None:
-    types = [t.name for t in context.task_types]
-    if set(card.task_types) != set(types):
-        raise _mismatch(card, "task_types", ", ".join(card.task_types), ", ".join(types))
-    if card.resources != tuple(context.resources.names):
-        raise _mismatch(card, "resources", ", ".join(card.resources), ", ".join(context.resources.names))
-    actors = card.size("separate_actors")
-    if actors and actors != len(context.clusters):
-        raise _mismatch(card, "config.separate_actors", actors, len(context.clusters))
-
-
-def _mismatch(card: Card, field: str, model: object, world: object) -> CheckpointMismatch:
-    return CheckpointMismatch(
-        f"model {card.name!r} does not fit this scenario: its {field} is {model}, the scenario has {world}; "
-        "use another model or train one on this scenario"
-    )

@@ -61,7 +61,7 @@ class AdvisedSim(BatchSim):
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 
     def advice(self, live: Ints) -> Ints:
-        """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 where it starts nothing."""
+        """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 where it starts none."""
         task = self.observations.task[live]
         rows, known = live[:, None, None], np.maximum(task, 0)
         here = self.worlds.advised[rows, known] == np.arange(task.shape[1])[None, :, None, None]

@@ -8,6 +8,7 @@ from torch import nn
 
 from tapfinger.policy.actor_critic import Outputs
 from tapfinger.policy.distributions import draw, draw_several
+from tapfinger.policy.exported import Graph
 from tapfinger.policy.inputs import Inputs
 from tapfinger.training.batches import chunks
 from tapfinger.training.rollout import Acts, Deviations, Ints
@@ -44,13 +45,17 @@ class NetworkPolicy:
         self._other = torch.Generator().manual_seed(seed or 0)
 
     @torch.no_grad()
-    def __call__(self, inputs: Inputs) -> Acts:
-        """What every cluster does, with scores for conflicts and what the loss will need."""
+    def __call__(self, inputs: Inputs, deviate: Ints | None = None) -> Acts:
+        """What every cluster does, with scores for conflicts and what the loss will need.
+
+        ``deviate``: the states in which other actions are named as well; None: all.
+        """
         batch, clusters, void = inputs.startable.shape
         choice = np.empty((batch, clusters), dtype=np.int64)
         amounts = np.empty((batch, clusters, inputs.largest.shape[3]), dtype=np.int64)
         extra = np.empty((batch, clusters, 3), dtype=np.float32)
-        others = _room(inputs, self._deviations) if self._deviations else None
+        deviate = np.arange(batch) if deviate is None else deviate
+        others = _room(inputs, len(deviate), self._deviations) if self._deviations else None
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
             outputs = self._network(some)
             actions, terms = draw(outputs, some, self._accelerator, self._tasks, self._amounts)
@@ -61,10 +66,14 @@ class NetworkPolicy:
             extra[rows, :, AMOUNTS] = terms.amounts.numpy()
             extra[rows, :, VALUE] = outputs.value.numpy()[:, None]
             if others is not None:
-                self._name_others(others, rows, outputs, some, void)
+                here, there = np.intersect1d(rows, deviate, assume_unique=True, return_indices=True)[1:]
+                if len(here):
+                    named = Outputs(*(part[here] for part in outputs)), Inputs(*(part[here] for part in some))
+                    self._name_others(others, there, *named, void)
         score = np.exp(extra[..., TASK], dtype=np.float64)
         if others is not None:
-            others.choice[..., 0], others.amounts[:, :, 0], others.score[..., 0] = choice, amounts, score
+            others.choice[..., 0], others.amounts[:, :, 0] = choice[deviate], amounts[deviate]
+            others.score[..., 0] = score[deviate]
         return Acts(choice, amounts, score, extra, others)
 
     def _name_others(self, others: Deviations, rows: Ints, outputs: Outputs, some: Inputs, void: int) -> None:
@@ -77,8 +86,24 @@ class NetworkPolicy:
         others.score[rows, :, 1:] = logs.exp().numpy().reshape(shape)
 
 
-def _room(inputs: Inputs, actions: int) -> Deviations:
-    shape = (*inputs.startable.shape[:2], actions)
+class FastNetwork(nn.Module):
+    """A network as an exported graph: many small batches run several times faster than in torch. It has no critic."""
+
+    def __init__(self, graph: bytes) -> None:
+        """``graph``: of policy.export.graph_of."""
+        super().__init__()
+        self.encoder = nn.Identity()
+        self._graph = Graph(graph, "the network in training")
+
+    def forward(self, inputs: Inputs) -> Outputs:
+        """As the network that was exported; the value is not known."""
+        scores = self._graph.run(Inputs(*(tensor.numpy() for tensor in inputs)))
+        value = torch.zeros(len(inputs.cluster))
+        return Outputs(*(torch.from_numpy(array) for array in scores), value)
+
+
+def _room(inputs: Inputs, states: int, actions: int) -> Deviations:
+    shape = (states, inputs.startable.shape[1], actions)
     return Deviations(
         choice=np.empty(shape, dtype=np.int64),
         amounts=np.empty((*shape, inputs.largest.shape[3]), dtype=np.int64),

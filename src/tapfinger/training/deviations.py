@@ -9,6 +9,7 @@ averages out, and right whatever the actions were drawn from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
 from tapfinger.training.batches import Chunk, chunks
-from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints, Turns, picked
+from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints, Turns
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,20 @@ class Judge:
         self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
         self._effort, self._rng = effort, np.random.default_rng(seed)
 
-    def worth_trying(self, inputs: Inputs, others: Deviations) -> tuple[Ints, Deviations]:
+    def worth_trying(self, states: int) -> Ints:
         """As rollout.Judge. What is left out is random, so that what is tried stands for all."""
-        kept = np.arange(len(others.choice))
-        if self._effort.states < 1.0:
-            kept = np.flatnonzero(self._rng.random(len(kept)) < self._effort.states)
-        others = picked(others, kept)
-        can = inputs.startable[kept].any(axis=2)
+        if self._effort.states >= 1.0:
+            return np.arange(states)
+        return np.flatnonzero(self._rng.random(states) < self._effort.states)
+
+    def leave_out(self, inputs: Inputs, others: Deviations) -> None:
+        """As rollout.Judge."""
+        can = inputs.startable.any(axis=2)
         if self._effort.agents and can.shape[1] > self._effort.agents:
             lot = np.where(can, self._rng.random(can.shape), 2.0).argsort(axis=1).argsort(axis=1)
-            idle = lot >= self._effort.agents  # these only do what they do
+            idle = lot >= self._effort.agents
             for array in (others.choice, others.amounts, others.score):
                 array[idle] = array[idle][:, :1]
-        return kept, others
 
     def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
         """Costs, and who got its task."""
@@ -135,7 +137,7 @@ def update(
     """
     tried = [_prepare(episode) for episode in episodes]
     logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
-    batches = max(1, round(sum(len(t.rows) for t in tried) / config.batch))
+    batches = max(1, math.ceil(sum(len(t.rows) for t in tried) / config.batch))
     for _ in range(config.epochs):
         shuffled = [np.array_split(rng.permutation(t.rows), batches) for t in tried]
         for batch in range(batches):

@@ -34,17 +34,21 @@ class Acts(NamedTuple):
     amounts: Ints  # (B, N, R)
     score: Floats  # (B, N) Pr(j|n), for conflicts
     extra: Any = None  # whatever the policy wants back, rows per state (log-probs)
-    others: Deviations | None = None  # what else it might have done
+    others: Deviations | None = None  # what else it might have done, in the states asked for
 
 
-Policy = Callable[[Inputs], Acts]
+#: With a judge, it is also told the states in which to name other actions.
+Policy = Callable[..., Acts]
 
 
 class Judge(Protocol):
     """Tries out what else might be done, before a turn is played."""
 
-    def worth_trying(self, inputs: Inputs, others: Deviations) -> tuple[Ints, Deviations]:
-        """Which of the states to try in, and what there; the rest of the states is not kept."""
+    def worth_trying(self, states: int) -> Ints:
+        """In which of so many states to try; the others are not kept."""
+
+    def leave_out(self, inputs: Inputs, others: Deviations) -> None:
+        """Make those agents do what they do anyway that are too many to try."""
 
     def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
         """Fills cost and granted; told the allocations (E, N, A, R) that the amounts stand for."""
@@ -103,13 +107,15 @@ def play(
         acts = inputs = None
         if len(live):
             inputs = view(sim, live)
-            acts = policy(inputs)
+            kept = np.arange(len(live)) if judge is None else judge.worth_trying(len(live))
+            acts = policy(inputs) if judge is None else policy(inputs, kept)
             choice[live] = np.where(acts.choice == void, -1, acts.choice)
             amounts[live] = view.allocations(inputs, acts.choice, acts.amounts)
             score[live] = acts.score
             if judge is not None and acts.others is not None:
-                kept, others = judge.worth_trying(inputs, acts.others)
+                others = acts.others
                 inputs, acts, live = picked(inputs, kept), picked(acts._replace(others=None), kept), live[kept]
+                judge.leave_out(inputs, others)
                 meant = view.allocations(inputs, others.choice, others.amounts)
                 acts = acts._replace(others=judge(sim, live, others, meant))
         sim.step(choice, amounts, score)

@@ -14,7 +14,7 @@ from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
-from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.act import FastNetwork, NetworkPolicy
 from tapfinger.training.deviations import EVERYTHING, Effort, Judge
 from tapfinger.training.mappo import finish
 from tapfinger.training.rollout import Episode, Turns, joined, play
@@ -31,7 +31,8 @@ class Shard(NamedTuple):
     repeats: int
     network: str
     sizes: NetworkConfig
-    weights: dict[str, npt.NDArray[Any]]
+    #: By name, or an exported graph.
+    weights: dict[str, npt.NDArray[Any]] | bytes
     seed: int
     reward: str  # whose tasks count: see MappoConfig
     #: Actions per agent that are tried out against ``bases``, one greedy per load; 0: none.
@@ -58,9 +59,7 @@ def workload_of(worlds: Sequence[World], seed: int) -> Workload:
 def roll(shard: Shard) -> Episode:
     """Sampled episodes of a shard; rollouts of one workload lie side by side."""
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-    network = build(shard.network, shard.sizes)
-    network.load_state_dict({name: torch.from_numpy(value) for name, value in shard.weights.items()})
-    network.eval()
+    network = _network(shard)
     workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
     world = shard.worlds[0]
     view = make_view(world, shard.features)
@@ -70,6 +69,14 @@ def roll(shard: Shard) -> Episode:
     judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
     episode = play(sim, view, policy, keep=True, max_slots=patience(sim), judge=judge)
     return finish(episode, sim, shard.reward)
+
+
+def _network(shard: Shard) -> nn.Module:
+    if isinstance(shard.weights, bytes):
+        return FastNetwork(shard.weights)
+    network = build(shard.network, shard.sizes)
+    network.load_state_dict({name: torch.from_numpy(value) for name, value in shard.weights.items()})
+    return network.eval()
 
 
 def patience(sim: BatchSim) -> int:

@@ -16,17 +16,18 @@ import numpy as np
 from torch import nn
 
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
+from tapfinger.policy.export import graph_of
 from tapfinger.policy.inputs import Inputs
 from tapfinger.schedulers.advice import ADVISERS
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import Plan, empty_worlds
-from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.act import FastNetwork, NetworkPolicy
 from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
 from tapfinger.training.deviations import Effort
 from tapfinger.training.imitation import imitate_in_turn
 from tapfinger.training.rollout import Acts, Episode, play
-from tapfinger.training.shards import Shard, patience, weights_of
+from tapfinger.training.shards import Shard, patience
 from tapfinger.training.teacher import Examples
 from tapfinger.training.trainer import Trainer
 from tapfinger.training.views import ProfileView
@@ -45,22 +46,22 @@ BASES = (
 HORIZON = 60
 
 #: States judged per site and update, and clusters per state.
-_STATES, _AGENTS = 120, 6
+_STATES, _AGENTS = 320, 5
 
 #: Workloads of a selection site.
-_SELECTION_WORKLOADS = 4
+_SELECTION_WORKLOADS = 3
 
 
 @lru_cache(maxsize=64)
 def site_world(seed: int) -> World:
     """The world of a site; larger ones have more tasks, so that they fill up as well."""
     clusters = len(build_world(draw_site(seed)).clusters)
-    return build_world(draw_site(seed, tasks=int(np.clip(30 * clusters, 60, 240))))
+    return build_world(draw_site(seed, tasks=int(np.clip(24 * clusters, 60, 200))))
 
 
 def worlds_of(world: World) -> int:
     """How many workloads of a site are played side by side."""
-    return int(np.clip(48 // len(world.clusters), 3, 12))
+    return int(np.clip(120 // len(world.clusters), 6, 32))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
@@ -103,11 +104,12 @@ class Follower:
 class SiteSelection:
     """Sites kept for choosing among checkpoints; as training.selection.Selection, but every site is a load."""
 
-    def __init__(self, sites: int, pending: int) -> None:
+    def __init__(self, sites: int, config: NetworkConfig) -> None:
         """``sites``: how many."""
+        self._config = config
         self._worlds = [site_world(SELECTION_SEEDS + i) for i in range(sites)]
         seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + _SELECTION_WORKLOADS)
-        self._sites = [open_site(world, seeds, pending) for world in self._worlds]
+        self._sites = [open_site(world, seeds, config.pending) for world in self._worlds]
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
         """Mean completion time of the advisers on each site; kept in ``path``."""
@@ -123,14 +125,14 @@ class SiteSelection:
         return found
 
     def play(self, network: nn.Module, accelerator: int) -> list[float]:
-        """Mean completion time on each site; infinite where the policy did not get done."""
-        network.eval()
+        """Mean completion time on each site."""
+        fast = FastNetwork(graph_of(network, self._config))
         found = []
         for view, sim in self._sites:
             sim.restart(np.ones(len(sim.done), dtype=np.bool_))
-            episode = play(sim, view, NetworkPolicy(network, accelerator), max_slots=patience(sim))
-            found.append(float(np.where(sim.done, episode.mean, np.inf).mean()))
-        network.train()
+            episode = play(sim, view, NetworkPolicy(fast, accelerator), max_slots=patience(sim))
+            # Worlds that were cut count with what they have cost until then, which is much.
+            found.append(float(episode.mean.mean()))
         return found
 
     def score(self, found: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> float:
@@ -147,7 +149,7 @@ class UniversalTrainer(Trainer):
         return config_for(view(sim, np.zeros(1, dtype=np.int64)), accelerator, self.config.preset)
 
     def _selection(self) -> Any:
-        return SiteSelection(self.config.selection_runs, self.sizes.pending)
+        return SiteSelection(self.config.selection_runs, self.sizes)
 
     def _imitate(self, network: nn.Module) -> None:
         sites = [self._followed(TEACHER_SEEDS + i) for i in range(self.config.teacher_runs)]
@@ -170,13 +172,13 @@ class UniversalTrainer(Trainer):
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         config = self.config.deviation
         first = DEVIATION_SEEDS + iteration * config.workloads
-        weights = weights_of(network)
+        weights = graph_of(network, self.sizes)
         return [
             self._site_shard(first + i, weights, int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2))
             for i in range(config.workloads)
         ]
 
-    def _site_shard(self, seed: int, weights: dict[str, Any], draw: int, explore: bool) -> Shard:
+    def _site_shard(self, seed: int, weights: bytes, draw: int, explore: bool) -> Shard:
         world = site_world(seed)
         count = worlds_of(world)
         base = best_base(open_site(world, range(seed, seed + count), self.config.pending)[1])
