@@ -28,6 +28,7 @@ app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
 app.command("models")(models.models)
 app.command("train")(train.train)
+app.command("finetune")(train.finetune)
 app.command("export")(export.export)
 
 

@@ -71,7 +71,7 @@ class Observer:
     def observe(self, snapshot: Snapshot, padded: bool = True, advised: Sequence[Mapping[int, int]] = ()) -> GraphObs:
         """Arrays of this moment. Not ``padded``: with only as many nodes, places and rows as are used, at least one.
 
-        ``advised``: cluster by task, one mapping per adviser. A cluster's pending set begins with what is advised there.
+        ``advised``: cluster by task, one mapping per adviser. Pending sets begin with what is advised there.
         """
         size = self.pending
         tasks, nodes, waiting = self._queues(snapshot, advised)

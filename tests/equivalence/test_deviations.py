@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,11 @@ def cost_of(world: World, session: Session, turn: Decision) -> int:
     greedy.reset(world.context(0))
     before = session.total_tasks_in_system
     if not session.turn(turn):
-        session.play_round(greedy)
+        # Clusters that were void stay so until the slot ends.
+        active = {p.cluster for p in (*turn.placements, *turn.lost)}
+        snapshot = session.state.snapshot()
+        clusters = tuple(c if c.index in active else dataclasses.replace(c, up=False) for c in snapshot.clusters)
+        session.turn(greedy.decide(dataclasses.replace(snapshot, clusters=clusters)))
     session.end_slot()
     while not session.done:
         session.play_round(greedy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def load(directory: str | Path) -> tuple[ActorCritic, Card]:
         raise CheckpointMismatch(f"{folder / WEIGHTS}: is damaged ({error}); copy it anew") from None
     _fill(network, tensors, str(folder / WEIGHTS))
     return network.eval(), card
+
+
+def shipped_checkpoint(name: str) -> Path:
+    """The directory of a checkpoint that ships with the package, for others to start from."""
+    return Path(str(resources.files("tapfinger") / "models" / name))
 
 
 def take_over(network: nn.Module, directory: str | Path) -> None:

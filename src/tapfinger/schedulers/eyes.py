@@ -8,7 +8,7 @@ import numpy as np
 
 from tapfinger.core.contract import Mode, SchedulerContext, Snapshot
 from tapfinger.core.feasibility import can_start
-from tapfinger.core.model import Resources, TaskType
+from tapfinger.core.model import Resources
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.policy.card import Card
@@ -29,6 +29,9 @@ class Sight(NamedTuple):
 
 class Eyes(Protocol):
     """Turns snapshots into inputs, and chosen amounts into allocations."""
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Take other profiles from now on."""
 
     def count(self, snapshot: Snapshot) -> None:
         """Take note of a whole snapshot; called in every slot before anything is decided."""
@@ -60,6 +63,9 @@ class TypeEyes:
         if self._padded and self._observer.most_running != card.size("running"):
             raise mismatch(card, "config.running", card.size("running"), self._observer.most_running)
 
+    def learn(self, context: SchedulerContext) -> None:
+        """Profiles are not looked at."""
+
     def count(self, snapshot: Snapshot) -> None:
         """Nothing to remember."""
 
@@ -85,19 +91,16 @@ class ProfileEyes:
 
     def __init__(self, context: SchedulerContext, card: Card) -> None:
         """Any types, resources and clusters will do."""
-        self._context = context
         self._pending = card.size("pending")
         self._advisers = Advisers()
-        self.learn(context.task_types)
+        self.learn(context)
 
-    def learn(self, types: tuple[TaskType, ...]) -> None:
-        """Take other profiles from now on; what has arrived is not forgotten."""
-        context = self._context
-        told = SchedulerContext(**{**context.__dict__, "task_types": types})
-        menus = Menus(told)
-        self._observer = Observer(context.clusters, types, self._pending)
+    def learn(self, context: SchedulerContext) -> None:
+        """As Eyes; what has arrived is not forgotten."""
+        menus = Menus(context)
+        self._observer = Observer(context.clusters, context.task_types, self._pending)
         self._maker = ProfileInputMaker(menus, context.mode is Mode.SINGLE)
-        self._advisers.learn(told, menus)
+        self._advisers.learn(context, menus)
 
     def count(self, snapshot: Snapshot) -> None:
         """As Eyes."""

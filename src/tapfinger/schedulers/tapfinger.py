@@ -20,6 +20,7 @@ from tapfinger.policy.exported import best_actions, load_model, shipped_models
 from tapfinger.schedulers.eyes import make_eyes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
+from tapfinger.schedulers.outside import warn_outside
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class TapFinger:
         self._network = load_model(self._model or _choose(context))
         card = self._network.card
         self._eyes = make_eyes(context, card)
+        warn_outside(card, context)
         self._accelerator = card.size("accelerator")
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         self._ageing = Ageing(card.max_wait if self._max_wait is None else self._max_wait)
@@ -171,7 +173,10 @@ UNIVERSAL = "universal"
 
 
 def _choose(context: SchedulerContext) -> str:
-    """The shipped model for these types and resources, of the most alike mode and number of clusters; or the universal."""
+    """The shipped model for these types and resources, of the most alike mode and number of clusters.
+
+    Where there is none, the universal one.
+    """
     cards = shipped_models()
     fitting = [card for card in cards.values() if _same_kind(card, context)]
     if not fitting and UNIVERSAL not in cards:

@@ -371,6 +371,10 @@ def _deviated(
     copy_world(worlds, b, scratch, b)
     settled = play_turn(b, tables, draws, scratch, task, allocation, score)
     if not settled:
+        # Who starts nothing now will not later in this slot: the greedy must not do it in its place.
+        for n in range(task.shape[0]):
+            if task[n] < 0:
+                scratch.starts[b, n] = tables.max_starts
         greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
     total = float(end_slot(b, b, tables, draws, scratch))
     for _ in range(horizon - 1):

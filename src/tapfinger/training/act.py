@@ -98,8 +98,8 @@ class FastNetwork(nn.Module):
     def forward(self, inputs: Inputs) -> Outputs:
         """As the network that was exported; the value is not known."""
         scores = self._graph.run(Inputs(*(tensor.numpy() for tensor in inputs)))
-        value = torch.zeros(len(inputs.cluster))
-        return Outputs(*(torch.from_numpy(array) for array in scores), value)
+        tensors = [torch.from_numpy(array) for array in scores]
+        return Outputs(tensors[0], tensors[1], tensors[2], tensors[3], torch.zeros(len(inputs.cluster)))
 
 
 def _room(inputs: Inputs, states: int, actions: int) -> Deviations:

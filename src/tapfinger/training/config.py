@@ -20,6 +20,9 @@ ROLLOUT_SEEDS = 400_000
 #: Seeds of the evaluation on a model's card: neither training nor selection sees them.
 FINAL_SEEDS = 900_000_000
 
+#: Instead of a checkpoint's directory: the one of the universal model, which ships.
+UNIVERSAL_START = "universal"
+
 #: group: rollouts of one workload are compared with each other. mappo: the paper's, with a critic.
 ALGORITHMS = ("group", "mappo")
 
@@ -158,6 +161,34 @@ def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> Tra
     recipe = RECIPES.get(scenario, {}) if preset == "cpu" else {}
     given = {name: value for name, value in changes.items() if value is not None}
     return TrainConfig(**{"preset": preset, "mappo": paper_config(mode), **PRESETS[preset], **recipe, **given})
+
+
+#: Every update of the universal model is played on ``deviation.workloads`` sites, and it is chosen by
+#: ``selection_runs`` others.
+UNIVERSAL: dict[str, Any] = {
+    "features": "profiles",
+    "teacher_runs": 60,
+    "imitation_epochs": 4,
+    "refinements": 260,
+    "iterations": 0,
+    "shards": 1,
+    "evaluate_every": 8,
+    "selection_runs": 14,
+    "deviation": DeviationConfig(workloads=6, actions=7, batch=512),
+}
+
+
+def universal_config(**changes: Any) -> TrainConfig:
+    """The settings of the universal model; ``changes`` that are None leave them as they are."""
+    return TrainConfig(**{**UNIVERSAL, **{name: value for name, value in changes.items() if value is not None}})
+
+
+def finetune_config(scenario: str, **changes: Any) -> TrainConfig:
+    """Adapting the universal model to one scenario in about ten minutes; other settings as in its recipe, if any."""
+    recipe = {k: v for k, v in RECIPES.get(scenario, {}).items() if k in ("loads", "tasks", "selection_runs")}
+    given = {name: value for name, value in changes.items() if value is not None}
+    few = {"features": "profiles", "start": UNIVERSAL_START, "refinements": 30, "iterations": 10}
+    return TrainConfig(**{**few, **recipe, **given})
 
 
 def parse_loads(text: str) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,18 @@ from tapfinger.core.contract import Scheduler
 from tapfinger.core.events import Event, TaskArrived, TaskFinished
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.card import MAX_WAIT, make_card
+from tapfinger.policy.card import MAX_WAIT, Card, make_card
 from tapfinger.policy.checkpoint import save
 from tapfinger.policy.export import export
-from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.policy.inputs import SCHEMA as TYPES
+from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
+from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.config import FINAL_SEEDS, SELECTION_SEEDS, TrainConfig
 from tapfinger.training.selection import RIVALS
 from tapfinger.training.trainer import training_worlds
+from tapfinger.training.universal import site_world
+from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
 
 #: Bounds on waiting to choose from, in ideal durations, and the share of the mean that one may cost.
@@ -32,6 +36,39 @@ COST = 0.005
 _TASKS_TRIED = 6000
 
 
+def publish_universal(
+    network: nn.Module, sizes: NetworkConfig, config: TrainConfig, folder: Path, sites: int = 12
+) -> tuple[Path, dict[str, Any]]:
+    """As ``publish``, for a network that is for any site; evaluated on ``sites`` that it has not seen."""
+    card = Card(
+        name=UNIVERSAL,
+        network=config.network,
+        schema=PROFILES,
+        resources=(),
+        task_types=(),
+        scenario={"name": "sites"},
+        seeds=(config.seed,),
+        training={**asdict(config), "ranges": ranges()},
+    )
+    path = export(network, sizes, card, folder / f"{UNIVERSAL}.onnx")
+    card = replace(card, max_wait=best_wait([site_world(SELECTION_SEEDS + i) for i in range(sites)], str(path), 2))
+    export(network, sizes, card, path)
+    seeds = range(FINAL_SEEDS, FINAL_SEEDS + sites)
+    worlds = [site_world(seed) for seed in seeds]
+
+    def means(make: Callable[[], Scheduler]) -> list[float]:
+        return [_mean(world, make(), seed) for world, seed in zip(worlds, seeds, strict=True)]
+
+    mine = means(lambda: TapFinger(model=str(path)))
+    evaluation: dict[str, Any] = {"sites": f"{seeds.start}:{seeds.stop}", "per_site": mine}
+    for rival in RIVALS:
+        shares = np.array(mine) / means(lambda rival=rival: parse_spec(rival).create())  # type: ignore[misc]
+        evaluation[f"share_of_{rival}"] = [round(float(share), 4) for share in shares]
+    card = replace(card, evaluation=evaluation)
+    save(folder / "checkpoint", network, sizes, card)
+    return export(network, sizes, card, path), evaluation
+
+
 def publish(
     world: World, network: nn.Module, sizes: NetworkConfig, config: TrainConfig, folder: Path, name: str, runs: int = 10
 ) -> tuple[Path, dict[str, Any]]:
@@ -40,7 +77,8 @@ def publish(
     The evaluation is of the exported model, run by the scheduler that will use it, on ``runs`` workloads of the
     scenario that neither training nor selection has seen.
     """
-    card = make_card(world.scenario, name=name, network=config.network, seeds=(config.seed,))
+    schema = PROFILES if config.features == "profiles" else TYPES
+    card = make_card(world.scenario, name=name, network=config.network, seeds=(config.seed,), schema=schema)
     card = replace(card, training=asdict(config))
     path = export(network, sizes, card, folder / f"{name}.onnx")
     card = replace(card, max_wait=best_wait(training_worlds(world, config), str(path)))
@@ -57,12 +95,12 @@ def publish(
     return export(network, sizes, card, path), evaluation
 
 
-def best_wait(worlds: Sequence[World], model: str) -> float:
+def best_wait(worlds: Sequence[World], model: str, runs: int = 0) -> float:
     """The bound on waiting with the best tail, of those that cost next to nothing at any load.
 
-    By selection workloads; of equal ones the shorter.
+    By ``runs`` selection workloads of each (0: as many as it takes); of equal ones the shorter.
     """
-    runs = max(2, _TASKS_TRIED // (worlds[0].scenario.tasks or _TASKS_TRIED))
+    runs = runs or max(2, _TASKS_TRIED // (worlds[0].scenario.tasks or _TASKS_TRIED))
 
     def times(load: int, max_wait: float) -> list[int]:
         seeds = range(SELECTION_SEEDS + load, SELECTION_SEEDS + len(worlds) * runs, len(worlds))

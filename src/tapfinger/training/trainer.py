@@ -24,10 +24,10 @@ from tapfinger.parallel.base import Pool
 from tapfinger.parallel.local import InProcess
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
-from tapfinger.policy.checkpoint import take_over
+from tapfinger.policy.checkpoint import shipped_checkpoint, take_over
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.layout import Plan
-from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, TrainConfig
+from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, UNIVERSAL_START, TrainConfig
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import make_learner, make_refiner
 from tapfinger.training.logs import RunLog
@@ -112,7 +112,8 @@ class Trainer:
         state = self._resume(network)
         if state is None:
             if self.config.start:
-                take_over(network, self.config.start)
+                start = self.config.start
+                take_over(network, shipped_checkpoint(start) if start == UNIVERSAL_START else start)
             elif self.config.teacher != "none":
                 self._imitate(network)
             found = self.selection.play(network, self._accelerator)

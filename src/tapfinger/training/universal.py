@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from tapfinger.parallel.base import Pool
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.export import graph_of
 from tapfinger.policy.inputs import Inputs
@@ -23,13 +24,13 @@ from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import Plan, empty_worlds
 from tapfinger.training.act import FastNetwork, NetworkPolicy
-from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
+from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.deviations import Effort
 from tapfinger.training.imitation import imitate_in_turn
 from tapfinger.training.rollout import Acts, Episode, play
 from tapfinger.training.shards import Shard, patience
 from tapfinger.training.teacher import Examples
-from tapfinger.training.trainer import Trainer
+from tapfinger.training.trainer import Report, Trainer
 from tapfinger.training.views import ProfileView
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload
@@ -144,6 +145,12 @@ class SiteSelection:
 class UniversalTrainer(Trainer):
     """A run on ``config.deviation.workloads`` sites per update instead of workloads of one scenario."""
 
+    def __init__(
+        self, config: TrainConfig, folder: Path, report: Report | None = None, pool: Pool | None = None
+    ) -> None:
+        """As Trainer; the world is one of the many."""
+        super().__init__(site_world(TEACHER_SEEDS), config, folder, report, pool)
+
     def _sizes(self, accelerator: int) -> NetworkConfig:
         view, sim = open_site(site_world(TEACHER_SEEDS), [0], self.config.pending)
         return config_for(view(sim, np.zeros(1, dtype=np.int64)), accelerator, self.config.preset)
@@ -165,7 +172,8 @@ class UniversalTrainer(Trainer):
         view, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
         adviser = int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS]))
         turns = play(sim, view, Follower(adviser), keep=True, max_slots=patience(sim)).turns
-        assert turns is not None
+        if turns is None:
+            raise ValueError("a workload without a single choice")
         self._report("recording the advisers", (seed - TEACHER_SEEDS + 1) / self.config.teacher_runs, {})
         return Examples(turns.inputs, turns.choice, turns.amounts, turns.decidable)
 
@@ -183,7 +191,7 @@ class UniversalTrainer(Trainer):
         count = worlds_of(world)
         base = best_base(open_site(world, range(seed, seed + count), self.config.pending)[1])
         # About one state per task; those of large sites are dear.
-        states = min(1.0, _STATES / max(1, count * world.scenario.tasks))
+        states = min(1.0, _STATES / (count * (world.scenario.tasks or 1)))
         return Shard(
             worlds=(world,),
             workloads=tuple(range(seed, seed + count)),

@@ -72,7 +72,8 @@ class ProfileView:
 
     def __call__(self, sim: BatchSim, live: Ints) -> Inputs:
         """As View."""
-        assert isinstance(sim, AdvisedSim)
+        if not isinstance(sim, AdvisedSim):
+            raise TypeError("a ProfileView looks at simulators that it made")
         return self._maker.make(rows_of(sim.observations, live), Advice(sim.advice(live), self._load(sim, live)))
 
     def allocations(self, inputs: Inputs, place: Ints, amounts: Ints) -> Ints:
