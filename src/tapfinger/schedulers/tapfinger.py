@@ -91,6 +91,12 @@ class TapFinger:
         self._planned = -1
         self.failed = self.fallbacks = 0
 
+    def learn(self, context: SchedulerContext) -> None:
+        """The network sees no profiles; those who guard it do."""
+        self._ageing.learn(context)
+        self._size_limit.learn(context)
+        self._greedy.learn(context)
+
     @property
     def card(self) -> Card:
         """Of the model in use."""
