@@ -212,12 +212,14 @@ def test_learning_brings_greedy_nearer_to_what_it_does_with_the_truth(kind: str)
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN["scheduler"]) - {"min", "random"}))
 def test_schedulers_with_tables_make_them_anew_and_keep_the_rest(name: str) -> None:
     """After learning the truth in the middle of a run, a scheduler goes on as one that knew it all along would."""
-    world = shipped("multi-3", "tasks=40")
+    # So much to do that tasks become overdue, and are paused in another order than they came in.
+    world = shipped("multi-3", "tasks=150", "arrivals.rate=10")
     truth = world.context(0)
     told = build_world(load_scenario("multi-3", ["knowledge.kind='wrong'", "knowledge.factor=0.01"])).context(0)
+    spec = parse_spec(name if name != "lookahead" else "lookahead@budget_ms=2")
     decisions = []
     for context in (truth, told):
-        scheduler = parse_spec(name).create()
+        scheduler = spec.create()
         assert isinstance(scheduler, LearningScheduler)
         scheduler.reset(context)
         scheduler.learn(truth)
@@ -231,11 +233,23 @@ def test_schedulers_with_tables_make_them_anew_and_keep_the_rest(name: str) -> N
                 session.end_slot()
         decisions.append(taken)
     assert decisions[0] == decisions[1]
-    scheduler = parse_spec(name).create()
+    scheduler = spec.create()
     plain: list[Decision] = []
     recorder = Recorder(scheduler, plain)
     run_scheduler(world, recorder, 0)
     assert plain == decisions[0]
+
+
+def test_tiresias_remembers_who_started_when() -> None:
+    world = shipped("multi-3", "tasks=20")
+    tiresias, context = parse_spec("tiresias").create(), world.context(0)
+    session = new_session(world, draw_workload(world, 0))
+    tiresias.reset(context)
+    session.play_round(tiresias)
+    started = dict(tiresias._started)  # type: ignore[attr-defined]
+    assert started
+    tiresias.learn(context)  # type: ignore[attr-defined]
+    assert tiresias._started == started  # type: ignore[attr-defined]
 
 
 class Recorder:
