@@ -14,6 +14,7 @@ import learned
 import quality
 import speed
 import training_speed
+import wrong_profiles
 
 import tapfinger
 
@@ -33,6 +34,7 @@ def main() -> None:
         "quality": lambda: quality.report(quality.run_all()),
         "learned": learned.report,
         "variants": learned.report_variants,
+        "wrong_profiles": wrong_profiles.report,
     }
     for name in sys.argv[1:]:
         print("\n".join(sections[name]()))

@@ -41,6 +41,7 @@ SECTIONS = (
     ("ArrivalsConfig", "`[arrivals]`"),
     ("EligibilityConfig", "`[eligibility]`"),
     ("NoiseConfig", "`[noise]`"),
+    ("KnowledgeConfig", "`[knowledge]`"),
     ("OutageConfig", "`[[outages]]`"),
 )
 #: Not a key of the file: set when it is loaded.

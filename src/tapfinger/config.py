@@ -247,6 +247,32 @@ class NoiseConfig(_Strict):
         return self
 
 
+class KnowledgeConfig(_Strict):
+    """What schedulers know of speed profiles; tasks run by the true ones."""
+
+    #: exact: the truth. noisy: every rate times exp(z), z normal, half of its variance common to all allocations of a
+    #: type. wrong: every rate of a type times a factor. missing: nothing, so that a generic profile is assumed.
+    kind: Literal["exact", "noisy", "wrong", "missing"] = "exact"
+    #: Task types that this is about; if left out, the first of the scenario (wrong) or all (noisy, missing).
+    types: tuple[str, ...] = ()
+    #: Standard deviation of z (noisy).
+    amount: Annotated[float, Field(ge=0.0, le=2.0)] = 0.3
+    #: What is told over what is true (wrong): above 1, tasks are slower than schedulers think.
+    factor: Annotated[float, Field(ge=0.001, le=1000.0)] = 3.0
+    #: Whether beliefs are corrected by what is seen of tasks that run.
+    learn: bool = True
+
+    @model_validator(mode="after")
+    def _for_their_kind(self) -> KnowledgeConfig:
+        has_effect = {"types": self.kind != "exact", "amount": self.kind == "noisy", "factor": self.kind == "wrong"}
+        has_effect["learn"] = self.kind != "exact"
+        for name, used in has_effect.items():
+            # A resolved scenario holds every default, so only another value shows that it was meant.
+            if not used and getattr(self, name) != KnowledgeConfig.model_fields[name].default:
+                raise ValueError(f"{name} has no effect with kind {self.kind!r}; set another kind, or remove {name}")
+        return self
+
+
 class OutageConfig(_Strict):
     """A cluster that is away for a while; its tasks start anew elsewhere."""
 
@@ -293,6 +319,8 @@ class Scenario(_Strict):
     switching_cost: Annotated[float, Field(ge=0.0)] = 0.0
     #: Whether running tasks report their progress to schedulers.
     reports_progress: bool = True
+    #: What schedulers know of speed profiles.
+    knowledge: KnowledgeConfig = KnowledgeConfig()
     #: Clusters that are away for a while.
     outages: tuple[OutageConfig, ...] = ()
     #: Directory that file names in the scenario are relative to; set when it is loaded.
@@ -309,6 +337,16 @@ class Scenario(_Strict):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
+        return self
+
+    @model_validator(mode="after")
+    def _known_types_exist(self) -> Scenario:
+        names = [t.name for t in self.task_types]
+        for name in self.knowledge.types:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                raise ValueError(f"knowledge.types: there is no task type {name!r}.{hint} Known: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tapfinger.config import Scenario, load_scenario, parse_scenario
-from tapfinger.core.contract import Decision, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, LearningScheduler, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.events import Event
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Task, check_eligible
@@ -28,7 +28,7 @@ from tapfinger.core.session import Session
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import InvalidDecision, TapfingerError
 from tapfinger.records import encode_event
-from tapfinger.sim.run import new_session
+from tapfinger.sim.run import informed, new_session
 from tapfinger.workloads.base import Arrivals, WorkloadContext
 from tapfinger.workloads.world import World, build_world, draw_workload
 
@@ -76,6 +76,7 @@ def tiny_scenarios() -> list[Scenario]:
         _scenario("no progress reports", "multi", three, [growing], reports_progress=False, switching_cost=1.5),
         _scenario("outage", "multi", [(8, 8), (8, 8)], [growing], outages=[{"cluster": 0, "start": 3, "end": 12}]),
         _scenario("overload", "multi", [(8, 8), (8, 8)], [steady, growing], arrivals={"kind": "poisson", "rate": 12.0}),
+        _scenario("profiles told wrong", "multi", three, [growing, steady], knowledge={"kind": "wrong", "factor": 0.2}),
         _scenario(
             "quiet, empty queues", "multi", three, [growing], tasks=3, arrivals={"kind": "poisson", "rate": 0.05}
         ),
@@ -161,15 +162,15 @@ def _play(world: World, scheduler: Scheduler, seed: int) -> list[Event]:
     workload = draw_workload(world, seed)
     session = new_session(world, workload, [events.append])
     guarded = _Guarded(scheduler, world.scenario.name)
-    context = world.context(seed)
+    player = informed(world, guarded)
     longest = _longest_run(world, len(workload), int(workload.slot[-1]) if len(workload) else 0)
     waits = _Waits(guarded)
     with _global_randomness_untouched(guarded.where):
-        guarded.reset(context)
+        player.reset(world.context(seed))
         while not session.done:
             guarded.new_slot(session.state.slot)
             try:
-                session.play_round(guarded)
+                session.play_round(player)
             except InvalidDecision as error:
                 raise CheckFailed(f"{guarded.where}: illegal decision: {error}") from error
             waits.look(session)
@@ -211,6 +212,13 @@ class _Guarded:
         self._call("reset", self._scheduler.reset, context)
         if _contents(context) != before:
             raise CheckFailed(f"{self.where}: reset() changed the context; copy what you want to change")
+
+    def learn(self, context: SchedulerContext) -> None:
+        if isinstance(self._scheduler, LearningScheduler):
+            before = _contents(context)
+            self._call("learn", self._scheduler.learn, context)
+            if _contents(context) != before:
+                raise CheckFailed(f"{self.where}: learn() changed the context; copy what you want to change")
 
     def decide(self, snapshot: Snapshot) -> Decision:
         before = _contents(snapshot)

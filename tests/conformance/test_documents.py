@@ -47,8 +47,11 @@ def test_scheduler_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     space: dict[str, Any] = {}
     for block in blocks("extending-scheduler.md")[1:]:
         exec(block, space)
-    assert "slots per task" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "slots per task" in printed
+    assert "50 tasks started" in printed
     space["test_fifo"]()
+    check_scheduler(space["ShortestNext"])
 
 
 def test_scheduler_page_runs_on_the_command_line() -> None:

@@ -17,8 +17,8 @@ from tapfinger.training.config import TrainConfig
 from tapfinger.training.deviations import DeviationConfig, distinct, gains
 from tapfinger.training.rollout import Deviations
 from tapfinger.training.shards import gather, roll
-from tapfinger.training.views import input_maker
 from tapfinger.training.trainer import Trainer
+from tapfinger.training.views import input_maker
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 

@@ -34,8 +34,8 @@ from tapfinger.training.rollout import Acts, Episode, play
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of
 from tapfinger.training.teacher import Examples, Recorder
-from tapfinger.training.views import TypesView, input_maker
 from tapfinger.training.trainer import Trainer, training_worlds
+from tapfinger.training.views import TypesView, input_maker
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 
@@ -251,3 +251,18 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     Trainer(world(), TrainConfig(**SHORT), tmp_path)
     with pytest.raises(ConfigError, match="other settings"):
         Trainer(world(), TrainConfig(**{**SHORT, "teacher": "min"}), tmp_path)
+
+
+def test_a_run_from_before_a_key_existed_goes_on(tmp_path: Path) -> None:
+    Trainer(world(), TrainConfig(**SHORT), tmp_path)
+    path = tmp_path / "run.json"
+    before = json.loads(path.read_text())
+    del before["scenario"]["knowledge"]
+    path.write_text(json.dumps(before))
+    Trainer(world(), TrainConfig(**SHORT), tmp_path)
+    assert "knowledge" in json.loads(path.read_text())["scenario"]
+
+
+def test_training_with_profiles_that_are_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"knowledge.kind = 'missing': training plays with exact speed profiles"):
+        Trainer(world("knowledge.kind='missing'"), TrainConfig(**SHORT), tmp_path)

@@ -253,7 +253,9 @@ def test_seeds_that_play_the_same_workload_give_no_intervals(store, tmp_path):
     noisy = make_scenario(
         tasks=None, arrivals=trace.arrivals.model_dump(), noise={"kind": "relative", "amplitude": 0.1}
     )
-    assert [same_draws(s, (0, 1, 2)) for s in (trace, part, noisy, scenario())] == [True, False, False, False]
+    told = make_scenario(tasks=None, arrivals=trace.arrivals.model_dump(), knowledge={"kind": "noisy"})
+    given = (trace, part, noisy, told, scenario())
+    assert [same_draws(s, (0, 1, 2)) for s in given] == [True, False, False, False, False]
     assert not same_draws(trace, (0,))
     outcome = Runner(store).run(trace, SPECS, (0, 1, 2))
     assert outcome.same_draws

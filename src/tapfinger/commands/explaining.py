@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tapfinger.core.contract import Decision, Proposal, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, LearningScheduler, Proposal, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources, ResourceTypes
 from tapfinger.errors import ConfigError
 
@@ -52,6 +52,11 @@ class Watched:
     def reset(self, context: SchedulerContext) -> None:
         """As the scheduler."""
         self._scheduler.reset(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """As the scheduler, if it does."""
+        if isinstance(self._scheduler, LearningScheduler):
+            self._scheduler.learn(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """As the scheduler."""

@@ -170,7 +170,7 @@ class SchedulerContext:
 
     resources: ResourceTypes
     clusters: tuple[Cluster, ...]
-    #: Task types with their speed profiles, as far as they are known.
+    #: Task types with their speed profiles as far as they are known: a profile that may be wrong carries its doubt.
     task_types: tuple[TaskType, ...]
     mode: Mode
     #: Seed of the scheduler's own randomness; never the workload's.
@@ -197,4 +197,16 @@ class Scheduler(Protocol):
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Say what to start (and resize) now; void is a legal answer."""
+        ...
+
+
+@runtime_checkable
+class LearningScheduler(Scheduler, Protocol):
+    """A scheduler that keeps tables made of speed profiles, and wants to hear when these are believed otherwise.
+
+    One that reads profiles from the snapshot needs none of this: those are always the latest.
+    """
+
+    def learn(self, context: SchedulerContext) -> None:
+        """The run's context with other profiles: make tables of them anew, and forget nothing else."""
         ...

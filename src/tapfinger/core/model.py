@@ -124,18 +124,26 @@ class SpeedProfile:
     rates: tuple[float, ...]
     #: The paper's sensitive tasks slow down as they progress: sqrt(1.2 - progress). None: constant speed.
     shape_offset: float | None = None
+    #: How uncertain each rate is: standard deviation of its logarithm, in the order of ``rates``. None: certain.
+    doubt: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse tables of the wrong size or with rates that never end a task."""
         cells = math.prod(self.extent)
-        if len(self.rates) != cells:
-            box = f"{tuple(self.minimum)} to {tuple(self.maximum)}"
-            raise ConfigError(f"a profile from {box} has {cells} cells, got {len(self.rates)}")
+        for what, table in (("cells", self.rates), ("doubts", self.doubt)):
+            if table is not None and len(table) != cells:
+                box = f"{tuple(self.minimum)} to {tuple(self.maximum)}"
+                raise ConfigError(f"a profile from {box} has {cells} {what}, got {len(table)}")
         worst = min(self.rates)
         # The sum, since min and max pass over a NaN that is not the first.
         if not math.isfinite(sum(self.rates)) or not worst > 1.0 / MAX_SLOTS:
             raise ConfigError(
                 f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}"
+            )
+        if self.doubt is not None and not (math.isfinite(sum(self.doubt)) and min(self.doubt) >= 0.0):
+            raise ConfigError(
+                f"every doubt of a profile must be finite, zero or more; they are from {min(self.doubt):g} to "
+                f"{max(self.doubt):g}"
             )
         if self.shape_offset is not None and not self.shape_offset > 1.0:
             raise ConfigError(f"shape offset {self.shape_offset} must be above 1, or the task would never end")

@@ -116,7 +116,7 @@ class Runner:
 
 def same_draws(scenario: Scenario, seeds: Sequence[int]) -> bool:
     """Whether several seeds play one and the same workload, as a trace without a window does."""
-    if len(seeds) < 2 or scenario.noise.amplitude:
+    if len(seeds) < 2 or scenario.noise.amplitude or scenario.knowledge.kind == "noisy":
         return False
     world = build_world(scenario)
     first = draw_workload(world, seeds[0])

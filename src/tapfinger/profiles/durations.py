@@ -14,6 +14,9 @@ from tapfinger.core.model import DONE, Noise, Resources, SpeedProfile, TaskType
 #: Sampled runs per rate when progress is noisy; the standard error of a mean is then below 2 %.
 _SAMPLES = 1024
 
+#: Results kept: enough for all types of a comparison; where beliefs change, old ones must not pile up.
+_KEPT = 256
+
 #: A larger size is kept only if it is at least this much faster than every smaller one.
 _WORTH_HAVING = 0.99
 
@@ -26,7 +29,7 @@ class Size:
     slots: float
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_KEPT)
 def mean_slots(profile: SpeedProfile, noise: Noise) -> npt.NDArray[np.float64]:
     """Mean whole slots from start to end for every allocation of the profile; (cells,) in its order."""
     rates, cell_of = np.unique(np.asarray(profile.rates), return_inverse=True)
@@ -99,7 +102,7 @@ def _one_cell_each(profile: SpeedProfile, cell_of: npt.NDArray[np.int64], rates:
     return [Resources(np.add(cell, profile.minimum).tolist()) for cell in zip(*corner, strict=True)]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_KEPT)
 def efficient_sizes(task_type: TaskType, noise: Noise) -> tuple[Size, ...]:
     """The sizes that no smaller one (in every resource) matches in speed, fastest first.
 

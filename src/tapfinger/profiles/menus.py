@@ -200,5 +200,5 @@ def _thin(options: Sequence[Option], alike: float) -> list[Option]:
 
 def doubt_of(t: TaskType, allocation: Resources) -> float:
     """How uncertain the speed at this size is: the deviation of its logarithm."""
-    doubt = getattr(t.profile, "doubt", None)
-    return 0.0 if doubt is None else float(doubt[t.profile.index(allocation)])
+    doubt = t.profile.doubt
+    return 0.0 if doubt is None else doubt[t.profile.index(allocation)]

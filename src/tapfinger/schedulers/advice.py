@@ -38,7 +38,7 @@ class Advisers:
         """Take these profiles from now on; must be called before anything is asked."""
         self._menus = menus
         for greedy in self._greedies:
-            greedy.reset(context)
+            greedy.learn(context)
 
     def ask(self, snapshot: Snapshot) -> list[Opinion]:
         """What each would start now."""

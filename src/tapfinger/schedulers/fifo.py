@@ -30,6 +30,10 @@ class Fifo:
         self._backfill = backfill
 
     def reset(self, context: SchedulerContext) -> None:
+        """Nothing is remembered but the tables of ``learn``."""
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
         """Look up the sizes worth having, fastest first; the minimum is always the last resort."""
         self._types = context.task_types
         self._sizes = {

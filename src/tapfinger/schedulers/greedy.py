@@ -50,6 +50,10 @@ class Greedy:
         self._short_first = short_first
 
     def reset(self, context: SchedulerContext) -> None:
+        """Nothing is remembered but the tables of ``learn``."""
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
         """Work out the sizes worth having and what they cost."""
         self._options = Options(context)
         self._head_start = {name: self._short_first * o[0].slots for name, o in self._options.of.items()}

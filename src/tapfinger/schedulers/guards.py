@@ -55,13 +55,17 @@ class Ageing:
 
     def reset(self, context: SchedulerContext) -> None:
         """Forget the run before."""
-        self._options = Options(context)
-        self._greedy.reset(context)
-        #: No task is overdue before this many slots.
-        self._earliest = self._max_wait * min(sizes[0].slots for sizes in self._options.of.values())
         #: Which task each held cluster waits for.
         self._held: dict[int, int] = {}
         self.forced = self.holds = 0
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Work out how long tasks may wait."""
+        self._options = Options(context)
+        self._greedy.learn(context)
+        #: No task is overdue before this many slots.
+        self._earliest = self._max_wait * min(sizes[0].slots for sizes in self._options.of.values())
 
     def start(self, snapshot: Snapshot) -> tuple[tuple[Placement, ...], Snapshot]:
         """Overdue tasks to start, and what is left for others to decide: held clusters look as if down."""
@@ -165,10 +169,14 @@ class SizeLimit:
 
     def reset(self, context: SchedulerContext) -> None:
         """Forget the run before."""
+        self.refused = 0
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Look up durations."""
         self._options = Options(context)
         self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
         self._most_waiting = CALM * len(context.clusters)
-        self.refused = 0
 
     def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
         """Those with a size that will do."""

@@ -107,15 +107,19 @@ class Lookahead:
 
     def reset(self, context: SchedulerContext) -> None:
         """Prepare arrays; forget what was seen."""
-        types = context.task_types
-        self._type_index = {t.name: i for i, t in enumerate(types)}
+        self._type_index = {t.name: i for i, t in enumerate(context.task_types)}
         self._clusters = len(context.clusters)
+        self._rng = np.random.default_rng(context.seed)
+        self._seen = _Seen(len(context.task_types), self._clusters)
+        self.learn(context)
+        self._warm_up()
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Make the arrays that hold speeds, and look ahead as far as these ask for."""
+        types = context.task_types
         self._tables = make_tables(context.clusters, types, context.noise, context.mode)
         self._sizes = make_sizes(Options(context), types)
         self._horizon = self._fixed_horizon if self._fixed_horizon is not None else horizon_for(self._sizes.least_slots)
-        self._rng = np.random.default_rng(context.seed)
-        self._seen = _Seen(len(types), self._clusters)
-        self._warm_up()
 
     def _warm_up(self) -> None:
         """Compile (or load) the kernels now: the first decision must not pay for it."""

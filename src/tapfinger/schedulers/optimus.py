@@ -192,11 +192,15 @@ class Optimus:
         self._resize = resize
 
     def reset(self, context: SchedulerContext) -> None:
+        """Start the scheduler's own random stream."""
+        self._rng = np.random.default_rng(context.seed)
+        self._single = context.mode is Mode.SINGLE
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
         """Fit one model per task type."""
         self._types = context.task_types
         self._models = {t.name: fit_speed(t, context.noise, context.resources) for t in context.task_types}
-        self._rng = np.random.default_rng(context.seed)
-        self._single = context.mode is Mode.SINGLE
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Admit waiting tasks at their minimum, then share out what is left of each cluster."""

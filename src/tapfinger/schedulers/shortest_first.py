@@ -20,9 +20,9 @@ class ShortestFirst(Fifo):
         """
         super().__init__(size, backfill)
 
-    def reset(self, context: SchedulerContext) -> None:
+    def learn(self, context: SchedulerContext) -> None:
         """Look up the shortest mean duration of each type."""
-        super().reset(context)
+        super().learn(context)
         self._shortest = {t.name: efficient_sizes(t, context.noise)[0].slots for t in context.task_types}
 
     def _ordered(self, queue: tuple[TaskView, ...]) -> Iterable[TaskView]:

@@ -81,6 +81,13 @@ class TapFinger:
         self._planned = -1
         self.failed = self.fallbacks = 0
 
+    def learn(self, context: SchedulerContext) -> None:
+        """The guards look at profiles, and so does a network that knows tasks by them."""
+        self._eyes.learn(context)
+        self._ageing.learn(context)
+        self._size_limit.learn(context)
+        self._greedy.learn(context)
+
     @property
     def card(self) -> Card:
         """Of the model in use."""

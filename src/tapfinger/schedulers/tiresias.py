@@ -62,7 +62,12 @@ class Tiresias:
         self._given_threshold = threshold
 
     def reset(self, context: SchedulerContext) -> None:
-        """Find the threshold; forget who started when."""
+        """Forget who started when."""
+        self._started: dict[int, int] = {}
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Find the threshold."""
         self._types = context.task_types
         self._accelerator = context.resources.accelerator
         self._threshold = (
@@ -70,7 +75,6 @@ class Tiresias:
             if self._given_threshold is not None
             else median_service(context.task_types, context.noise, self._accelerator)
         )
-        self._started: dict[int, int] = {}
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """First queue, then the waiting (they belong to it), then the second queue; what is left may be grown into."""

@@ -12,6 +12,7 @@ from tapfinger.core.feasibility import can_start
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import TapfingerError
+from tapfinger.profiles.believing import Believing
 from tapfinger.sim.executor import SimExecutor
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
@@ -41,6 +42,11 @@ def new_session(world: World, workload: Workload, sinks: Iterable[Callable[[Even
     return Session(EdgeState(world.clusters, world.mode), SimExecutor(world, workload), sinks)
 
 
+def informed(world: World, scheduler: Scheduler) -> Scheduler:
+    """The scheduler as it may play in this world: where profiles are not known, it sees beliefs instead."""
+    return scheduler if world.exact else Believing(scheduler, world.scenario.knowledge.learn)
+
+
 def run_scheduler(
     world: World,
     scheduler: Scheduler,
@@ -53,8 +59,8 @@ def run_scheduler(
     workload = workload if workload is not None else draw_workload(world, seed)
     watch = _Watch()
     session = new_session(world, workload, (*sinks, watch))
-    scheduler.reset(world.context(seed))
-    timed = _Timed(scheduler)
+    timed = _Timed(informed(world, scheduler))
+    timed.reset(world.context(seed))
     while not session.done:
         session.play_round(timed)
         if observe is not None:
@@ -69,7 +75,7 @@ class _Timed:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.name = type(scheduler).__name__
+        self.name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is
         self.one_shot = scheduler.one_shot
         self.reset = scheduler.reset
         #: Of all turns of a slot together.

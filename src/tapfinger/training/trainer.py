@@ -83,7 +83,8 @@ class Trainer:
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             changed = [name for name in mine["config"] if found["config"].get(name) != mine["config"][name]]
-            if found["scenario"] != mine["scenario"]:
+            # Read anew, for keys that did not exist when the run began.
+            if parse_scenario(found["scenario"]).resolved() != mine["scenario"]:
                 changed.append("scenario")
             # A longer run may continue a shorter one.
             if [name for name in changed if name not in ("refinements", "iterations", "max_steps")]:
@@ -262,6 +263,11 @@ class Trainer:
 
 def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
     """One world per load; they differ in the arrivals only."""
+    if not world.exact:
+        raise ConfigError(
+            f"knowledge.kind = {world.scenario.knowledge.kind!r}: training plays with exact speed profiles; train "
+            "without [knowledge], and evaluate with it"
+        )
     worlds = []
     for load in config.loads:
         data = world.scenario.resolved()

@@ -31,6 +31,7 @@ from tapfinger.core.model import (
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError, TapfingerError
 from tapfinger.profiles.speeds import build_rates
+from tapfinger.profiles.told import told_types
 from tapfinger.registry import create
 from tapfinger.workloads.base import Arrivals, Workload, WorkloadContext
 
@@ -58,17 +59,25 @@ class World:
     outages: tuple[Outage, ...]
 
     def context(self, seed: int) -> SchedulerContext:
-        """What a scheduler is told before the first slot."""
+        """What a scheduler is told before the first slot; of speed profiles, what the scenario lets it know."""
         return SchedulerContext(
             resources=self.resources,
             clusters=self.clusters,
-            task_types=self.task_types,
+            task_types=self._told(seed),
             mode=self.mode,
             seed=int(np.random.SeedSequence([seed, 4]).generate_state(1)[0]),
             switching_cost=self.switching_cost,
             noise=self.noise,
             slot_seconds=self.scenario.slot_seconds,
         )
+
+    def _told(self, seed: int) -> tuple[TaskType, ...]:
+        return self.task_types if self.exact else told_types(self.task_types, self.scenario.knowledge, seed)
+
+    @property
+    def exact(self) -> bool:
+        """Whether schedulers know the true speed profiles."""
+        return self.scenario.knowledge.kind == "exact"
 
 
 @contextmanager

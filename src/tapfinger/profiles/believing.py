@@ -1,0 +1,164 @@
+"""Between a scheduler and the world: the scheduler sees beliefs in place of true speed profiles.
+
+What it was told in the context is where beliefs begin; what tasks are seen to do, in one snapshot
+after another, corrects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tapfinger.core.contract import (
+    ClusterView,
+    Decision,
+    LearningScheduler,
+    Scheduler,
+    SchedulerContext,
+    Snapshot,
+    TaskView,
+)
+from tapfinger.core.model import Resources, TaskType
+from tapfinger.profiles.beliefs import Belief
+
+
+class Believing:
+    """A scheduler that knows of speed profiles only what it was told and what it has seen since."""
+
+    def __init__(self, scheduler: Scheduler, learn: bool = True) -> None:
+        """``learn``: False leaves beliefs as they were told."""
+        self._scheduler = scheduler
+        self._learn = learn
+        self.one_shot = scheduler.one_shot
+        self.name = getattr(scheduler, "name", type(scheduler).__name__)
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Begin with the profiles of the context."""
+        self._context = context
+        self._types = {t.name: t for t in context.task_types}
+        self._evidence = Evidence(context)
+        self._last: tuple[Snapshot, Decision] | None = None
+        #: By task id: the view as it came, and as it was shown.
+        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._scheduler.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Look at what has happened, then ask the scheduler."""
+        if self._learn:
+            self._see(snapshot)
+        decision = self._scheduler.decide(self._as_believed(snapshot))
+        # Looked at in the next turn only: by then it has been checked and carried out.
+        self._last = snapshot, decision
+        return decision
+
+    def _see(self, snapshot: Snapshot) -> None:
+        if self._last is not None:
+            self._evidence.note(*self._last)
+        if snapshot.turn == 0:
+            self._evidence.look(snapshot)
+            self._revise()
+
+    def _revise(self) -> None:
+        """Take over beliefs that have changed, and let the scheduler know."""
+        changed = self._evidence.revised()
+        if not changed:
+            return
+        self._types |= {t.name: t for t in changed}
+        self._context = replace(self._context, task_types=tuple(self._types[t.name] for t in self._context.task_types))
+        if isinstance(self._scheduler, LearningScheduler):
+            self._scheduler.learn(self._context)
+
+    def _as_believed(self, snapshot: Snapshot) -> Snapshot:
+        """The same with every task's type as believed; views of tasks that did not change are made once."""
+        before, self._shown = self._shown, {}
+        clusters = tuple(
+            replace(c, running=self._tasks(c.running, before), paused=self._tasks(c.paused, before))
+            for c in snapshot.clusters
+        )
+        return replace(snapshot, clusters=clusters, queue=self._tasks(snapshot.queue, before))
+
+    def _tasks(self, views: tuple[TaskView, ...], before: dict[int, tuple[TaskView, TaskView]]) -> tuple[TaskView, ...]:
+        for view in views:
+            believed = self._types[view.type.name]
+            came, shown = before.get(view.id, (None, view))
+            if came is not view or shown.type is not believed:
+                shown = replace(view, type=believed)
+            self._shown[view.id] = (view, shown)
+        return tuple(self._shown[view.id][1] for view in views)
+
+
+@dataclass(slots=True)
+class _Stay:
+    """A task on a cluster, as last seen."""
+
+    type: str
+    #: What it holds now, and what it held when it last held something.
+    allocation: Resources
+    size: Resources
+    elapsed: int = 0
+    progress: float | None = None
+    #: Slots of work still lost to changes of allocation.
+    overhead: float = 0.0
+    #: Whether it has run with one allocation only, and lost nothing: then its duration tells its rate.
+    steady: bool = True
+
+
+class Evidence:
+    """Reads off snapshots and decisions how fast tasks have run, and holds the beliefs that follow."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        """Types whose profile carries no doubt are certain: there is nothing to learn."""
+        self._beliefs = {t.name: Belief(t, context.noise) for t in context.task_types if t.profile.doubt is not None}
+        self._switching_cost = context.switching_cost
+        self._stays: dict[int, _Stay] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """What one slot has done. ``snapshot``: of the first turn of the next one."""
+        waiting = {task.id for task in snapshot.queue}
+        gone = dict(self._stays)
+        for view in _on_clusters(snapshot.clusters):
+            stay = gone.pop(view.id, None)
+            if stay is not None and view.allocation is not None:
+                self._see(stay, view, view.allocation)
+        for ident, stay in gone.items():
+            # One that waits again was lost with its cluster. One that reported has told its rate by that.
+            if ident not in waiting and stay.progress is None and stay.steady:
+                self._beliefs[stay.type].see_end(stay.size, stay.elapsed + 1)
+            del self._stays[ident]
+
+    def _see(self, stay: _Stay, view: TaskView, allocation: Resources) -> None:
+        if view.elapsed == stay.elapsed + 1:
+            lost = min(1.0, stay.overhead)
+            before = 0.0 if stay.elapsed == 0 else stay.progress
+            if view.progress is not None and before is not None:
+                self._beliefs[stay.type].see_progress(allocation, before, view.progress - before, lost)
+            stay.overhead -= lost
+        stay.elapsed, stay.progress, stay.allocation = view.elapsed, view.progress, allocation
+
+    def note(self, snapshot: Snapshot, decision: Decision) -> None:
+        """What the scheduler decided then: a task may have ended before the next snapshot."""
+        for resize in decision.resizes:
+            stay = self._stays.get(resize.task)
+            if stay is not None and not resize.allocation.none:
+                if resize.allocation != stay.allocation:
+                    stay.overhead += self._switching_cost
+                if resize.allocation != stay.size or stay.overhead:
+                    stay.steady = False
+                stay.size = resize.allocation
+            if stay is not None:
+                stay.allocation = resize.allocation
+        placed = {p.task: p.allocation for p in decision.placements}
+        for task in snapshot.queue:
+            allocation = placed.get(task.id)
+            if allocation is not None and task.type.name in self._beliefs:
+                self._stays[task.id] = _Stay(task.type.name, allocation, allocation)
+
+    def revised(self) -> list[TaskType]:
+        """Types that are now believed to be otherwise than before."""
+        return [new for belief in self._beliefs.values() if (new := belief.revised()) is not None]
+
+
+def _on_clusters(clusters: tuple[ClusterView, ...]) -> Iterator[TaskView]:
+    for cluster in clusters:
+        yield from cluster.running
+        yield from cluster.paused
