@@ -7,8 +7,11 @@ import numpy as np
 from tapfinger.policy.inputs import Inputs
 
 
-def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, resources=2, units=16):
-    """Consistent random inputs: every task a node, shared by the clusters it waits for."""
+def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, resources=2, units=16, menu=0):
+    """Consistent random inputs: every task a node, shared by the clusters it waits for.
+
+    ``menu``: features of a size, if sizes are chosen from menus.
+    """
     rng = np.random.default_rng(seed)
     nodes = nodes or clusters * places
     node = np.zeros((batch, clusters, places), dtype=np.int64)
@@ -24,6 +27,10 @@ def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, re
     startable = place_mask & (rng.random(place_mask.shape) < 0.7)
     minimum = rng.integers(0, 4, (*node.shape, resources)) * place_mask[..., None]
     largest = np.minimum(minimum + rng.integers(0, units, minimum.shape), units) * startable[..., None]
+
+    if menu:  # one amount: the place on a menu of six sizes, of which the first ones fit
+        minimum = np.zeros((*node.shape, 1), dtype=np.int64)
+        largest = rng.integers(0, 6, minimum.shape) * startable[..., None]
 
     def features(*shape):
         return rng.normal(size=shape).astype(np.float32)
@@ -41,6 +48,6 @@ def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, re
         minimum=minimum,
         largest=largest,
         copies=rng.integers(0, 9, node.shape).astype(np.float32) * startable,
-        menu=np.empty((*node.shape, 0, 0), dtype=np.float32),
-        size=np.empty((*node.shape, 0), dtype=np.int64),
+        menu=features(*node.shape, 6 if menu else 0, menu),
+        size=np.zeros((*node.shape, 6 if menu else 0), dtype=np.int64),
     )

@@ -125,8 +125,8 @@ def test_a_network_gone_wrong_is_void_or_legal(wrong):
 def test_a_graph_that_does_not_agree_is_not_written(tmp_path, monkeypatch):
     network, config, card = small_network()
     other = small_network(seed=1)[0]
-    real = exporting._graph
-    monkeypatch.setattr(exporting, "_graph", lambda _, inputs: real(other, inputs))
+    real = exporting.graph_of
+    monkeypatch.setattr(exporting, "graph_of", lambda _, *sizes: real(other, *sizes))
     with pytest.raises(CheckpointMismatch, match="differs from the network's"):
         export(network, config, card, tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())

@@ -13,18 +13,20 @@ from tapfinger.policy.inputs import Inputs
 COLUMNS = 17
 VARIANTS = [
     ("full", {}),
+    ("full", {"menu": 7, "rounds": 2}),
     ("full", {"allocation": "joint", "transformer_layers": 2}),
     ("full", {"separate_actors": 3}),
     ("no-han", {}),
     ("no-pointer", {}),
     ("vanilla", {}),
 ]
-EQUIVARIANT = [("full", {}), ("full", {"allocation": "joint"}), ("no-han", {}), ("no-pointer", {})]
+EQUIVARIANT = [("full", {}), ("full", {"menu": 7, "rounds": 2}), ("full", {"allocation": "joint"}), ("no-han", {}), ("no-pointer", {})]
 
 
 def network(inputs, name="full", seed=0, **changes):
     torch.manual_seed(seed)
-    return build(name, config_for(inputs, 1, **{"hidden": 16, **changes}))
+    sizes = {name: value for name, value in changes.items() if name != "menu"}  # that is of the inputs
+    return build(name, config_for(inputs, 1, **{"hidden": 16, **sizes}))
 
 
 def run(net, inputs):
@@ -39,7 +41,7 @@ def assert_same(left, right):
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
 def test_a_batch_is_its_stacked_singles(name, changes):
-    inputs = random_inputs(1, batch=6)
+    inputs = random_inputs(1, batch=6, menu=changes.get("menu", 0))
     net = network(inputs, name, **changes)
     singles = [run(net, Inputs(*(array[b : b + 1] for array in inputs))) for b in range(6)]
     assert_same(run(net, inputs), Outputs(*(torch.cat(parts) for parts in zip(*singles, strict=True))))
@@ -47,7 +49,7 @@ def test_a_batch_is_its_stacked_singles(name, changes):
 
 @pytest.mark.parametrize(("name", "changes"), EQUIVARIANT)
 def test_permuting_clusters_permutes_outputs(name, changes):
-    inputs = random_inputs(2, clusters=4)
+    inputs = random_inputs(2, clusters=4, menu=changes.get("menu", 0))
     net = network(inputs, name, **changes)
     order = [2, 0, 3, 1]
     shared = ("pending", "pending_mask")
@@ -59,10 +61,10 @@ def test_permuting_clusters_permutes_outputs(name, changes):
 
 @pytest.mark.parametrize(("name", "changes"), EQUIVARIANT)
 def test_permuting_places_permutes_outputs(name, changes):
-    inputs = random_inputs(3)
+    inputs = random_inputs(3, menu=changes.get("menu", 0))
     net = network(inputs, name, **changes)
     order = [4, 1, 0, 3, 2]
-    placed = ("node", "place_mask", "pair", "startable", "minimum", "largest")
+    placed = ("node", "place_mask", "pair", "startable", "minimum", "largest", "copies", "menu", "size")
     moved = Inputs(**{k: v[:, :, order] if k in placed else v for k, v in inputs._asdict().items()})
     plain = run(net, inputs)
     expected = Outputs(
@@ -91,7 +93,7 @@ def pad(array, axis, extra, fill):
 
 @pytest.mark.parametrize(("name", "changes"), EQUIVARIANT)
 def test_more_padding_changes_nothing_whatever_it_holds(name, changes):
-    inputs = random_inputs(5)
+    inputs = random_inputs(5, menu=changes.get("menu", 0))
     net = network(inputs, name, **changes)
     padded = Inputs(
         cluster=inputs.cluster,
@@ -108,6 +110,9 @@ def test_more_padding_changes_nothing_whatever_it_holds(name, changes):
                 "startable": False,
                 "minimum": 0,
                 "largest": 0,
+                "copies": 0.0,
+                "menu": 50.0,
+                "size": 0,
             }.items()
         },
     )

@@ -202,8 +202,8 @@ def test_a_damaged_state_is_refused_and_kept(tmp_path: Path) -> None:
 def test_rollouts_are_the_same_in_other_processes() -> None:
     site = world()
     sizes = Trainer.__new__(Trainer)  # only to have the sizes of this world
-    sizes.worlds, sizes.config, sizes._accelerator = (site,), TrainConfig(), 1
-    config = sizes._sizes()
+    sizes.worlds, sizes.config = (site,), TrainConfig()
+    config = sizes._sizes(1)
     torch.manual_seed(0)
     network = build("full", config)
     shards = [Shard((site,), (s, s + 1), 2, "full", config, weights_of(network), s, "own") for s in (4, 6)]

@@ -49,6 +49,9 @@ HORIZON = 60
 #: States judged per site and update, and clusters per state.
 _STATES, _AGENTS = 320, 5
 
+#: How often the advisers are asked about the same sites, and about how many turns of each.
+_LAPS, _ASKED = 3, 300
+
 #: Workloads of a selection site.
 _SELECTION_WORKLOADS = 3
 
@@ -159,23 +162,35 @@ class UniversalTrainer(Trainer):
         return SiteSelection(self.config.selection_runs, self.sizes)
 
     def _imitate(self, network: nn.Module) -> None:
-        sites = [self._followed(TEACHER_SEEDS + i) for i in range(self.config.teacher_runs)]
+        """Copy the advisers: first where they lead, then where the network itself goes, or it would be lost there."""
+        examples: list[Examples] = []
+        for lap in range(_LAPS):
+            player = FastNetwork(graph_of(network, self.sizes)) if lap else None
+            for i in range(self.config.teacher_runs):
+                examples.append(self._followed(TEACHER_SEEDS + i, player))
+                share = (lap + (i + 1) / self.config.teacher_runs) / _LAPS
+                self._report("asking the advisers", share, {})
+            self._copy(network, examples)
 
+    def _copy(self, network: nn.Module, examples: Sequence[Examples]) -> None:
         def report(step: int, steps: int, loss: float) -> None:
             self._report("imitation", (step + 1) / steps, {"loss": loss})
 
         epochs, seed = self.config.imitation_epochs, self.config.seed
-        imitate_in_turn(network, sites, self._accelerator, epochs, seed, report=report)
+        imitate_in_turn(network, examples, self._accelerator, epochs, seed, report=report)
 
-    def _followed(self, seed: int) -> Examples:
-        """What the better adviser of a site does there."""
+    def _followed(self, seed: int, player: nn.Module | None) -> Examples:
+        """What the better adviser of a site says in some of its turns; ``player``, if given, decides where it goes."""
         view, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
-        adviser = int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS]))
-        turns = play(sim, view, Follower(adviser), keep=True, max_slots=patience(sim)).turns
+        adviser = Follower(int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS])))
+        policy = adviser if player is None else NetworkPolicy(player, self._accelerator, seed)
+        turns = play(sim, view, policy, keep=True, max_slots=patience(sim)).turns
         if turns is None:
             raise ValueError("a workload without a single choice")
-        self._report("recording the advisers", (seed - TEACHER_SEEDS + 1) / self.config.teacher_runs, {})
-        return Examples(turns.inputs, turns.choice, turns.amounts, turns.decidable)
+        some = np.random.default_rng(seed).permutation(len(turns.choice))[:_ASKED]
+        inputs = Inputs(*(array[some] for array in turns.inputs))
+        said = adviser(inputs)
+        return Examples(inputs, said.choice, said.amounts, inputs.startable.any(axis=2))
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         config = self.config.deviation
