@@ -20,7 +20,13 @@ VARIANTS = [
     ("no-pointer", {}),
     ("vanilla", {}),
 ]
-EQUIVARIANT = [("full", {}), ("full", {"menu": 7, "rounds": 2}), ("full", {"allocation": "joint"}), ("no-han", {}), ("no-pointer", {})]
+EQUIVARIANT = [
+    ("full", {}),
+    ("full", {"menu": 7, "rounds": 2}),
+    ("full", {"allocation": "joint"}),
+    ("no-han", {}),
+    ("no-pointer", {}),
+]
 
 
 def network(inputs, name="full", seed=0, **changes):

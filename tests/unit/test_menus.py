@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tapfinger.config import load_scenario
-from tapfinger.profiles.menus import MENU, Menus
+from tapfinger.core.model import Resources
+from tapfinger.profiles.menus import BUCKETS, NOWHERE, PLACES, Menus, into_buckets
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import build_world
 
@@ -17,19 +18,36 @@ def test_menus_of_random_sites(seed: int) -> None:
     menus = Menus(world.context(0))
     assert np.isfinite(menus.types).all()
     assert np.isfinite(menus.static).all()
+    assert menus.places <= PLACES
+    first = 0
     for kind, t in enumerate(world.task_types):
-        count = menus.count[kind]
-        assert 1 <= count <= MENU
-        sizes = [tuple(row) for row in menus.allocation[kind, :count].tolist()]
-        assert len(set(sizes)) == count
-        assert tuple(t.minimum) in sizes
-        assert menus.slots[kind, 0] == menus.options.of[t.name][0].slots  # the fastest of all
-        assert (np.diff(menus.slots[kind, :count]) >= 0).all()
-        # Padding fits nowhere.
-        assert (menus.allocation[kind, count:] > menus.capacity.max()).all()
-        for option in menus.options.of[t.name]:
-            nearest = sizes[menus.nearest(kind, option.allocation)]
-            assert all(a <= b for a, b in zip(nearest, option.allocation, strict=True))
+        options = menus.options.of[t.name]
+        real = np.isfinite(menus.slots[kind])
+        sizes = [tuple(row) for row in menus.allocation[kind][real].tolist()]
+        assert len(set(sizes)) == len(sizes)
+        assert set(sizes) <= {tuple(o.allocation) for o in options}
+        assert tuple(t.minimum) in sizes  # what can start has a size that fits
+        assert (menus.allocation[kind][~real] == NOWHERE).all()
+        slowest = [max(row[np.isfinite(row)], default=0.0) for row in menus.slots[kind]]
+        fastest = [min(row[np.isfinite(row)], default=np.inf) for row in menus.slots[kind]]
+        assert all(low <= high for low, high in zip(slowest[:-1], fastest[1:], strict=True))  # buckets do not overlap
+        for o, place in zip(options, menus.place[first : first + len(options)], strict=True):
+            assert menus.place_of(kind, o.allocation) == place
+            row = menus.slots[kind, place - 1]
+            assert (
+                o.allocation in [Resources(a) for a in menus.allocation[kind, place - 1].tolist()]
+                or real[place - 1].all()
+            )
+            assert np.isfinite(row[0])
+        first += len(options)
+
+
+def test_few_durations_have_a_place_each() -> None:
+    assert into_buckets([1.0, 1.0, 2.0, 5.0]).tolist() == [0, 0, 1, 2]
+    many = into_buckets(np.geomspace(2.0, 200.0, 400).tolist())
+    assert many.max() < BUCKETS
+    assert (np.diff(many) >= 0).all()
+    assert set(many.tolist()) == set(range(many.max() + 1))
 
 
 def test_what_is_left_of_a_running_task() -> None:

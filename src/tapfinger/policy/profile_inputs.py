@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tapfinger.policy.inputs import Bools, Floats, Inputs, Ints, emptiest_first, match, ranks, starters_of
-from tapfinger.profiles.menus import SIZE_COLUMNS, TYPE_COLUMNS, Menus
+from tapfinger.profiles.menus import BUCKETS, DEPTH, NOWHERE, PLACES, SIZE_COLUMNS, TYPE_COLUMNS, Menus
 
 #: Raised whenever the meaning or number of a column changes.
 SCHEMA = "profiles-1"
@@ -43,8 +43,8 @@ class ProfileInputMaker:
     def __init__(self, menus: Menus, single: bool) -> None:
         """``single``: whether a cluster starts at most one task per slot."""
         self.menus = menus
-        types, sizes, resources = menus.allocation.shape
-        self._resources, self._types, self._sizes = resources, types, sizes
+        types, *_, resources = menus.allocation.shape
+        self._resources, self._types, self._sizes = resources, types, BUCKETS * DEPTH
         self._single = float(single)
         self._accelerator = menus.accelerator
         size = np.maximum(menus.capacity, 1).astype(np.float32)
@@ -59,10 +59,15 @@ class ProfileInputMaker:
         self._fixed[:, 3] = self._single
         #: Rows of all types, then of none.
         self._rows = np.concatenate([menus.types, np.zeros((1, TYPE_COLUMNS))]).astype(np.float32).clip(-4, 4)
-        self._static = np.concatenate([menus.static, np.zeros((1, sizes, SIZE_COLUMNS))]).astype(np.float32)
-        nothing = np.full((1, sizes, resources), np.iinfo(np.int64).max // 4)
-        #: (T+1, C, R) allocations; none of those of no task fit.
-        self.allocation = np.concatenate([menus.allocation, nothing])
+        static = np.concatenate([menus.static, np.zeros_like(menus.static[:1])])
+        self._static = static.reshape(-1, SIZE_COLUMNS).astype(np.float32)
+        #: (T+1, BUCKETS, DEPTH, R) allocations; none of those of no task fit.
+        self.allocation = np.concatenate([menus.allocation, np.full_like(menus.allocation[:1], NOWHERE)])
+        #: (T+1, sizes) each type's sizes, fastest first; whether its menu begins with the fastest.
+        self._fastest = np.argsort(
+            np.concatenate([menus.slots, menus.slots[:1]]).reshape(types + 1, -1), axis=1, kind="stable"
+        )
+        self._several = np.append(menus.several, False)
         #: The same, one behind the other: what ``Inputs.size`` points into.
         self.flat = self.allocation.reshape(-1, resources)
         self._ideal = np.append(menus.ideal, 1.0).astype(np.float32)
@@ -123,43 +128,50 @@ class ProfileInputMaker:
 
     def _menu(self, free: Ints, kind: Ints, startable: Bools, advised: Ints) -> tuple[Floats, Ints, Ints]:
         """(B, N, K, C, F) features of the sizes that fit, (B, N, K, C) which these are, (B, N, K) how many."""
-        batch, clusters, _ = kind.shape
-        room = free[:, :, None, None, :]  # (B, N, T+1, C, R)
-        fits = (self.allocation <= room).all(axis=4)
-        order = np.argsort(~fits, axis=3, kind="stable")
-        fitting = fits.sum(axis=3)
-        rows, agents = np.arange(batch)[:, None, None], np.arange(clusters)[None, :, None]
+        offered, chosen = self._offered(free)
+        rows, agents = np.arange(len(kind))[:, None, None], np.arange(kind.shape[1])[None, :, None]
+        # What is offered comes first, in the menu's order.
+        order = np.argsort(~offered, axis=3, kind="stable")[..., : self.menus.places]
         at = order[rows, agents, kind]  # (B, N, K, C): place on the whole menu
-        count = fitting[rows, agents, kind] * startable
-        real = np.arange(self._sizes) < count[..., None]
-        size = (kind[..., None] * self._sizes + at) * real
+        count = offered.sum(axis=3)[rows, agents, kind] * startable
+        real = np.arange(at.shape[3]) < count[..., None]
+        inside = np.take_along_axis(chosen[rows, agents, kind], at, axis=3)
+        size = (kind[..., None] * self._sizes + inside) * real
         menu = np.empty((*at.shape, _MENU_COLUMNS), dtype=np.float32)
-        menu[..., :SIZE_COLUMNS] = self._static.reshape(-1, SIZE_COLUMNS)[size]
-        # What it leaves of the cluster; the same for all tasks of a type, so worked out type by type.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            of_free = np.where(room > 0, self.allocation / np.maximum(room, 1), 0.0).clip(0.0, 2.0)
-            of_all = (self.allocation / self._size[None, :, None, None, :]).clip(0.0, 2.0)
-        again = np.floor(1.0 / of_free.max(axis=4).clip(1e-3)).clip(0.0, 8.0) / 8.0
-        here = np.stack(
-            [
-                of_free.max(axis=4),
-                of_free[..., self._accelerator],
-                np.broadcast_to(of_all.max(axis=4), again.shape),
-                again,
-                (1.0 - of_free).clip(0.0).max(axis=4),
-            ],
-            axis=4,
-        )
-        table = here.reshape(batch, clusters, -1, here.shape[4])
-        flat = kind[..., None] * self._sizes + at
-        menu[..., SIZE_COLUMNS : SIZE_COLUMNS + 5] = table[rows[..., None], agents[..., None], flat]
-        menu[..., SIZE_COLUMNS + 5] = np.arange(self._sizes) == 0  # fastest that fits
-        menu[..., SIZE_COLUMNS + 6] = np.arange(self._sizes) == (count - 1)[..., None]  # slowest
+        menu[..., :SIZE_COLUMNS] = self._static[size]
+        amounts = self.flat[size]  # (B, N, K, C, R)
+        of_free = (amounts / np.maximum(free, 1)[:, :, None, None, :]).clip(0.0, 2.0)
+        of_all = (amounts / self._size[:, None, None, :]).clip(0.0, 2.0)
+        here = menu[..., SIZE_COLUMNS:]
+        here[..., 0] = of_free.max(axis=4)
+        here[..., 1] = of_free[..., self._accelerator]
+        here[..., 2] = of_all.max(axis=4)
+        here[..., 3] = (
+            np.floor(1.0 / here[..., 0].clip(1e-3)).clip(0.0, 8.0) / 8.0
+        )  # how many such tasks the room takes
+        here[..., 4] = (1.0 - of_free).clip(0.0).max(axis=4)
+        here[..., 5] = np.arange(at.shape[3]) == 0  # fastest that fits
+        here[..., 6] = np.arange(at.shape[3]) == (count - 1)[..., None]  # slowest
         cost = np.where(real, menu[..., 3], 9.0)
-        menu[..., SIZE_COLUMNS + 7] = cost == cost.min(axis=3, keepdims=True)
-        menu[..., SIZE_COLUMNS + 8 :] = at[..., None] == advised[:, :, :, None, :]
+        here[..., 7] = cost == cost.min(axis=3, keepdims=True)
+        here[..., 8:] = at[..., None] == advised[:, :, :, None, :]
         menu *= real[..., None]
         return menu, size, count
+
+    def _offered(self, free: Ints) -> tuple[Bools, Ints]:
+        """(B, N, T+1, PLACES) which places of each type's menu there are now, and the type's size in each of them."""
+        fits = (self.allocation <= free[:, :, None, None, None, :]).all(axis=5)  # (B, N, T+1, BUCKETS, DEPTH)
+        one = fits.any(axis=4)
+        best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
+        flat = fits.reshape(*fits.shape[:3], -1)
+        sorted_fits = np.take_along_axis(flat, np.broadcast_to(self._fastest, flat.shape), axis=3)
+        first = sorted_fits.argmax(axis=3)
+        fastest = self._fastest[np.arange(self._types + 1), first]
+        any_fits = one.any(axis=3) & self._several
+        return (
+            np.concatenate([any_fits[..., None], one], axis=3),
+            np.concatenate([fastest[..., None], best], axis=3),
+        )
 
     def _copies(self, free: Ints, kind: Ints) -> Ints:
         least = self._minimum  # (T+1, R)
@@ -255,7 +267,7 @@ class ProfileInputMaker:
         pair[..., 6] = match(order, node, startable, nodes)
         pair[..., 7] = menu[..., 0, 0]  # of the fastest size that fits
         pair[..., 8] = np.take_along_axis(menu[..., 3], np.maximum(count - 1, 0)[..., None], axis=3)[..., 0]
-        pair[..., 9] = count / self._sizes
+        pair[..., 9] = count / PLACES
         pair[..., 10] = self._gap[kind, agents]
         pair[..., 11] = np.log1p(copies) / _LOG
         pair[..., 12:] = advised >= 0

@@ -1,7 +1,11 @@
-"""A short menu of sizes for every task type, with what is known of their speed: numpy tables for one set of clusters.
+"""Short menus of sizes with what is known of their speed: numpy tables for one set of clusters and task types.
 
 What a profile-aware policy chooses from and sees. Everything is relative (to a mean cluster, to the task's ideal, to
 the site's usual duration), so that the numbers mean the same at any site.
+
+A type's sizes worth having may be a thousand, so they are sorted into buckets by their duration. A menu has one place
+per bucket: of its sizes that fit now, the one that is best for its price. Where buckets hold several sizes, the first
+place is the fastest of all that fit.
 """
 
 from __future__ import annotations
@@ -20,15 +24,17 @@ from tapfinger.profiles.options import Option, Options
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-#: Sizes of a type at most. With two resources there may be thirty worth having, most of them nearly alike.
-MENU = 16
+#: Buckets of a type at most, and sizes in one.
+BUCKETS = 15
+DEPTH = 6
 
-#: A size counts as like another if it is slower by less than this factor; raised until the menu is short enough.
-_ALIKE = 1.02
+#: Places of a menu: the buckets, after the fastest.
+PLACES = BUCKETS + 1
 
-#: What is cheaper by less than this is no cheaper.
-_WORTH_HAVING = 0.99
+#: More than any cluster has.
+NOWHERE = np.iinfo(np.int64).max // 4
 
 #: Shares of the way from the minimum to the largest useful size at which a type's speed is told.
 CURVE = (0.0, 0.125, 0.25, 0.5, 1.0)
@@ -39,38 +45,50 @@ SIZE_COLUMNS = 7
 
 
 class Menus:
-    """Tables of T types with C sizes each, fastest first; R resources, N clusters."""
+    """Tables of T types, R resources, N clusters; a type has BUCKETS x DEPTH sizes, padded with such as fit nowhere."""
 
     def __init__(self, context: SchedulerContext) -> None:
         """Work everything out once per run, or when profiles change."""
         self.options = Options(context)
         types = context.task_types
         self.kind = {t.name: kind for kind, t in enumerate(types)}
-        menus = [shorten(self.options.of[t.name], t.minimum) for t in types]
-        most = max(map(len, menus))
-        resources = len(types[0].minimum)
         self.capacity: Ints = np.array([c.capacity for c in context.clusters], dtype=np.int64)
         self.minimum: Ints = np.array([t.minimum for t in types], dtype=np.int64)
-        #: (T,) how many sizes; the rest of the rows are padding that fits nowhere.
-        self.count: Ints = np.array([len(menu) for menu in menus])
-        self.allocation: Ints = np.full((len(types), most, resources), np.iinfo(np.int64).max // 4)
-        self.slots: Floats = np.full((len(types), most), np.inf)
-        #: (T, C) slots x largest share of a mean cluster.
-        self.cost: Floats = np.full((len(types), most), np.inf)
-        self.doubt: Floats = np.zeros((len(types), most))
-        for kind, (t, menu) in enumerate(zip(types, menus, strict=True)):
-            self.allocation[kind, : len(menu)] = [o.allocation for o in menu]
-            self.slots[kind, : len(menu)] = [o.slots for o in menu]
-            self.cost[kind, : len(menu)] = [o.cost for o in menu]
-            self.doubt[kind, : len(menu)] = [doubt_of(t, o.allocation) for o in menu]
+        shape = len(types), BUCKETS, DEPTH
+        self.allocation: Ints = np.full((*shape, self.capacity.shape[1]), NOWHERE)
+        self.slots: Floats = np.full(shape, np.inf)
+        #: Slots x largest share of a mean cluster.
+        self.cost: Floats = np.full(shape, np.inf)
+        self.doubt: Floats = np.zeros(shape)
+        #: (T,) whether some bucket holds several sizes, so that the menu begins with the fastest that fits.
+        self.several: Bools = np.zeros(len(types), dtype=np.bool_)
+        places: list[Ints] = []
+        self._place_of: list[dict[Resources, int]] = []
+        for kind, t in enumerate(types):
+            options = self.options.of[t.name]
+            buckets = into_buckets([o.slots for o in options])
+            places.append(buckets + 1)
+            self._place_of.append({o.allocation: int(b) + 1 for o, b in zip(options, buckets, strict=True)})
+            for b in range(int(buckets.max()) + 1):
+                for d, o in enumerate(choose([o for o, c in zip(options, buckets, strict=True) if c == b], t.minimum)):
+                    self.allocation[kind, b, d] = o.allocation
+                    self.slots[kind, b, d], self.cost[kind, b, d] = o.slots, o.cost
+                    self.doubt[kind, b, d] = doubt_of(t, o.allocation)
+            self.several[kind] = np.isfinite(self.slots[kind, :, 1]).any()
+        #: Place on the menu of every option of every type, one type behind the other.
+        self.place: Ints = np.concatenate(places)
+        self.mean_doubt: Floats = self.doubt.sum(axis=(1, 2)) / np.isfinite(self.slots).sum(axis=(1, 2))
+        #: Places that a menu can have at once.
+        self.places = int((np.isfinite(self.slots[:, :, 0]).sum(axis=1) + self.several).max())
         #: (T, N) shortest duration on the empty cluster, inf where the type does not fit.
         self.ideal_on: Floats = np.array(
             [[self.options.ideal_on(t.name, n) for n in range(len(context.clusters))] for t in types]
         )
         ideal = self.ideal_on.min(axis=1)
-        self.ideal: Floats = np.where(np.isfinite(ideal), ideal, self.slots[:, 0])  # a type may fit nowhere
+        fastest = np.array([self.options.of[t.name][0].slots for t in types])
+        self.ideal: Floats = np.where(np.isfinite(ideal), ideal, fastest)  # a type may fit nowhere
         #: (T,) least cost of any size.
-        self.least_cost: Floats = self.cost.min(axis=1)
+        self.least_cost: Floats = np.array([min(o.cost for o in self.options.of[t.name]) for t in types])
         weights = np.array([t.weight for t in types], dtype=np.float64)
         #: The site's usual duration: mean of the ideals, weighted by how frequent the types are.
         self.usual = float((weights * self.ideal).sum() / weights.sum())
@@ -78,16 +96,14 @@ class Menus:
         self.accelerator = context.resources.accelerator
         #: (T, TYPE_COLUMNS) what is told of a type.
         self.types: Floats = np.array([self._describe(t, context.noise) for t in types])
-        #: (T, C, SIZE_COLUMNS) what is told of a size wherever it is given.
+        #: (T, BUCKETS, DEPTH, SIZE_COLUMNS) what is told of a size wherever it is given.
         self.static: Floats = self._sizes()
-
         #: Mean slots of every cell of every type, for tasks that run.
         durations = [mean_slots(t.profile, context.noise) for t in types]
         self._durations: Floats = np.concatenate(durations)
         self._first: Ints = np.cumsum([0, *(len(d) for d in durations[:-1])])
         self._extent: Ints = np.array([t.profile.extent for t in types], dtype=np.int64)
         self._offset: Floats = np.array([t.profile.shape_offset or 0.0 for t in types])
-        self.mean_doubt: Floats = self.doubt.sum(axis=1) / self.count
 
     def predicted(self, kind: Ints, allocation: Ints, mask: npt.NDArray[np.bool_]) -> Floats:
         """Mean slots of running tasks (...,) with these amounts (..., R); 1 where ``mask`` is false."""
@@ -107,7 +123,7 @@ class Menus:
 
     def _describe(self, t: TaskType, noise: Noise) -> list[float]:
         kind = self.kind[t.name]
-        ideal, count = self.ideal[kind], self.count[kind]
+        ideal, options = self.ideal[kind], self.options.of[t.name]
         least = np.asarray(t.minimum) / self.mean_capacity
         most = np.minimum(t.maximum, self.capacity.max(axis=0)) / self.mean_capacity
         return [
@@ -116,11 +132,11 @@ class Menus:
             float(least.max()),
             float(least[self.accelerator]),
             math.log1p(float(most.max())),
-            math.log(self.cost[kind, count - 1] / self.usual) / 3.0,
+            math.log(options[-1].cost / self.usual) / 3.0,
             math.log(self.least_cost[kind] / self.usual) / 3.0,
-            math.log(self.cost[kind, 0] / self.usual) / 3.0,
+            math.log(options[0].cost / self.usual) / 3.0,
             *(math.log(slots / ideal) / 3.0 for slots in self._curve(t, noise)),
-            float(self.doubt[kind, :count].mean()),
+            float(self.mean_doubt[kind]),
         ]
 
     def _curve(self, t: TaskType, noise: Noise) -> list[float]:
@@ -136,66 +152,43 @@ class Menus:
     def _sizes(self) -> Floats:
         real = np.isfinite(self.slots)
         slots, cost = np.where(real, self.slots, 1.0), np.where(real, self.cost, 1.0)
-        ideal = self.ideal[:, None]
+        ideal = self.ideal[:, None, None]
         columns = [
             np.log(slots / ideal) / 2.0,
             np.log(slots / self.usual) / 3.0,
             1.0 / slots,
             np.log(cost / self.usual) / 3.0,
-            np.log(cost / self.least_cost[:, None]) / 2.0,
+            np.log(cost / self.least_cost[:, None, None]) / 2.0,
             (slots - ideal) / self.usual / 4.0,
             self.doubt,
         ]
-        return np.stack([np.where(real, column, 0.0) for column in columns], axis=2).clip(-4.0, 4.0)
+        return np.stack([np.where(real, column, 0.0) for column in columns], axis=3).clip(-4.0, 4.0)
 
-    def nearest(self, kind: int, allocation: Sequence[int]) -> int:
-        """The size on the menu that is most like this one; among equally fast ones the first."""
-        mine = self.allocation[kind, : self.count[kind]]
-        same = np.flatnonzero((mine == np.asarray(allocation)).all(axis=1))
-        if len(same):
-            return int(same[0])
-        inside = np.flatnonzero((mine <= np.asarray(allocation)).all(axis=1))  # never more than was asked for
-        return int(inside[0])
+    def place_of(self, kind: int, allocation: Resources) -> int:
+        """The place on the menu that stands for this size, one of the options."""
+        return self._place_of[kind][allocation]
 
 
-def shorten(options: Sequence[Option], minimum: Resources) -> list[Option]:
-    """The options that matter most, fastest first, at most MENU; the fastest and the minimum are always among them."""
-    kept, alike = list(options), _ALIKE
-    if len(kept) > MENU:
-        kept = useful = _useful(options)
-        while len(kept) > MENU:
-            kept = _thin(useful, alike)
-            alike *= _ALIKE
-    if all(option.allocation != minimum for option in kept):
-        kept = [*kept[: MENU - 1], *(o for o in options if o.allocation == minimum)]
-    return sorted(kept, key=lambda o: (o.slots, o.cost))
+def into_buckets(slots: Sequence[float]) -> Ints:
+    """The bucket of each option, fastest first: one for each duration, or, of too many, for each range of durations."""
+    values, which = np.unique(np.asarray(slots), return_inverse=True)
+    if len(values) <= BUCKETS:
+        return np.asarray(which, dtype=np.int64)
+    # Ranges of equal ratio; the first is kept for the very fastest.
+    edges = np.geomspace(values[0] * 1.01, values[-1] * (1.0 + 1e-9), BUCKETS)
+    used = np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1]
+    return np.asarray(used[which], dtype=np.int64)
 
 
-def _useful(options: Sequence[Option]) -> list[Option]:
-    """Those with less of something than every faster one: of slots x the largest share, or of slots x one resource."""
-    resources = len(options[0].allocation)
-    least = [math.inf] * (resources + 1)
-    found = []
-    for option in options:
-        prices = [option.cost, *(option.slots * amount for amount in option.allocation)]
-        if any(price < _WORTH_HAVING * low for price, low in zip(prices, least, strict=True)):
-            found.append(option)
-        least = [min(price, low) for price, low in zip(prices, least, strict=True)]
-    return found
-
-
-def _thin(options: Sequence[Option], alike: float) -> list[Option]:
-    """The fastest, and of each run of sizes that are about as fast the cheapest."""
-    kept = [options[0]]
-    first = 0.0  # slots of the fastest in the run
-    for option in options[1:]:
-        if first and option.slots < first * alike:
-            if option.cost < kept[-1].cost:
-                kept[-1] = option
-        else:
-            kept.append(option)
-            first = option.slots
-    return kept
+def choose(options: Sequence[Option], minimum: Resources) -> list[Option]:
+    """At most DEPTH options of a bucket, the best for its price first; some are for clusters short of one resource."""
+    best = sorted(options, key=lambda o: (o.slots**2 * o.cost, o.allocation))
+    wanted = [o for o in options if o.allocation == minimum]
+    wanted += [best[0], min(options, key=lambda o: o.cost)]
+    wanted += [min(options, key=lambda o, r=r: (o.allocation[r], o.cost)) for r in range(len(minimum))]  # type: ignore[misc]
+    wanted += best[1:]
+    kept = list(dict.fromkeys(wanted))[:DEPTH]
+    return [o for o in best if o in kept]
 
 
 def doubt_of(t: TaskType, allocation: Resources) -> float:

@@ -52,7 +52,7 @@ class Advisers:
             for placement in opinion:
                 here = np.flatnonzero(obs.task[placement.cluster] == placement.task)
                 if len(here):
-                    size = self._menus.nearest(kind[placement.task], placement.allocation)
+                    size = self._menus.place_of(kind[placement.task], placement.allocation)
                     place[0, placement.cluster, here[0], a] = size
         return Advice(place, np.array([self._load(snapshot.slot)]))
 

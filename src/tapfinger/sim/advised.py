@@ -55,8 +55,7 @@ class AdvisedSim(BatchSim):
             self.worlds,
             self._scratch,
             live,
-            self.menus.allocation,
-            self.menus.count,
+            self.menus.place,
         )
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 

@@ -192,12 +192,11 @@ def advise(
     worlds: Record,
     scratch: Record,
     live: Array,
-    menu: Array,
-    count: Array,
+    places: Array,
 ) -> None:
     """What greedies would start now in these worlds, into ``worlds.advised``: mirror of schedulers.advice.Advisers.
 
-    ``menu`` (T, C, R) and ``count`` (T,) are the sizes to choose from.
+    ``places`` (O,): the place on the menu of every option.
     """
     for b in live:
         for i in range(worlds.queue_length[b]):
@@ -208,23 +207,19 @@ def advise(
             for place in range(worlds.running_count[b], scratch.running_count[b]):
                 j = scratch.running[b, place]
                 worlds.advised[b, j, a] = scratch.cluster[b, j]
-                worlds.advised_size[b, j, a] = _nearest(draws.type[b, j], scratch.allocation[b, j], menu, count)
+                worlds.advised_size[b, j, a] = _place_of(draws.type[b, j], scratch.allocation[b, j], sizes, places)
 
 
 @compiled
-def _nearest(kind: int, allocation: Array, menu: Array, count: Array) -> int:
-    """Mirror of Menus.nearest."""
-    inside = -1
-    for c in range(count[kind]):
-        same, fits = True, True
+def _place_of(kind: int, allocation: Array, sizes: Record, places: Array) -> int:
+    """Mirror of Menus.place_of."""
+    for o in range(sizes.first[kind], sizes.first[kind + 1]):
+        same = True
         for r in range(allocation.shape[0]):
-            same = same and menu[kind, c, r] == allocation[r]
-            fits = fits and menu[kind, c, r] <= allocation[r]
+            same = same and sizes.allocation[o, r] == allocation[r]
         if same:
-            return c
-        if fits and inside < 0:
-            inside = c
-    return inside
+            return int(places[o])
+    return -1
 
 
 @compiled

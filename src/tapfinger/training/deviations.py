@@ -40,6 +40,8 @@ class DeviationConfig:
     actions: int = 8
     #: Slots until an action's cost is known; 0: as many as the durations of the task types suggest.
     horizon: int = 0
+    #: Of the policy whose expected cost is the loss: above one, a policy that is sure of itself still learns.
+    temperature: float = 1.0
     learning_rate: float = 5e-4
     entropy: float = 0.003
     epochs: int = 1
@@ -178,7 +180,8 @@ def _step(
             log_probs, entropy = _evaluate(network, chunk, t.others, void, accelerator)
             tried = torch.from_numpy(t.different[chunk.rows])
             chosen = tried.sum(dim=2) > 1
-            weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
+            heated = log_probs.masked_fill(~tried, float("-inf")) / config.temperature
+            weights = torch.softmax(heated, dim=2)
             worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
             spread = entropy[chosen].sum() / count
             (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]

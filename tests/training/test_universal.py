@@ -1,0 +1,113 @@
+"""Training on random sites: small runs of every stage, and what comes out of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import config_for
+from tapfinger.policy.export import graph_of
+from tapfinger.schedulers.advice import ADVISERS
+from tapfinger.schedulers.greedy import Greedy
+from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.sim.layout import Plan
+from tapfinger.sim.run import run_scheduler
+from tapfinger.training.act import FastNetwork, NetworkPolicy
+from tapfinger.training.config import universal_config
+from tapfinger.training.deviations import DeviationConfig, Effort
+from tapfinger.training.publish import publish_universal
+from tapfinger.training.rollout import play
+from tapfinger.training.shards import patience, roll
+from tapfinger.training.universal import Follower, UniversalTrainer, greedy_means, open_site
+from tapfinger.workloads.sites import draw_site
+from tapfinger.workloads.world import build_world
+
+TINY = universal_config(
+    teacher_runs=2,
+    imitation_epochs=1,
+    refinements=1,
+    selection_runs=2,
+    evaluate_every=1,
+    deviation=DeviationConfig(workloads=2, actions=3),
+)
+
+
+@pytest.fixture(autouse=True)
+def small_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tasks, so that a run takes seconds."""
+    import tapfinger.training.universal as module
+
+    def small(seed: int):
+        return build_world(draw_site(seed % 1000 + 1, tasks=16))
+
+    monkeypatch.setattr(module, "site_world", small)
+    monkeypatch.setattr("tapfinger.training.publish.site_world", small)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 8])
+def test_who_follows_the_advisers_does_what_they_do(seed: int) -> None:
+    # Where every waiting task is seen and every size of the adviser is on the menu, nothing is lost on the way.
+    world = build_world(draw_site(seed, tasks=40))
+    view, sim = open_site(world, [7], 40)
+    exact = not view.menus.several.any()
+    mean = play(sim, view, Follower(0), max_slots=patience(sim)).mean[0]
+    greedy = greedy_means(sim, Plan(**ADVISERS[0]))[0]
+    run = run_scheduler(world, Greedy(), 7)
+    assert greedy == pytest.approx(run.total_completion_time / run.tasks)
+    assert mean == pytest.approx(greedy, rel=1e-9 if exact else 0.2)
+
+
+def _stop_after_one(stage: str, share: float, known: dict[str, float]) -> None:
+    if stage == "learning from deviations" and share < 1.0:
+        raise KeyboardInterrupt
+
+
+def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    longer = replace(TINY, refinements=2)
+    once, sizes, _ = UniversalTrainer(longer, tmp_path / "once").run()
+    with pytest.raises(KeyboardInterrupt):
+        UniversalTrainer(longer, tmp_path / "again", _stop_after_one).run()
+    again, _, _ = UniversalTrainer(longer, tmp_path / "again").run()
+    for name, value in once.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    path, evaluation = publish_universal(once, sizes, longer, tmp_path / "model", sites=2)
+    assert len(evaluation["per_site"]) == 2
+    world = build_world(draw_site(77, tasks=20))
+    scheduler = TapFinger(model=str(path))
+    assert run_scheduler(world, scheduler, 3).tasks == 20
+    assert scheduler.card.schema == "profiles-1"
+
+
+def test_an_exported_graph_acts_as_the_network_does() -> None:
+    world = build_world(draw_site(3, tasks=30))
+    view, sim = open_site(world, range(3), 10)
+    inputs = view(sim, np.arange(3))
+    torch.manual_seed(0)
+    sizes = config_for(inputs, 0, hidden=16)
+    network = build("full", sizes).eval()
+    slow, fast = NetworkPolicy(network, 0)(inputs), NetworkPolicy(FastNetwork(graph_of(network, sizes)), 0)(inputs)
+    np.testing.assert_array_equal(slow.choice, fast.choice)
+    np.testing.assert_array_equal(slow.amounts, fast.amounts)
+    np.testing.assert_allclose(slow.score, fast.score, atol=1e-4)
+
+
+def test_less_effort_tries_less_and_never_changes_what_is_done(tmp_path: Path) -> None:
+    trainer = UniversalTrainer(TINY, tmp_path)
+    torch.manual_seed(0)
+    network = build("full", trainer.sizes)
+    world = build_world(draw_site(12, tasks=40))
+    assert len(world.clusters) > 1
+    shard = trainer._deviating(network, 0, np.random.default_rng(0))[0]
+    shard = shard._replace(worlds=(world,), workloads=(1, 2), explore=False)
+    everything = roll(shard._replace(effort=Effort()))
+    little = roll(shard._replace(effort=Effort(states=0.3, agents=1)))
+    np.testing.assert_array_equal(everything.mean, little.mean)
+    assert 0 < len(little.turns.choice) < 0.7 * len(everything.turns.choice)
+    others = little.turns.others
+    same = (others.choice == others.choice[..., :1]) & (others.amounts[..., 0] == others.amounts[..., :1, 0])
+    assert ((~same).any(axis=2).sum(axis=1) <= 1).all()
