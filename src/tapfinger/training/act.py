@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from tapfinger.policy.actor_critic import Outputs
+from tapfinger.policy.actor_critic import Answers
 from tapfinger.policy.distributions import draw, draw_several
 from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.packed import answer
 from tapfinger.training.batches import chunks
 from tapfinger.training.rollout import Acts, Deviations, Ints
 
@@ -43,7 +44,7 @@ class NetworkPolicy:
         self._deviations = deviations
         self._other = torch.Generator().manual_seed(seed or 0)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __call__(self, inputs: Inputs) -> Acts:
         """What every cluster does, with scores for conflicts and what the loss will need."""
         batch, clusters, void = inputs.startable.shape
@@ -52,7 +53,8 @@ class NetworkPolicy:
         extra = np.empty((batch, clusters, 3), dtype=np.float32)
         others = _room(inputs, self._deviations) if self._deviations else None
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
-            outputs = self._network(some)
+            # Where many actions are named, most tasks are chosen by one of them.
+            outputs = self._network(some) if self._deviations else answer(self._network, some)
             actions, terms = draw(outputs, some, self._accelerator, self._tasks, self._amounts)
             place = actions.place.numpy()
             choice[rows] = np.where(place == some.startable.shape[2], void, place)
@@ -67,7 +69,7 @@ class NetworkPolicy:
             others.choice[..., 0], others.amounts[:, :, 0], others.score[..., 0] = choice, amounts, score
         return Acts(choice, amounts, score, extra, others)
 
-    def _name_others(self, others: Deviations, rows: Ints, outputs: Outputs, some: Inputs, void: int) -> None:
+    def _name_others(self, others: Deviations, rows: Ints, outputs: Answers, some: Inputs, void: int) -> None:
         """Sampled actions of each agent, beside the first."""
         count, shape = self._deviations - 1, (len(rows), others.choice.shape[1], self._deviations - 1)
         actions, logs = draw_several(outputs, some, self._accelerator, self._other, count, TEMPERATURE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
-from tapfinger.training.batches import Chunk, chunks
+from tapfinger.training.batches import Chunk, add_gradients, chunks
 from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints
 
 
@@ -83,6 +84,7 @@ def update(
     config: DeviationConfig,
     accelerator: int,
     rng: np.random.Generator,
+    threads: int = 1,
 ) -> dict[str, float]:
     """One or more passes over the turns in which some cluster's actions differ; returns what is logged."""
     turns = episode.turns
@@ -92,27 +94,27 @@ def update(
     different = distinct(others)
     rows = np.flatnonzero((different.sum(axis=2) > 1).any(axis=1))
     gain = gains(others.cost, different).astype(np.float32)
+
+    def lose(chunk: Chunk, count: int) -> tuple[Tensor, dict[str, float]]:
+        log_probs, entropy = _evaluate(network, chunk, others, void, accelerator)
+        tried = torch.from_numpy(different[chunk.rows])
+        chosen = tried.sum(dim=2) > 1
+        weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
+        worth = -(weights * torch.from_numpy(gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
+        spread = entropy[chosen].sum() / count
+        return worth - config.entropy * spread, {"loss": float(worth.detach()), "entropy": float(spread.detach())}
+
     logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
     for _ in range(config.epochs):
         order = rng.permutation(rows)
         for begin in range(0, len(order), config.batch):
             batch = order[begin : begin + config.batch]
             count = int((different[batch].sum(axis=2) > 1).sum())
-            loss_sum = entropy_sum = 0.0
             optimizer.zero_grad()
-            for chunk in chunks(network, turns.inputs, batch):
-                log_probs, entropy = _evaluate(network, chunk, others, void, accelerator)
-                tried = torch.from_numpy(different[chunk.rows])
-                chosen = tried.sum(dim=2) > 1
-                weights = torch.softmax(log_probs.masked_fill(~tried, float("-inf")), dim=2)
-                worth = -(weights * torch.from_numpy(gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
-                spread = entropy[chosen].sum() / count
-                (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]
-                loss_sum += float(worth.detach())
-                entropy_sum += float(spread.detach())
-            norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+            sums = add_gradients(network, chunks(network, turns.inputs, batch), partial(lose, count=count), threads)
+            sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
             optimizer.step()
-            for name, value in (("loss", loss_sum), ("entropy", entropy_sum), ("gradient", float(norm))):
+            for name, value in sums.items():
                 logged[name].append(value)
     better = np.take_along_axis(others.cost, others.cost.argmin(axis=2)[..., None], axis=2)[..., 0]
     known = {name: float(np.mean(values)) if values else 0.0 for name, values in logged.items()}

@@ -6,24 +6,27 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tapfinger.training.batches import chunks, evaluate_rows
+from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
 
 
-def imitation_step(network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int) -> float:
+def imitation_step(
+    network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int, threads: int = 1
+) -> float:
     """Add the gradient of minus the mean log-probability of the teacher's action, over agents that had a choice."""
-    void, total = examples.inputs.startable.shape[2], 0.0
+    void = examples.inputs.startable.shape[2]
     # An agent without a choice is void with probability one; its terms are zero but must not be counted.
     count = max(1, int(examples.decidable[rows].sum()))
-    for chunk in chunks(network, examples.inputs, rows):
+
+    def lose(chunk: Chunk) -> tuple[Tensor, dict[str, float]]:
         _, terms = evaluate_rows(network, chunk, examples.choice, examples.amounts, void, accelerator)
         mask = torch.from_numpy(examples.decidable[chunk.rows])
         loss = -(terms.task + terms.amounts)[mask].sum() / count
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
-    return total
+        return loss, {"loss": float(loss.detach())}
+
+    return add_gradients(network, chunks(network, examples.inputs, rows), lose, threads)["loss"]
 
 
 def imitate(
@@ -35,16 +38,17 @@ def imitate(
     batch: int = 256,
     learning_rate: float = 2e-3,
     report: Callable[[int, int, float], None] | None = None,
+    threads: int = 1,
 ) -> None:
     """Adam with a learning rate that falls to zero along a half cosine; reports step, steps in all and loss."""
     rng = np.random.default_rng(seed)
     steps = epochs * max(1, len(examples) // batch)
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         rows = rng.integers(0, len(examples), size=batch)
         optimizer.zero_grad()
-        loss = imitation_step(network, examples, rows, accelerator)
+        loss = imitation_step(network, examples, rows, accelerator, threads)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
