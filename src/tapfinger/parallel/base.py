@@ -40,6 +40,9 @@ class WorkerLost(TapfingerError):  # noqa: N818
 class Pool(ABC):
     """Workers that stay between batches. Use as a context: left by an exception, it drops what still runs."""
 
+    #: Cores of this machine that the user gives us; free for other work between batches.
+    cores: int = 1
+
     @abstractmethod
     def run(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[int, Result]]:
         """Run all jobs; yields (index of the job, its result) as they finish, in any order.

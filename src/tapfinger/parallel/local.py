@@ -36,7 +36,7 @@ class Processes(Pool):
 
     def __init__(self, count: int) -> None:
         """At most ``count`` processes; each is started when a job first needs it."""
-        self._count = count
+        self._count = self.cores = count
         self._executor: ProcessPoolExecutor | None = None
         self._started: set[BaseProcess] = set()
 

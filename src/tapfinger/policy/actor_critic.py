@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,25 @@ from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.pointer import Pointer
 
 
+class Answers(Protocol):
+    """What a distribution over actions is made of."""
+
+    @property
+    def task_logits(self) -> Any:
+        """(B, N, K + 1): pending places, then void; -inf where not startable."""
+
+    @property
+    def value(self) -> Any:
+        """(B,)."""
+
+    def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:
+        """Scores of the amounts of chosen tasks: without the axis K, and C columns of choices in place of N.
+
+        ``rows``: indices of state, cluster and place that broadcast to (B, C). ``placed`` (B, C): who chose a task;
+        what is said of the others means nothing.
+        """
+
+
 class Outputs(NamedTuple):
     """What the network says about a batch; see distributions for the actions it stands for."""
 
@@ -23,6 +42,10 @@ class Outputs(NamedTuple):
     amount_keys: Any  # (B, N, K, R, A, r)
     amount_queries: Any  # (B, N, K, R, A, r)
     value: Any  # (B,)
+
+    def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:  # noqa: ARG002 - all are there anyway
+        """As Answers."""
+        return Amounts(self.amount_logits[rows], self.amount_keys[rows], self.amount_queries[rows])
 
 
 ALLOCATIONS = ("factored", "joint", "menu")
@@ -111,6 +134,12 @@ def as_tensors(inputs: Inputs) -> Inputs:
     return Inputs(*(torch.from_numpy(array) for array in inputs))
 
 
+def amounts_of(inputs: Inputs, columns: int | None = None) -> Tensor:
+    """(A,) 0..A-1 as floats. ``columns``: A; without it, one more than the largest legal amount."""
+    top: Any = inputs.largest.amax() + 1 if columns is None else columns
+    return torch.arange(top, device=inputs.cluster.device).to(inputs.cluster.dtype)
+
+
 class Actor(nn.Module):
     """Chooses a task, then its amounts. Any chooser with the pointer's form will do."""
 
@@ -122,7 +151,12 @@ class Actor(nn.Module):
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
         """Task logits and amounts of every cluster."""
         logits, tasks = self.chooser(places, clusters, inputs)
-        return logits, self.allocation(tasks, inputs, amounts)
+        return logits, self.score(tasks, inputs, amounts)
+
+    def score(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
+        """Scores of the amounts of tasks (B, N, K, H) that the chooser has encoded."""
+        scores: Amounts = self.allocation(tasks, inputs, amounts)
+        return scores
 
 
 class SeparateActors(nn.Module):
@@ -169,9 +203,7 @@ class ActorCritic(nn.Module):
 
     def judge(self, encoded: Encoded, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Actor and critic on what the encoder gave."""
-        top: Any = inputs.largest.amax() + 1 if columns is None else columns
-        amounts = torch.arange(top, device=inputs.cluster.device).to(inputs.cluster.dtype)
-        logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts)
+        logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts_of(inputs, columns))
         return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
 
 

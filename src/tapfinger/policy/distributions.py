@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapfinger.policy.actor_critic import Outputs
+from tapfinger.policy.actor_critic import Answers
 from tapfinger.policy.inputs import Inputs
 
 
@@ -41,7 +41,7 @@ class Terms(NamedTuple):
 
 
 def draw(
-    outputs: Outputs,
+    outputs: Answers,
     inputs: Inputs,
     accelerator: int,
     task_generator: torch.Generator | None = None,
@@ -65,7 +65,7 @@ def draw(
 
 
 def draw_several(
-    outputs: Outputs, inputs: Inputs, accelerator: int, generator: torch.Generator, count: int, temperature: float
+    outputs: Answers, inputs: Inputs, accelerator: int, generator: torch.Generator, count: int, temperature: float
 ) -> tuple[Actions, Tensor]:
     """``count`` sampled actions of every cluster, side by side (B, N * count), and the log-probability of each task.
 
@@ -84,7 +84,7 @@ def draw_several(
     return Actions(place, chosen * chain.placed.unsqueeze(2)), chain.terms(task_logs).task
 
 
-def evaluate(outputs: Outputs, inputs: Inputs, actions: Actions, accelerator: int) -> Terms:
+def evaluate(outputs: Answers, inputs: Inputs, actions: Actions, accelerator: int) -> Terms:
     """Terms of actions chosen before; minus infinity where such an action is not legal.
 
     Several actions per cluster may stand side by side: (B, N * count).
@@ -96,7 +96,7 @@ def evaluate(outputs: Outputs, inputs: Inputs, actions: Actions, accelerator: in
 
 
 def amount_log_probs(
-    outputs: Outputs, inputs: Inputs, place: Tensor, earlier: dict[int, Tensor], resource: int
+    outputs: Answers, inputs: Inputs, place: Tensor, earlier: dict[int, Tensor], resource: int
 ) -> Tensor:
     """(B, N, A) log-probabilities of the amounts of ``resource`` for the task at ``place``, given earlier amounts."""
     chain = _Chain(outputs, inputs, place, resource)
@@ -108,15 +108,14 @@ def amount_log_probs(
 class _Chain:
     """The amounts of the chosen tasks, resource by resource."""
 
-    def __init__(self, outputs: Outputs, inputs: Inputs, place: Tensor, accelerator: int) -> None:
+    def __init__(self, outputs: Answers, inputs: Inputs, place: Tensor, accelerator: int) -> None:
         batch, clusters, places = inputs.startable.shape
         self.place, self.placed = place, place < places
         at = place.clamp(max=places - 1)
         #: Whose action each column is.
         self.agent = torch.arange(clusters, device=place.device).repeat_interleave(place.shape[1] // clusters)
         rows = (torch.arange(batch, device=place.device)[:, None], self.agent[None, :], at)
-        self.logits, self.keys = outputs.amount_logits[rows], outputs.amount_keys[rows]
-        self.queries = outputs.amount_queries[rows]
+        self.logits, self.keys, self.queries = outputs.chosen(rows, self.placed)
         column = torch.arange(self.logits.shape[3], device=place.device)
         low, high = inputs.minimum[rows].unsqueeze(3), inputs.largest[rows].unsqueeze(3)
         legal = (column >= low) & (column <= high) & self.placed[:, :, None, None]

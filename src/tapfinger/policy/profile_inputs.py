@@ -160,7 +160,8 @@ class ProfileInputMaker:
 
     def _offered(self, free: Ints) -> tuple[Bools, Ints]:
         """(B, N, T+1, PLACES) which places of each type's menu there are now, and the type's size in each of them."""
-        fits = (self.allocation <= free[:, :, None, None, None, :]).all(axis=5)  # (B, N, T+1, BUCKETS, DEPTH)
+        # (B, N, T+1, BUCKETS, DEPTH)
+        fits: Bools = np.all(self.allocation <= free[:, :, None, None, None, :], axis=5)
         one = fits.any(axis=4)
         best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
         flat = fits.reshape(*fits.shape[:3], -1)

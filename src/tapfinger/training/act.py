@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from tapfinger.policy.actor_critic import Outputs
+from tapfinger.policy.actor_critic import Answers, Outputs
 from tapfinger.policy.distributions import draw, draw_several
 from tapfinger.policy.exported import Graph
 from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.packed import answer
 from tapfinger.training.batches import chunks
 from tapfinger.training.rollout import Acts, Deviations, Ints
 
@@ -45,7 +46,7 @@ class NetworkPolicy:
         self._deviations = deviations
         self._other = torch.Generator().manual_seed(seed or 0)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __call__(self, inputs: Inputs, deviate: Ints | None = None) -> Acts:
         """What every cluster does, with scores for conflicts and what the loss will need.
 
@@ -58,7 +59,8 @@ class NetworkPolicy:
         deviate = np.arange(batch) if deviate is None else deviate
         others = _room(inputs, len(deviate), self._deviations) if self._deviations else None
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
-            outputs = self._network(some)
+            # Where many actions are named, most tasks are chosen by one of them.
+            outputs: Answers = self._network(some) if self._deviations else answer(self._network, some)
             actions, terms = draw(outputs, some, self._accelerator, self._tasks, self._amounts)
             place = actions.place.numpy()
             choice[rows] = np.where(place == some.startable.shape[2], void, place)
@@ -66,7 +68,7 @@ class NetworkPolicy:
             extra[rows, :, TASK] = terms.task.numpy()
             extra[rows, :, AMOUNTS] = terms.amounts.numpy()
             extra[rows, :, VALUE] = outputs.value.numpy()[:, None]
-            if others is not None:
+            if others is not None and isinstance(outputs, Outputs):
                 here, there = np.intersect1d(rows, deviate, assume_unique=True, return_indices=True)[1:]
                 if len(here):
                     named = Outputs(*(part[here] for part in outputs)), Inputs(*(part[here] for part in some))
@@ -77,7 +79,7 @@ class NetworkPolicy:
             others.score[..., 0] = score[deviate]
         return Acts(choice, amounts, score, extra, others)
 
-    def _name_others(self, others: Deviations, rows: Ints, outputs: Outputs, some: Inputs, void: int) -> None:
+    def _name_others(self, others: Deviations, rows: Ints, outputs: Answers, some: Inputs, void: int) -> None:
         """Sampled actions of each agent, beside the first."""
         for first, temperature in enumerate(TEMPERATURES, start=1):
             which = slice(first, self._deviations, len(TEMPERATURES))

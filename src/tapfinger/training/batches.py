@@ -1,22 +1,24 @@
 """States in chunks of like size: most have two or three waiting tasks, so most of a padded batch is padding.
 
 A minibatch is sorted by how full its states are and cut into chunks, each trimmed to its fullest state. Gradients
-add up over the chunks, so the result is that of the whole minibatch.
+add up over the chunks, so the result is that of the whole minibatch. Chunks are independent, so threads share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tapfinger.policy.actor_critic import Outputs, as_tensors
+from tapfinger.policy.actor_critic import Answers, as_tensors
 from tapfinger.policy.distributions import Actions, Terms, evaluate
 from tapfinger.policy.inputs import Inputs, trim
+from tapfinger.policy.packed import answer
 
 #: States per chunk: smaller ones have less padding, but every call of the network costs some milliseconds.
 CHUNK = 128
@@ -30,10 +32,10 @@ class Chunk(NamedTuple):
 
 
 def chunks(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64], size: int = CHUNK) -> Iterator[Chunk]:
-    """The states of ``rows`` in chunks of like size, for ``network``."""
+    """The states of ``rows`` in chunks of like size, for ``network``; the fullest first, so that threads end alike."""
     keep_padding = getattr(network.encoder, "fixed_sizes", False)
     if len(rows) > size:
-        rows = rows[np.argsort(inputs.pending_mask[rows].sum(axis=1), kind="stable")]
+        rows = rows[np.argsort(-inputs.pending_mask[rows].sum(axis=1), kind="stable")]
     for part in np.array_split(rows, -(-len(rows) // size)):
         some = Inputs(*(array[part] for array in inputs))
         yield Chunk(part, as_tensors(some if keep_padding else trim(some)))
@@ -46,10 +48,35 @@ def evaluate_rows(
     amounts: npt.NDArray[np.int64],
     void: int,
     accelerator: int,
-) -> tuple[Outputs, Terms]:
-    """The network's outputs for a chunk, and the terms of what was done there; ``void``: place that stands for void."""
+) -> tuple[Answers, Terms]:
+    """The network's answers for a chunk, and the terms of what was done there; ``void``: place that stands for void."""
     place = torch.from_numpy(choice[chunk.rows])
     place = torch.where(place == void, chunk.inputs.startable.shape[2], place)
-    outputs: Outputs = network(chunk.inputs)
+    answers = answer(network, chunk.inputs)
     actions = Actions(place, torch.from_numpy(amounts[chunk.rows]))
-    return outputs, evaluate(outputs, chunk.inputs, actions, accelerator)
+    return answers, evaluate(answers, chunk.inputs, actions, accelerator)
+
+
+def add_gradients(
+    network: nn.Module, parts: Iterable[Chunk], lose: Callable[[Chunk], tuple[Tensor, dict[str, float]]], threads: int
+) -> dict[str, float]:
+    """Add the gradient of every chunk's loss; returns the sums of what ``lose`` says beside it.
+
+    Each of so many ``threads`` has a chunk to itself; sums are taken in the order of the chunks, so that their number
+    makes no difference to the result.
+    """
+    weights = list(network.parameters())
+
+    def learn(chunk: Chunk) -> tuple[tuple[Tensor | None, ...], dict[str, float]]:
+        loss, known = lose(chunk)
+        return torch.autograd.grad(loss, weights, allow_unused=True), known
+
+    sums: dict[str, float] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        for gradients, known in pool.map(learn, parts):
+            for weight, gradient in zip(weights, gradients, strict=True):
+                if gradient is not None:
+                    weight.grad = gradient.clone() if weight.grad is None else weight.grad.add_(gradient)
+            for name, value in known.items():
+                sums[name] = sums.get(name, 0.0) + value
+    return sums

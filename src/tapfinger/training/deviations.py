@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
-from tapfinger.training.batches import Chunk, chunks
+from tapfinger.training.batches import Chunk, add_gradients, chunks
 from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints, Turns
 
 
@@ -132,6 +133,7 @@ def update(
     config: DeviationConfig,
     accelerator: int,
     rng: np.random.Generator,
+    threads: int = 1,
 ) -> dict[str, float]:
     """One or more passes over the turns in which some cluster's actions differ; returns what is logged.
 
@@ -143,9 +145,8 @@ def update(
     for _ in range(config.epochs):
         shuffled = [np.array_split(rng.permutation(t.rows), batches) for t in tried]
         for batch in range(batches):
-            sums = _step(
-                network, optimizer, [(t, s[batch]) for t, s in zip(tried, shuffled, strict=True)], config, accelerator
-            )
+            mine = [(t, s[batch]) for t, s in zip(tried, shuffled, strict=True)]
+            sums = _step(network, optimizer, mine, config, accelerator, threads)
             for name, value in sums.items():
                 logged[name].append(value)
     known = {name: float(np.mean(values)) if values else 0.0 for name, values in logged.items()}
@@ -167,29 +168,31 @@ def _step(
     batch: Sequence[tuple[_Tried, Ints]],
     config: DeviationConfig,
     accelerator: int,
+    threads: int,
 ) -> dict[str, float]:
     """One step on some turns of every episode."""
     count = max(1, sum(int((t.different[rows].sum(axis=2) > 1).sum()) for t, rows in batch))
-    loss_sum = entropy_sum = 0.0
+
+    def lose(chunk: Chunk, t: _Tried) -> tuple[Tensor, dict[str, float]]:
+        void = t.turns.inputs.startable.shape[2]
+        log_probs, entropy = _evaluate(network, chunk, t.others, void, accelerator)
+        tried = torch.from_numpy(t.different[chunk.rows])
+        chosen = tried.sum(dim=2) > 1
+        heated = log_probs.masked_fill(~tried, float("-inf")) / config.temperature
+        weights = torch.softmax(heated, dim=2)
+        worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
+        spread = entropy[chosen].sum() / count
+        return worth - config.entropy * spread, {"loss": float(worth.detach()), "entropy": float(spread.detach())}
+
+    sums = {"loss": 0.0, "entropy": 0.0}
     optimizer.zero_grad()
     for t, rows in batch:
-        if not len(rows):
-            continue
-        void = t.turns.inputs.startable.shape[2]
-        for chunk in chunks(network, t.turns.inputs, rows):
-            log_probs, entropy = _evaluate(network, chunk, t.others, void, accelerator)
-            tried = torch.from_numpy(t.different[chunk.rows])
-            chosen = tried.sum(dim=2) > 1
-            heated = log_probs.masked_fill(~tried, float("-inf")) / config.temperature
-            weights = torch.softmax(heated, dim=2)
-            worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
-            spread = entropy[chosen].sum() / count
-            (worth - config.entropy * spread).backward()  # type: ignore[no-untyped-call]
-            loss_sum += float(worth.detach())
-            entropy_sum += float(spread.detach())
-    norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+        if len(rows):
+            found = add_gradients(network, chunks(network, t.turns.inputs, rows), partial(lose, t=t), threads)
+            sums = {name: value + found[name] for name, value in sums.items()}
+    sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
     optimizer.step()
-    return {"loss": loss_sum, "entropy": entropy_sum, "gradient": float(norm)}
+    return sums
 
 
 def _regret(t: _Tried) -> float:

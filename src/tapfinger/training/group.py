@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tapfinger.training.act import AMOUNTS, TASK
-from tapfinger.training.batches import chunks, evaluate_rows
+from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.rollout import Episode, Floats
 
 
@@ -41,6 +42,7 @@ def update(
     config: GroupConfig,
     accelerator: int,
     rng: np.random.Generator,
+    threads: int = 1,
 ) -> dict[str, float]:
     """One or more passes over the turns of a batch of worlds (a single one); returns what is logged."""
     (episode,) = episodes
@@ -50,33 +52,35 @@ def update(
     advantage = advantages(episode, config.group, config.discount)[turns.world, turns.slot].astype(np.float32)
     old = (turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)).astype(np.float32)
     void = turns.inputs.startable.shape[2]
-    logged: dict[str, list[float]] = {"loss": [], "clipped": [], "entropy": [], "kl": [], "gradient": []}
+
+    def lose(chunk: Chunk, count: int) -> tuple[Tensor, dict[str, float]]:
+        _, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
+        granted, mask = (torch.from_numpy(array[chunk.rows]) for array in (turns.granted, turns.decidable))
+        change = (terms.log_prob(granted) - torch.from_numpy(old[chunk.rows]))[mask]
+        ratio = change.exp()
+        gain = torch.from_numpy(advantage[chunk.rows])[:, None].expand(mask.shape)[mask]
+        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+        entropy = terms.entropy(granted)[mask].sum() / count
+        loss = -torch.minimum(ratio * gain, clipped * gain).sum() / count - config.entropy * entropy
+        return loss, {
+            "loss": float(loss.detach()),
+            "clipped": float((ratio != clipped).sum()) / count,
+            "entropy": float(entropy.detach()),
+            "kl": float((ratio - 1.0 - change).detach().sum()) / count,
+        }
+
+    logged: dict[str, list[float]] = {name: [] for name in ("loss", "clipped", "entropy", "kl", "gradient")}
     for _ in range(config.epochs):
         order = rng.permutation(len(turns.choice))
         for begin in range(0, len(order), config.batch):
             batch = order[begin : begin + config.batch]
             count = int(turns.decidable[batch].sum())
-            sums = dict.fromkeys(("loss", "clipped", "entropy", "kl"), 0.0)
             optimizer.zero_grad()
-            for chunk in chunks(network, turns.inputs, batch):
-                _, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
-                granted, mask = (torch.from_numpy(array[chunk.rows]) for array in (turns.granted, turns.decidable))
-                change = (terms.log_prob(granted) - torch.from_numpy(old[chunk.rows]))[mask]
-                ratio = change.exp()
-                gain = torch.from_numpy(advantage[chunk.rows])[:, None].expand(mask.shape)[mask]
-                clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-                entropy = terms.entropy(granted)[mask].sum() / count
-                loss = -torch.minimum(ratio * gain, clipped * gain).sum() / count - config.entropy * entropy
-                loss.backward()  # type: ignore[no-untyped-call]
-                sums["loss"] += float(loss.detach())
-                sums["clipped"] += float((ratio != clipped).sum()) / count
-                sums["entropy"] += float(entropy.detach())
-                sums["kl"] += float((ratio - 1.0 - change).detach().sum()) / count
-            norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+            sums = add_gradients(network, chunks(network, turns.inputs, batch), partial(lose, count=count), threads)
+            sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
             optimizer.step()
             for name, value in sums.items():
                 logged[name].append(value)
-            logged["gradient"].append(float(norm))
     return {name: float(np.mean(values)) for name, values in logged.items()}
 
 

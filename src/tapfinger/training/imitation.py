@@ -6,27 +6,30 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tapfinger.training.batches import chunks, evaluate_rows
+from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
 
 #: Told step, steps in all and loss.
 Report = Callable[[int, int, float], None]
 
 
-def imitation_step(network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int) -> float:
+def imitation_step(
+    network: nn.Module, examples: Examples, rows: np.ndarray, accelerator: int, threads: int = 1
+) -> float:
     """Add the gradient of minus the mean log-probability of the teacher's action, over agents that had a choice."""
-    void, total = examples.inputs.startable.shape[2], 0.0
+    void = examples.inputs.startable.shape[2]
     # An agent without a choice is void with probability one; its terms are zero but must not be counted.
     count = max(1, int(examples.decidable[rows].sum()))
-    for chunk in chunks(network, examples.inputs, rows):
+
+    def lose(chunk: Chunk) -> tuple[Tensor, dict[str, float]]:
         _, terms = evaluate_rows(network, chunk, examples.choice, examples.amounts, void, accelerator)
         mask = torch.from_numpy(examples.decidable[chunk.rows])
         loss = -(terms.task + terms.amounts)[mask].sum() / count
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
-    return total
+        return loss, {"loss": float(loss.detach())}
+
+    return add_gradients(network, chunks(network, examples.inputs, rows), lose, threads)["loss"]
 
 
 def imitate(
@@ -36,9 +39,10 @@ def imitate(
     epochs: int,
     seed: int,
     report: Report | None = None,
+    threads: int = 1,
 ) -> None:
     """Learn from the examples of one scenario; reports step, steps in all and loss."""
-    imitate_in_turn(network, [examples], accelerator, epochs, seed, report)
+    imitate_in_turn(network, [examples], accelerator, epochs, seed, report, threads=threads)
 
 
 def imitate_in_turn(
@@ -50,6 +54,7 @@ def imitate_in_turn(
     report: Report | None = None,
     batch: int = 256,
     learning_rate: float = 2e-3,
+    threads: int = 1,
 ) -> None:
     """Every step on examples of one of several sites, drawn by how many it has.
 
@@ -58,13 +63,13 @@ def imitate_in_turn(
     rng = np.random.default_rng(seed)
     counts = np.array([len(examples) for examples in sites])
     steps = epochs * max(1, int(counts.sum()) // batch)
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         examples = sites[int(rng.choice(len(sites), p=counts / counts.sum()))] if len(sites) > 1 else sites[0]
         rows = rng.integers(0, len(examples), size=batch)
         optimizer.zero_grad()
-        loss = imitation_step(network, examples, rows, accelerator)
+        loss = imitation_step(network, examples, rows, accelerator, threads)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -40,9 +40,9 @@ class Learner(Protocol):
 class PlainLearner:
     """Compares what was played within one update, whole rollouts or single actions; nothing to remember."""
 
-    def __init__(self, update: Callable[..., dict[str, float]], config: Any, accelerator: int) -> None:
+    def __init__(self, update: Callable[..., dict[str, float]], config: Any, accelerator: int, threads: int) -> None:
         """``update`` and ``config``: of group or deviations; ``accelerator``: the resource that is decided first."""
-        self._update, self._config, self._accelerator = update, config, accelerator
+        self._update, self._config, self._accelerator, self._threads = update, config, accelerator, threads
         self.learning_rate: float = config.learning_rate
 
     def update(
@@ -53,7 +53,7 @@ class PlainLearner:
         rng: np.random.Generator,
     ) -> dict[str, float]:
         """As Learner."""
-        return self._update(network, optimizer, episodes, self._config, self._accelerator, rng)
+        return self._update(network, optimizer, episodes, self._config, self._accelerator, rng, self._threads)
 
     def remembered(self) -> dict[str, float]:
         """As Learner."""
@@ -66,9 +66,9 @@ class PlainLearner:
 class MappoLearner:
     """PPO with a centralised critic, whose scale of returns goes on with the run."""
 
-    def __init__(self, config: mappo.MappoConfig, accelerator: int) -> None:
+    def __init__(self, config: mappo.MappoConfig, accelerator: int, threads: int) -> None:
         """``accelerator``: the resource that is decided first."""
-        self._config, self._accelerator = config, accelerator
+        self._config, self._accelerator, self._threads = config, accelerator, threads
         self._scale = ReturnScale()
         self.learning_rate = config.learning_rate
 
@@ -81,7 +81,9 @@ class MappoLearner:
     ) -> dict[str, float]:
         """As Learner."""
         (episode,) = episodes
-        return mappo.update(network, optimizer, episode, self._config, self._accelerator, rng, self._scale)
+        return mappo.update(
+            network, optimizer, episode, self._config, self._accelerator, rng, self._scale, self._threads
+        )
 
     def remembered(self) -> dict[str, float]:
         """As Learner."""
@@ -92,13 +94,13 @@ class MappoLearner:
         self._scale = ReturnScale(**values)
 
 
-def make_refiner(config: TrainConfig, accelerator: int) -> Learner:
+def make_refiner(config: TrainConfig, accelerator: int, threads: int) -> Learner:
     """The learner of a run's deviations."""
-    return PlainLearner(deviations.update, config.deviation, accelerator)
+    return PlainLearner(deviations.update, config.deviation, accelerator, threads)
 
 
-def make_learner(config: TrainConfig, accelerator: int) -> Learner:
-    """The learner of a run's rollouts."""
+def make_learner(config: TrainConfig, accelerator: int, threads: int) -> Learner:
+    """The learner of a run's rollouts; how many ``threads`` it has makes no difference to the result."""
     if config.algorithm == "mappo":
-        return MappoLearner(config.mappo, accelerator)
-    return PlainLearner(group.update, config.group, accelerator)
+        return MappoLearner(config.mappo, accelerator, threads)
+    return PlainLearner(group.update, config.group, accelerator, threads)

@@ -16,7 +16,7 @@ from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.act import AMOUNTS, TASK, VALUE
-from tapfinger.training.batches import Chunk, chunks, evaluate_rows
+from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, to_go
 from tapfinger.training.rollout import Bools, Episode, Floats, Turns
 
@@ -80,6 +80,7 @@ def update(
     accelerator: int,
     rng: np.random.Generator,
     scale: ReturnScale,
+    threads: int = 1,
 ) -> dict[str, float]:
     """Some passes over the turns of a batch of episodes; returns what is logged. ``scale`` goes on with the run."""
     turns = episode.turns
@@ -92,7 +93,7 @@ def update(
         for begin in range(0, len(order), config.batch):
             rows = order[begin : begin + config.batch]
             optimizer.zero_grad()
-            sums = batch.backward(network, rows, config, accelerator)
+            sums = batch.backward(network, rows, config, accelerator, threads)
             sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
             optimizer.step()
             for name, value in sums.items():
@@ -111,14 +112,16 @@ class _Batch:
     value: Floats  # (E,) the critic's when played, in its present units
     target: Floats  # (E,) what it should say
 
-    def backward(self, network: nn.Module, rows: np.ndarray, config: MappoConfig, accelerator: int) -> dict[str, float]:
+    def backward(
+        self, network: nn.Module, rows: np.ndarray, config: MappoConfig, accelerator: int, threads: int = 1
+    ) -> dict[str, float]:
         """Add the gradient of a minibatch."""
         turns = self.turns
         agents = max(1, int(turns.decidable[rows].sum()))
-        sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "kl", "clipped"), 0.0)
-        for chunk in chunks(network, turns.inputs, rows):
-            void = turns.inputs.startable.shape[2]
-            outputs, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
+        void = turns.inputs.startable.shape[2]
+
+        def lose(chunk: Chunk) -> tuple[Tensor, dict[str, float]]:
+            answers, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
             granted, mask = _at(turns.granted, chunk), _at(turns.decidable, chunk)
             # Losers of a conflict keep their task's term and have no term of amounts (m of the paper).
             change = (terms.log_prob(granted) - _at(self.old, chunk))[mask]
@@ -126,15 +129,16 @@ class _Batch:
             clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
             policy_loss = -torch.minimum(ratio * gain, clipped * gain).sum() / agents
             entropy = terms.entropy(granted)[mask].sum() / agents
-            value_loss = self._value_loss(outputs.value, chunk, config) / len(rows)
-            loss = policy_loss + config.value_weight * value_loss - config.entropy * entropy
-            loss.backward()  # type: ignore[no-untyped-call]
-            sums["policy_loss"] += float(policy_loss.detach())
-            sums["value_loss"] += float(value_loss.detach())
-            sums["entropy"] += float(entropy.detach())
-            sums["kl"] += float((ratio - 1.0 - change).detach().sum()) / agents
-            sums["clipped"] += float((ratio != clipped).sum()) / agents
-        return sums
+            value_loss = self._value_loss(answers.value, chunk, config) / len(rows)
+            return policy_loss + config.value_weight * value_loss - config.entropy * entropy, {
+                "policy_loss": float(policy_loss.detach()),
+                "value_loss": float(value_loss.detach()),
+                "entropy": float(entropy.detach()),
+                "kl": float((ratio - 1.0 - change).detach().sum()) / agents,
+                "clipped": float((ratio != clipped).sum()) / agents,
+            }
+
+        return add_gradients(network, chunks(network, turns.inputs, rows), lose, threads)
 
     def _value_loss(self, said: Tensor, chunk: Chunk, config: MappoConfig) -> Tensor:
         target, old = _at(self.target, chunk), _at(self.value, chunk)

@@ -104,7 +104,8 @@ class Trainer:
 
     def run(self) -> tuple[nn.Module, NetworkConfig, list[float]]:
         """The best network by the selection workloads, its config and its mean completion times there."""
-        torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+        # A product is too small to be shared by threads, which wait for each other; chunks of a minibatch are not.
+        torch.set_num_threads(1)
         self._report("rivals on selection workloads", 0.0, {})
         self.rivals = self.selection.rivals(self.folder / "rivals.json")
         self._report("rivals on selection workloads", 1.0, {n: float(np.mean(v)) for n, v in self.rivals.items()})
@@ -132,8 +133,9 @@ class Trainer:
         def report(step: int, steps: int, loss: float) -> None:
             self._report("imitation", (step + 1) / steps, {"loss": loss})
 
-        config = self.config
-        imitate(network, self.examples(), self._accelerator, config.imitation_epochs, config.seed, report=report)
+        config, threads = self.config, self._pool.cores
+        epochs, seed = config.imitation_epochs, config.seed
+        imitate(network, self.examples(), self._accelerator, epochs, seed, report=report, threads=threads)
 
     def examples(self) -> Examples:
         """What the teacher did, recorded in parts that are kept: an interrupted recording goes on."""
@@ -160,9 +162,10 @@ class Trainer:
             log.close()
 
     def _updates(self, network: nn.Module, state: dict[str, Any], log: RunLog) -> None:
-        config = self.config
-        refiner, player = make_refiner(config, self._accelerator), make_learner(config, self._accelerator)
-        optimizer = torch.optim.Adam(network.parameters(), lr=player.learning_rate)
+        config, threads = self.config, self._pool.cores
+        refiner = make_refiner(config, self._accelerator, threads)
+        player = make_learner(config, self._accelerator, threads)
+        optimizer = torch.optim.Adam(network.parameters(), lr=player.learning_rate, fused=True)
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
             player.remember(state["learner"])
