@@ -62,7 +62,13 @@ def load(directory: str | Path) -> tuple[ActorCritic, Card]:
 
 def shipped_checkpoint(name: str) -> Path:
     """The directory of a checkpoint that ships with the package, for others to start from."""
-    return Path(str(resources.files("tapfinger") / "models" / name))
+    folder = Path(str(resources.files("tapfinger") / "models" / name))
+    if not folder.is_dir():
+        raise CheckpointMismatch(
+            f"no checkpoint {name!r} ships with this version; make one with 'tapfinger train {name}' and give "
+            f"--start results/train/{name}/checkpoint"
+        )
+    return folder
 
 
 def take_over(network: nn.Module, directory: str | Path) -> None:

@@ -162,7 +162,7 @@ class ProfileInputMaker:
         """(B, N, T+1, PLACES) which places of each type's menu there are now, and the type's size in each of them."""
         # (B, N, T+1, BUCKETS, DEPTH)
         fits: Bools = np.all(self.allocation <= free[:, :, None, None, None, :], axis=5)
-        one = fits.any(axis=4)
+        one: Bools = np.any(fits, axis=4)
         best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
         flat = fits.reshape(*fits.shape[:3], -1)
         sorted_fits = np.take_along_axis(flat, np.broadcast_to(self._fastest, flat.shape), axis=3)

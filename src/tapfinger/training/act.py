@@ -17,9 +17,8 @@ from tapfinger.training.rollout import Acts, Deviations, Ints
 #: Columns of ``Acts.extra``: log-probability of the task, of its amounts, and the critic's value.
 TASK, AMOUNTS, VALUE = range(3)
 
-#: Of the distributions that other actions are drawn from, in turn: a sure policy would name nothing but what it does
-#: anyway, and must now and then try what it thinks out of the question.
-TEMPERATURES = (2.0, 6.0)
+#: Of the distribution that other actions are drawn from: a sure policy would name nothing but what it does anyway.
+TEMPERATURE = 2.0
 
 
 class NetworkPolicy:
@@ -81,17 +80,12 @@ class NetworkPolicy:
 
     def _name_others(self, others: Deviations, rows: Ints, outputs: Answers, some: Inputs, void: int) -> None:
         """Sampled actions of each agent, beside the first."""
-        for first, temperature in enumerate(TEMPERATURES, start=1):
-            which = slice(first, self._deviations, len(TEMPERATURES))
-            count = len(range(*which.indices(self._deviations)))
-            if not count:
-                continue
-            shape = (len(rows), others.choice.shape[1], count)
-            actions, logs = draw_several(outputs, some, self._accelerator, self._other, count, temperature)
-            place = actions.place.numpy().reshape(shape)
-            others.choice[rows, :, which] = np.where(place == some.startable.shape[2], void, place)
-            others.amounts[rows, :, which] = actions.amounts.numpy().reshape(*shape, -1)
-            others.score[rows, :, which] = logs.exp().numpy().reshape(shape)
+        count, shape = self._deviations - 1, (len(rows), others.choice.shape[1], self._deviations - 1)
+        actions, logs = draw_several(outputs, some, self._accelerator, self._other, count, TEMPERATURE)
+        place = actions.place.numpy().reshape(shape)
+        others.choice[rows, :, 1:] = np.where(place == some.startable.shape[2], void, place)
+        others.amounts[rows, :, 1:] = actions.amounts.numpy().reshape(*shape, -1)
+        others.score[rows, :, 1:] = logs.exp().numpy().reshape(shape)
 
 
 class FastNetwork(nn.Module):
