@@ -485,13 +485,13 @@ def _switching(item: Any) -> str:
 
 
 def _closest_field(key: str, kind: str | None) -> str:
-    """A hint for a misspelt key, from the keys of a speed of this kind, or from those of all sections."""
+    """A hint for a misspelt key, from other keys of a speed of this kind, or from those of all sections."""
     models = _Strict.__subclasses__()
     if kind is not None:
         models = [
             m for m in models if "kind" in m.model_fields and get_args(m.model_fields["kind"].annotation) == (kind,)
         ]
-    known = {name for model in models for name in model.model_fields} - set(_NOT_KEYS)
+    known = {name for model in models for name in model.model_fields} - set(_NOT_KEYS) - {key}
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
     if close:
         return f" Did you mean {close[0]!r}?"
