@@ -18,11 +18,13 @@ from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.layout import Plan
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import FastNetwork, NetworkPolicy
-from tapfinger.training.config import universal_config
+from tapfinger.training.config import finetune_config, universal_config
 from tapfinger.training.deviations import DeviationConfig, Effort
+from tapfinger.training.group import GroupConfig
 from tapfinger.training.publish import publish_universal
 from tapfinger.training.rollout import play
 from tapfinger.training.shards import patience, roll
+from tapfinger.training.trainer import Trainer
 from tapfinger.training.universal import Follower, UniversalTrainer, greedy_means, open_site
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import build_world
@@ -46,6 +48,9 @@ def small_sites(monkeypatch: pytest.MonkeyPatch) -> None:
         return build_world(draw_site(seed % 1000 + 1, tasks=16))
 
     monkeypatch.setattr(module, "site_world", small)
+    monkeypatch.setattr(module, "worlds_of", lambda world: 2)
+    monkeypatch.setattr(module, "_LAPS", 2)
+    monkeypatch.setattr(module, "patience", lambda sim: 60)
     monkeypatch.setattr("tapfinger.training.publish.site_world", small)
 
 
@@ -81,6 +86,15 @@ def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     scheduler = TapFinger(model=str(path))
     assert run_scheduler(world, scheduler, 3).tasks == 20
     assert scheduler.card.schema == "profiles-1"
+    # And it can be adapted to one site.
+    few = finetune_config(
+        "site", start=str(tmp_path / "model" / "checkpoint"), refinements=1, iterations=1, selection_runs=2, workloads=2
+    )
+    few = replace(few, deviation=DeviationConfig(workloads=2, actions=3), group=GroupConfig(group=2))
+    trainer = Trainer(world, few, tmp_path / "adapted")
+    _, sizes, found = trainer.run()
+    assert sizes.allocation == "menu"
+    assert len(found) == 2
 
 
 def test_an_exported_graph_acts_as_the_network_does() -> None:

@@ -51,7 +51,7 @@ def publish_universal(
         training={**asdict(config), "ranges": ranges()},
     )
     path = export(network, sizes, card, folder / f"{UNIVERSAL}.onnx")
-    card = replace(card, max_wait=best_wait([site_world(SELECTION_SEEDS + i) for i in range(sites)], str(path), 2))
+    card = replace(card, max_wait=best_wait([site_world(SELECTION_SEEDS + i) for i in range(sites // 2)], str(path), 1))
     export(network, sizes, card, path)
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + sites)
     worlds = [site_world(seed) for seed in seeds]
