@@ -16,6 +16,8 @@ from tapfinger.policy.actor_critic import Actor, Answers, amounts_of
 from tapfinger.policy.allocation import Amounts
 from tapfinger.policy.han import Edges, HanEncoder, HanLayer, Nodes, edges_of
 from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.pointer import Pointer
+from tapfinger.policy.rows import Rows
 
 #: Fields of Inputs that start with the axes state, cluster and place.
 _OF_PLACES = Inputs._fields[Inputs._fields.index("node") :]
@@ -38,40 +40,6 @@ def answer(network: nn.Module, inputs: Inputs) -> Answers:
     mean = graph.pending.mean(nodes.pending)
     value = critic(torch.cat([mean, nodes.cluster.mean(dim=1)], dim=1)).squeeze(1)
     return _choose(encoder, actor, nodes, value, inputs, graph)
-
-
-class Rows(NamedTuple):
-    """Which rows of a padded array are there."""
-
-    at: Tensor  # (rows,) into the flattened array
-    mask: Tensor  # bool, of the array's shape without its columns
-
-    @classmethod
-    def of(cls, mask: Tensor) -> Rows:
-        """Those in ``mask``."""
-        return cls(mask.flatten().nonzero().squeeze(1), mask)
-
-    def pack(self, padded: Tensor) -> Tensor:
-        """(..., columns) -> (rows, columns)."""
-        return padded.reshape(-1, padded.shape[-1]).index_select(0, self.at)
-
-    def pad(self, rows: Tensor, nothing: float = 0.0) -> Tensor:
-        """The way back."""
-        padded = rows.new_full((self.mask.numel(), rows.shape[1]), nothing).index_copy_(0, self.at, rows)
-        return padded.reshape(*self.mask.shape, -1)
-
-    def parents(self) -> Tensor:
-        """(rows,): the row each belongs to, of an array without the last axis."""
-        return torch.div(self.at, self.mask.shape[-1], rounding_mode="floor")
-
-    def numbers(self) -> Tensor:
-        """Where each place of the array lies among the rows; that of another row where there is nothing."""
-        return (self.mask.flatten().cumsum(0) - 1).clamp(min=0).reshape(self.mask.shape)
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """Mean over the last axis of a (B, M) mask: (B, columns), as masked_mean."""
-        total = rows.new_zeros(len(self.mask), rows.shape[1]).index_add_(0, self.parents(), rows)
-        return total / self.mask.sum(dim=1, keepdim=True).clamp(min=1).to(rows.dtype)
 
 
 class Graph(NamedTuple):
@@ -110,24 +78,24 @@ def _put(mask: Tensor, rows: Tensor) -> Tensor:
 
 def _all_agents(inputs: Inputs) -> Tensor:
     batch, clusters, _ = inputs.startable.shape
-    return torch.arange(batch * clusters).reshape(batch, clusters)
+    return torch.arange(batch * clusters, device=inputs.startable.device).reshape(batch, clusters)
 
 
 def _choose(encoder: HanEncoder, actor: Actor, nodes: Nodes, value: Tensor, inputs: Inputs, graph: Graph) -> Deferred:
     """The places as HanEncoder makes them, and the choice among them."""
-    numbers, clusters, mine = graph.pending.numbers(), nodes.cluster, inputs
-    # With second thoughts an agent looks at all others; without, those that have no choice need not be asked.
-    alone = not getattr(actor.chooser, "rounds", ())
-    if alone:
-        agents = Rows.of(inputs.startable.any(dim=2))
-        fields = {name: getattr(inputs, name).flatten(0, 1)[agents.at].unsqueeze(1) for name in _OF_PLACES}
-        mine = inputs._replace(**fields)
-        numbers, clusters = numbers[agents.parents()], agents.pack(clusters).unsqueeze(1)
-    rows = numbers.gather(1, mine.node.flatten(1)).reshape(mine.node.shape)
-    places = f.embedding(rows, nodes.pending) + encoder.cluster_view(clusters).unsqueeze(2)
-    logits, tasks = actor.chooser(places + encoder.pair_view(mine.pair), clusters, mine)
-    if not alone:
+    numbers, chooser = graph.pending.numbers(), actor.chooser
+    if not isinstance(chooser, Pointer) or chooser.rounds:  # second thoughts are about all other agents
+        rows = numbers.gather(1, inputs.node.flatten(1)).reshape(inputs.node.shape)
+        places = f.embedding(rows, nodes.pending) + encoder.cluster_view(nodes.cluster).unsqueeze(2)
+        logits, tasks = chooser(places + encoder.pair_view(inputs.pair), nodes.cluster, inputs)
         return Deferred(logits, value, tasks, _all_agents(inputs), actor, inputs)
+    agents = Rows.of(inputs.startable.any(dim=2))
+    fields = {name: getattr(inputs, name).flatten(0, 1)[agents.at].unsqueeze(1) for name in _OF_PLACES}
+    mine, clusters = inputs._replace(**fields), agents.pack(nodes.cluster)
+    there = Rows.of(mine.place_mask.squeeze(1))
+    rows = numbers[agents.parents()].gather(1, mine.node.squeeze(1)).flatten()[there.at]
+    views = encoder.cluster_view(clusters).index_select(0, there.parents()) + encoder.pair_view(there.pack(mine.pair))
+    logits, tasks = chooser(f.embedding(rows, nodes.pending) + views, clusters.unsqueeze(1), mine, there)
     # Whoever has no choice is void.
     logits = torch.cat([agents.pad(logits[:, 0, :-1], float("-inf")), agents.pad(logits[:, 0, -1:])], dim=2)
     return Deferred(logits, value, tasks, agents.numbers(), actor, inputs)

@@ -9,6 +9,7 @@ from torch.nn import functional as f
 from tapfinger.policy import rivalry
 from tapfinger.policy.han import MASKED, masked_mean, regroup
 from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.rows import Rows
 
 
 class EncoderBlock(nn.Module):
@@ -24,12 +25,14 @@ class EncoderBlock(nn.Module):
         self.before_perceptron = nn.LayerNorm(hidden)
         self.perceptron = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden))
 
-    def forward(self, rows: Tensor, bias: Tensor) -> Tensor:
-        """``rows`` (sequences, K, H); ``bias`` (sequences, 1, 1, K) added to attention scores."""
-        split = regroup(self.query_key_value(self.before_attention(rows)), 0, 0, 3, self.heads, -1)
+    def forward(self, rows: Tensor, bias: Tensor, there: Rows | None = None) -> Tensor:
+        """``rows`` (sequences, K, H), or (rows, H) of those ``there``; ``bias`` (sequences, 1, 1, K) for the scores."""
+        split = self.query_key_value(self.before_attention(rows))
+        split = regroup(split if there is None else there.pad(split), 0, 0, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)  # each (sequences, heads, K, width)
         seen = f.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=self.width**-0.5)
-        rows = rows + self.merge(regroup(seen.transpose(1, 2), 0, 0, -1))
+        seen = regroup(seen.transpose(1, 2), 0, 0, -1)
+        rows = rows + self.merge(seen if there is None else there.pack(seen))
         after: Tensor = rows + self.perceptron(self.before_perceptron(rows))
         return after
 
@@ -65,13 +68,19 @@ class Pointer(nn.Module):
         self.void = VoidHead(hidden, 2)
         self.rounds = nn.ModuleList([nn.Linear(rivalry.COLUMNS, hidden, bias=False) for _ in range(rounds)])
 
-    def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H)."""
-        rows = places.flatten(0, 1)
+    def forward(
+        self, places: Tensor, clusters: Tensor, inputs: Inputs, there: Rows | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H).
+
+        ``places`` may also be the rows ``there`` of (B, K), where N is 1.
+        """
+        rows = places.flatten(0, 1) if there is None else places
         bias = ((1.0 - inputs.place_mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]
         for block in self.blocks:
-            rows = block(rows, bias)
-        encoded = self.norm(rows).reshape_as(places)
+            rows = block(rows, bias, there)
+        encoded = self.norm(rows)
+        encoded = encoded.reshape_as(places) if there is None else there.pad(encoded).unsqueeze(1)
         mean = masked_mean(encoded, inputs.place_mask)
         inside, void = self.task(encoded) + self.context(mean).unsqueeze(2), self.void(clusters, mean)
         logits = self._point(inside, void, inputs.startable)
