@@ -151,7 +151,7 @@ class Killing:
     """A pool on which one worker is killed in the middle of training."""
 
     def __init__(self, pool, marker):
-        self.pool, self.marker = pool, marker
+        self.pool, self.marker, self.cores = pool, marker, pool.cores
 
     def gather(self, function, jobs):
         markers = [self.marker, *[None] * (len(jobs) - 1)]  # one worker only: two at once would both be first
