@@ -20,12 +20,13 @@ from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import FastNetwork, NetworkPolicy
 from tapfinger.training.config import finetune_config, universal_config
 from tapfinger.training.deviations import DeviationConfig, Effort
+from tapfinger.training.follow import Follower
 from tapfinger.training.group import GroupConfig
 from tapfinger.training.publish import publish_universal
 from tapfinger.training.rollout import play
 from tapfinger.training.shards import patience, roll
 from tapfinger.training.trainer import Trainer
-from tapfinger.training.universal import Follower, UniversalTrainer, greedy_means, open_site
+from tapfinger.training.universal import UniversalTrainer, greedy_means, open_site, site_shard
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import build_world
 
@@ -65,6 +66,36 @@ def test_who_follows_the_advisers_does_what_they_do(seed: int) -> None:
     run = run_scheduler(world, Greedy(), 7)
     assert greedy == pytest.approx(run.total_completion_time / run.tasks)
     assert mean == pytest.approx(greedy, rel=1e-9 if exact else 0.2)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 8])
+def test_passing_over_idle_slots_changes_nothing(seed: int) -> None:
+    world = build_world(draw_site(seed, tasks=40))
+    view, sim = open_site(world, [7, 8, 9], 10)
+    slowly = play(sim, view, Follower(0), max_slots=patience(sim))
+    slots = sim.worlds.slot.copy()
+    sim.restart(np.ones(3, dtype=np.bool_))
+    fast = play(sim, view, Follower(0), max_slots=patience(sim), costs=False)
+    np.testing.assert_array_equal(slowly.mean, fast.mean)
+    np.testing.assert_array_equal(slots, sim.worlds.slot)
+    assert fast.steps < slowly.steps
+
+
+def test_what_the_advisers_would_do_is_always_tried() -> None:
+    world = build_world(draw_site(2, tasks=40))
+    view, sim = open_site(world, range(3), 10)
+    inputs = view(sim, np.arange(3))
+    torch.manual_seed(0)
+    network = build("full", config_for(inputs, 0, hidden=16)).eval()
+    followers = [Follower(a) for a in range(len(ADVISERS))]
+    acts = NetworkPolicy(network, 0, seed=1, deviations=8, suggest=followers)(inputs)
+    chances = NetworkPolicy(network, 0)(inputs)
+    for column, follower in enumerate(followers, start=1):
+        told = follower(inputs)
+        np.testing.assert_array_equal(acts.others.choice[..., column], told.choice)
+        np.testing.assert_array_equal(acts.others.amounts[..., column, :], told.amounts)
+        same = told.choice == chances.choice
+        np.testing.assert_allclose(acts.others.score[..., column][same], chances.score[same], rtol=1e-5)
 
 
 def _stop_after_one(stage: str, share: float, known: dict[str, float]) -> None:
@@ -116,7 +147,7 @@ def test_less_effort_tries_less_and_never_changes_what_is_done(tmp_path: Path) -
     network = build("full", trainer.sizes)
     world = build_world(draw_site(12, tasks=40))
     assert len(world.clusters) > 1
-    shard = trainer._deviating(network, 0, np.random.default_rng(0))[0]
+    shard = site_shard(trainer._deviating(network, 0, np.random.default_rng(0))[0])
     shard = shard._replace(worlds=(world,), workloads=(1, 2), explore=False)
     everything = roll(shard._replace(effort=Effort()))
     little = roll(shard._replace(effort=Effort(states=0.3, agents=1)))

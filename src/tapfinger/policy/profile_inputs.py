@@ -18,7 +18,7 @@ from tapfinger.profiles.menus import BUCKETS, DEPTH, NOWHERE, PLACES, SIZE_COLUM
 SCHEMA = "profiles-1"
 
 #: How many greedies give advice.
-ADVISERS = 2
+ADVISERS = 3
 
 _AGE_COLUMNS = 4
 _PAIR_COLUMNS = 12 + ADVISERS

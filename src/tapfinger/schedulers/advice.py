@@ -14,8 +14,13 @@ from tapfinger.policy.profile_inputs import Advice
 from tapfinger.profiles.menus import Menus
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS, Greedy
 
-#: The greedies that are asked: one that waits for good sizes, and one for times when starts are scarce.
-ADVISERS: Final = (GREEDY_DEFAULTS, {**GREEDY_DEFAULTS, "queue_price": 20.0, "calm": 0.0, "patience": 5.0})
+#: The greedies that are asked: the one tuned for short queues; one that saves resources as soon as anything waits; and one
+#: that takes slower sizes as well, for long tasks.
+ADVISERS: Final = (
+    GREEDY_DEFAULTS,
+    {**GREEDY_DEFAULTS, "calm": 0.0},
+    {**GREEDY_DEFAULTS, "calm": 0.0, "patience": 5.0},
+)
 
 #: Slots over which the arrival of work is averaged.
 WINDOW = 100

@@ -14,6 +14,7 @@ from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snaps
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Option, Options
+from tapfinger.schedulers.lending import Lending
 
 #: Options of the greedy as tuned; Lookahead plays on with the same.
 GREEDY_DEFAULTS: Final = {"queue_price": 6.0, "calm": 1.5, "patience": 2.2, "max_wait": 10.0, "short_first": 1.5}
@@ -31,12 +32,14 @@ class Greedy:
         patience: float = GREEDY_DEFAULTS["patience"],
         max_wait: float = GREEDY_DEFAULTS["max_wait"],
         short_first: float = GREEDY_DEFAULTS["short_first"],
+        lend: bool = False,
     ) -> None:
         """The price of resources is ``queue_price`` x overdue tasks per cluster beyond ``calm``.
 
         A size slower than ``patience`` times the task's ideal is refused, until the task has waited
         ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
-        minus slots waited: 0 is first come first served, a large number is shortest first.
+        minus slots waited: 0 is first come first served, a large number is shortest first. ``lend``: what is spare is
+        lent to running tasks; otherwise a task keeps the size it was started with.
         """
         options = {"queue_price": queue_price, "calm": calm, "patience": patience}
         options |= {"max_wait": max_wait, "short_first": short_first}
@@ -48,17 +51,30 @@ class Greedy:
         self._patience = patience
         self._max_wait = max_wait
         self._short_first = short_first
+        if not isinstance(lend, bool):
+            raise ConfigError(f"greedy: lend = {lend!r} must be true or false")
+        self._lending = Lending() if lend else None
 
     def reset(self, context: SchedulerContext) -> None:
-        """Nothing is remembered but the tables of ``learn``."""
+        """Nothing is remembered but the tables of ``learn`` and what is lent."""
+        if self._lending is not None:
+            self._lending.reset(context)
         self.learn(context)
 
     def learn(self, context: SchedulerContext) -> None:
         """Work out the sizes worth having and what they cost."""
+        if self._lending is not None:
+            self._lending.learn(context)
         self._options = Options(context)
         self._head_start = {name: self._short_first * o[0].slots for name, o in self._options.of.items()}
 
     def decide(self, snapshot: Snapshot) -> Decision:
+        """What to start, and what to lend."""
+        if self._lending is None:
+            return self._start(snapshot)
+        return self._lending.lend(snapshot, self._start(self._lending.returned(snapshot)))
+
+    def _start(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
         price = self._queue_price * max(0.0, overdue(snapshot) / len(snapshot.clusters) - self._calm)
         free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]

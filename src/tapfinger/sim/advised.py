@@ -59,6 +59,21 @@ class AdvisedSim(BatchSim):
         )
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 
+    def skip(self, last: int) -> None:
+        """Let every world go on until somebody there can start something; not beyond slot ``last``."""
+        plan_kernels.skip_idle(
+            self.tables,
+            self.sizes,
+            self._plans,
+            self.draws,
+            self.worlds,
+            self._scratch,
+            self.menus.place,
+            self._observations,
+            self.done,
+            last,
+        )
+
     def advice(self, live: Ints) -> Ints:
         """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 where it starts none."""
         task = self.observations.task[live]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tapfinger.sim.compiled import compiled
-from tapfinger.sim.kernels import end_slot, play_turn, rate_of, reset, start, unit_uniform
+from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import Plan
 
 Array = Any
@@ -199,15 +199,53 @@ def advise(
     ``places`` (O,): the place on the menu of every option.
     """
     for b in live:
-        for i in range(worlds.queue_length[b]):
-            worlds.advised[b, worlds.queue[b, i]] = -1
-        for a in range(plans.shape[0]):
-            copy_world(worlds, b, scratch, b)
-            greedy_round(b, b, tables, sizes, plan_of(plans[a]), np.uint64(0), draws, scratch)
-            for place in range(worlds.running_count[b], scratch.running_count[b]):
-                j = scratch.running[b, place]
-                worlds.advised[b, j, a] = scratch.cluster[b, j]
-                worlds.advised_size[b, j, a] = _place_of(draws.type[b, j], scratch.allocation[b, j], sizes, places)
+        _advise(b, tables, sizes, plans, draws, worlds, scratch, places)
+
+
+@compiled
+def _advise(
+    b: int,
+    tables: Record,
+    sizes: Record,
+    plans: Array,
+    draws: Record,
+    worlds: Record,
+    scratch: Record,
+    places: Array,
+) -> None:
+    for i in range(worlds.queue_length[b]):
+        worlds.advised[b, worlds.queue[b, i]] = -1
+    for a in range(plans.shape[0]):
+        copy_world(worlds, b, scratch, b)
+        greedy_round(b, b, tables, sizes, plan_of(plans[a]), np.uint64(0), draws, scratch)
+        for place in range(worlds.running_count[b], scratch.running_count[b]):
+            j = scratch.running[b, place]
+            worlds.advised[b, j, a] = scratch.cluster[b, j]
+            worlds.advised_size[b, j, a] = _place_of(draws.type[b, j], scratch.allocation[b, j], sizes, places)
+
+
+@compiled
+def skip_idle(
+    tables: Record,
+    sizes: Record,
+    plans: Array,
+    draws: Record,
+    worlds: Record,
+    scratch: Record,
+    places: Array,
+    obs: Record,
+    done: Array,
+    last: int,
+) -> None:
+    """Every world goes on, with all clusters void, until somebody can start something; up to slot ``last``."""
+    for b in range(worlds.slot.shape[0]):
+        while not done[b] and worlds.slot[b] < last and not obs.startable[b].any():
+            end_slot(b, b, tables, draws, worlds)
+            if worlds.next_arrival[b] == draws.tasks[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
+                done[b] = True
+            elif worlds.queue_length[b] > 0:
+                _advise(b, tables, sizes, plans, draws, worlds, scratch, places)
+                observe(b, tables, draws, worlds, obs)
 
 
 @compiled

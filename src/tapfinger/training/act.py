@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tapfinger.policy.actor_critic import Answers, Outputs
 from tapfinger.policy.distributions import draw, draw_several
@@ -12,7 +14,7 @@ from tapfinger.policy.exported import Graph
 from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.packed import answer
 from tapfinger.training.batches import chunks
-from tapfinger.training.rollout import Acts, Deviations, Ints
+from tapfinger.training.rollout import Acts, Deviations, Ints, Policy, picked
 
 #: Columns of ``Acts.extra``: log-probability of the task, of its amounts, and the critic's value.
 TASK, AMOUNTS, VALUE = range(3)
@@ -31,11 +33,14 @@ class NetworkPolicy:
         seed: int | None = None,
         deviations: int = 0,
         explore: bool = True,
+        suggest: Sequence[Policy] = (),
     ) -> None:
         """``seed``: None is the deterministic policy.
 
-        ``deviations``: how many actions to name for each agent. Without ``explore``, the one taken is the most likely.
+        ``deviations``: how many actions to name for each agent, among them what the policies of ``suggest`` would do;
+        the others are sampled. Without ``explore``, the one taken is the most likely.
         """
+        self._suggest = tuple(suggest)
         self._network = network
         self._accelerator = accelerator
         self._amounts = None if seed is None or not explore else torch.Generator().manual_seed(seed)
@@ -57,6 +62,7 @@ class NetworkPolicy:
         extra = np.empty((batch, clusters, 3), dtype=np.float32)
         deviate = np.arange(batch) if deviate is None else deviate
         others = _room(inputs, len(deviate), self._deviations) if self._deviations else None
+        told = [policy(picked(inputs, deviate)) for policy in self._suggest[: max(0, self._deviations - 1)]]
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
             # Where many actions are named, most tasks are chosen by one of them.
             outputs: Answers = self._network(some) if self._deviations else answer(self._network, some)
@@ -72,6 +78,7 @@ class NetworkPolicy:
                 if len(here):
                     named = Outputs(*(part[here] for part in outputs)), Inputs(*(part[here] for part in some))
                     self._name_others(others, there, *named, void)
+                    _name_suggested(others, there, told, outputs.task_logits[here], void)
         score = np.exp(extra[..., TASK], dtype=np.float64)
         if others is not None:
             others.choice[..., 0], others.amounts[:, :, 0] = choice[deviate], amounts[deviate]
@@ -86,6 +93,17 @@ class NetworkPolicy:
         others.choice[rows, :, 1:] = np.where(place == some.startable.shape[2], void, place)
         others.amounts[rows, :, 1:] = actions.amounts.numpy().reshape(*shape, -1)
         others.score[rows, :, 1:] = logs.exp().numpy().reshape(shape)
+
+
+def _name_suggested(others: Deviations, rows: Ints, told: Sequence[Acts], task_logits: Tensor, void: int) -> None:
+    """Actions that others would take, instead of the first sampled ones."""
+    chances = torch.softmax(task_logits, dim=2)
+    for column, acts in enumerate(told, start=1):
+        choice = acts.choice[rows]
+        others.choice[rows, :, column] = choice
+        others.amounts[rows, :, column] = acts.amounts[rows]
+        place = torch.from_numpy(np.where(choice == void, chances.shape[2] - 1, choice))
+        others.score[rows, :, column] = chances.gather(2, place.unsqueeze(2)).squeeze(2).numpy()
 
 
 class FastNetwork(nn.Module):

@@ -167,14 +167,15 @@ def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> Tra
 #: ``selection_runs`` others.
 UNIVERSAL: dict[str, Any] = {
     "features": "profiles",
-    "teacher_runs": 60,
-    "imitation_epochs": 4,
-    "refinements": 260,
+    "teacher_runs": 30,
+    # A network that copies its advisers exactly never tries anything else.
+    "imitation_epochs": 1,
+    "refinements": 240,
     "iterations": 0,
     "shards": 1,
     "evaluate_every": 8,
     "selection_runs": 14,
-    "deviation": DeviationConfig(workloads=6, actions=7, batch=512),
+    "deviation": DeviationConfig(workloads=8, actions=10, batch=1024),
 }
 
 

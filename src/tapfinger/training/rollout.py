@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.policy.inputs import Inputs
+from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.views import View
 
@@ -89,17 +90,22 @@ def play(
     keep: bool = False,
     max_slots: int = 100_000,
     judge: Judge | None = None,
+    costs: bool = True,
 ) -> Episode:
-    """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions."""
+    """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions.
+
+    Without ``costs`` slot by slot, worlds with advisers pass over the slots in which nobody can start anything: each call
+    of the policy then finds as many worlds as possible waiting for it.
+    """
     batch = len(sim.done)
     void = sim.pending
     slot = np.zeros(batch, dtype=np.int64)
-    costs: list[tuple[Ints, Ints, Ints]] = []
+    spent: list[tuple[Ints, Ints, Ints]] = []
     rows: list[tuple[Any, ...]] = []
     steps = 0
-    while not sim.done.all() and slot.max() < max_slots:
+    while (going := ~sim.done & (slot < max_slots)).any():
         # Worlds in which nobody can start anything need no network: all clusters are void.
-        live = np.flatnonzero(~sim.done & sim.observations.startable.any(axis=(1, 2)))
+        live = np.flatnonzero(going & sim.observations.startable.any(axis=(1, 2)))
         choice = np.full(sim.observations.startable.shape[:2], -1, dtype=np.int64)
         amounts = np.zeros((*choice.shape, sim.tables.capacity.shape[1]), dtype=np.int64)
         score = np.ones(choice.shape)
@@ -121,11 +127,15 @@ def play(
         sim.step(choice, amounts, score)
         if keep and acts is not None and inputs is not None:
             rows.append((inputs, acts, sim.worlds.granted[live].copy(), live, slot[live].copy()))
+        if not costs and isinstance(sim, AdvisedSim):
+            sim.skip(max_slots)
+            slot = sim.worlds.slot.copy()
+            continue
         ended = np.flatnonzero(sim.settled)
-        costs.append((ended, slot[ended].copy(), sim.cost[ended].copy()))
+        spent.append((ended, slot[ended].copy(), sim.cost[ended].copy()))
         slot[ended] += 1
     table = np.zeros((batch, int(slot.max()) + 1))
-    for worlds, slots, cost in costs:
+    for worlds, slots, cost in spent:
         table[worlds, slots] = cost
     return Episode(sim.worlds.total / sim.draws.tasks, table, steps, _stack(rows) if keep and rows else None)
 

@@ -12,10 +12,12 @@ from torch import nn
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig
+from tapfinger.policy.profile_inputs import ADVISERS
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.training.act import FastNetwork, NetworkPolicy
 from tapfinger.training.deviations import EVERYTHING, Effort, Judge
+from tapfinger.training.follow import Follower
 from tapfinger.training.mappo import finish
 from tapfinger.training.rollout import Episode, Turns, joined, play
 from tapfinger.training.views import make_view
@@ -64,10 +66,12 @@ def roll(shard: Shard) -> Episode:
     world = shard.worlds[0]
     view = make_view(world, shard.features)
     sim = view.sim(workloads, shard.sizes.pending)
-    policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore)
+    # What the advisers would do is always tried, so that the network is never worse than them for want of a comparison.
+    suggest = [Follower(a) for a in range(ADVISERS)] if shard.features == "profiles" else []
+    policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore, suggest)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
     judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
-    episode = play(sim, view, policy, keep=True, max_slots=patience(sim), judge=judge)
+    episode = play(sim, view, policy, keep=True, max_slots=patience(sim), judge=judge, costs=judge is None)
     return finish(episode, sim, shard.reward)
 
 

@@ -178,7 +178,7 @@ class Trainer:
             for settings in optimizer.param_groups:
                 settings["lr"] = learner.learning_rate * (1.0 - 0.9 * share)
             shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
-            episodes = self._gather(self._pool.gather(roll, shards))
+            episodes = self._gather(self._roll(shards))
             known = learner.update(network, optimizer, episodes, rng)
             state["iteration"] = i + 1
             state["steps"] += sum(episode.steps for episode in episodes)
@@ -196,6 +196,9 @@ class Trainer:
             stage = "learning from deviations" if refining else "learning from rollouts"
             done = (i + 1) / config.refinements if refining else self._share(state)
             self._report(stage, done, {**known, "best": state["best"]})
+
+    def _roll(self, shards: Sequence[Any]) -> list[Episode]:
+        return self._pool.gather(roll, shards)
 
     def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
         """All shards are of one site."""

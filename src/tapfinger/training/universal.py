@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -26,9 +26,10 @@ from tapfinger.sim.layout import Plan, empty_worlds
 from tapfinger.training.act import FastNetwork, NetworkPolicy
 from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS, TrainConfig
 from tapfinger.training.deviations import Effort
+from tapfinger.training.follow import Follower
 from tapfinger.training.imitation import imitate_in_turn
-from tapfinger.training.rollout import Acts, Episode, play
-from tapfinger.training.shards import Shard, patience
+from tapfinger.training.rollout import Episode, Turns, picked, play
+from tapfinger.training.shards import Shard, patience, roll
 from tapfinger.training.teacher import Examples
 from tapfinger.training.trainer import Report, Trainer
 from tapfinger.training.views import ProfileView
@@ -39,15 +40,15 @@ from tapfinger.workloads.world import World, build_world, draw_workload
 BASES = (
     *(Plan(**options) for options in ADVISERS),
     Plan(**{**ADVISERS[0], "patience": 1.5}),
-    Plan(**{**ADVISERS[0], "patience": 4.0, "queue_price": 3.0}),
-    Plan(**{**ADVISERS[1], "short_first": 4.0}),
+    Plan(**{**ADVISERS[2], "queue_price": 20.0}),
+    Plan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
 )
 
 #: Slots of a judged future at most: beyond it, what an action did is lost among what followed.
 HORIZON = 60
 
-#: States judged per site and update, and clusters per state.
-_STATES, _AGENTS = 320, 5
+#: States judged per site and update at most, and clusters per state. Judging is cheap beside playing.
+_STATES, _AGENTS = 1500, 6
 
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
@@ -65,7 +66,7 @@ def site_world(seed: int) -> World:
 
 def worlds_of(world: World) -> int:
     """How many workloads of a site are played side by side."""
-    return int(np.clip(120 // len(world.clusters), 6, 32))
+    return int(np.clip(240 // len(world.clusters), 8, 48))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
@@ -84,25 +85,6 @@ def greedy_means(sim: AdvisedSim, plan: Plan) -> Any:
 def best_base(sim: AdvisedSim) -> Plan:
     """The greedy of BASES with the least mean completion time here."""
     return min(BASES, key=lambda plan: float(greedy_means(sim, plan).mean()))
-
-
-class Follower:
-    """The policy that does what one adviser says; its decisions are the examples a network begins with."""
-
-    def __init__(self, adviser: int) -> None:
-        """``adviser``: which of schedulers.advice.ADVISERS."""
-        self._adviser = adviser
-
-    def __call__(self, inputs: Inputs) -> Acts:
-        """The first advised task of each cluster, at the advised size."""
-        flags = inputs.pair[..., self._adviser - len(ADVISERS)] > 0.5
-        flags &= inputs.startable
-        place = np.where(flags.any(axis=2), flags.argmax(axis=2), flags.shape[2])
-        there = np.minimum(place, flags.shape[2] - 1)
-        rows, agents = np.arange(len(place))[:, None], np.arange(place.shape[1])[None, :]
-        size = inputs.menu[rows, agents, there][..., self._adviser - len(ADVISERS)].argmax(axis=2)
-        amounts = np.where(place < flags.shape[2], size, 0)[..., None]
-        return Acts(place, amounts, np.ones(place.shape))
 
 
 class SiteSelection:
@@ -134,7 +116,7 @@ class SiteSelection:
         found = []
         for view, sim in self._sites:
             sim.restart(np.ones(len(sim.done), dtype=np.bool_))
-            episode = play(sim, view, NetworkPolicy(fast, accelerator), max_slots=patience(sim))
+            episode = play(sim, view, NetworkPolicy(fast, accelerator), max_slots=patience(sim), costs=False)
             # Worlds that were cut count with what they have cost until then, which is much.
             found.append(float(episode.mean.mean()))
         return found
@@ -184,7 +166,7 @@ class UniversalTrainer(Trainer):
         view, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
         adviser = Follower(int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS])))
         policy = adviser if player is None else NetworkPolicy(player, self._accelerator, seed)
-        turns = play(sim, view, policy, keep=True, max_slots=patience(sim)).turns
+        turns = play(sim, view, policy, keep=True, max_slots=patience(sim), costs=False).turns
         if turns is None:
             raise ValueError("a workload without a single choice")
         some = np.random.default_rng(seed).permutation(len(turns.choice))[:_ASKED]
@@ -192,38 +174,68 @@ class UniversalTrainer(Trainer):
         said = adviser(inputs)
         return Examples(inputs, said.choice, said.amounts, inputs.startable.any(axis=2))
 
-    def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
+    def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Any]:
         config = self.config.deviation
         first = DEVIATION_SEEDS + iteration * config.workloads
-        weights = graph_of(network, self.sizes)
+        common = {"config": self.config, "sizes": self.sizes, "weights": graph_of(network, self.sizes)}
         return [
-            self._site_shard(first + i, weights, int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2))
+            SitePart(first + i, draw=int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2), **common)
             for i in range(config.workloads)
         ]
 
-    def _site_shard(self, seed: int, weights: bytes, draw: int, explore: bool) -> Shard:
-        world = site_world(seed)
-        count = worlds_of(world)
-        base = best_base(open_site(world, range(seed, seed + count), self.config.pending)[1])
-        # About one state per task; those of large sites are dear.
-        states = min(1.0, _STATES / (count * (world.scenario.tasks or 1)))
-        return Shard(
-            worlds=(world,),
-            workloads=tuple(range(seed, seed + count)),
-            repeats=1,
-            network=self.config.network,
-            sizes=self.sizes,
-            weights=weights,
-            seed=draw,
-            reward="system",
-            deviations=self.config.deviation.actions,
-            bases=(base,),
-            horizon=self.config.deviation.horizon or HORIZON,
-            effort=Effort(states, _AGENTS),
-            features="profiles",
-            explore=explore,
-        )
+    def _roll(self, parts: Sequence[Any]) -> list[Episode]:
+        return self._pool.gather(roll_site, parts)
 
     def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Every shard is a site of its own; one without a single choice has nothing to teach."""
         return [episode for episode in episodes if episode.turns is not None and len(episode.turns.choice)]
+
+
+class SitePart(NamedTuple):
+    """One site of an update."""
+
+    seed: int
+    config: TrainConfig
+    sizes: NetworkConfig
+    weights: bytes
+    draw: int
+    explore: bool
+
+
+def site_shard(part: SitePart) -> Shard:
+    """What is to be played: judged by the greedy that does best there."""
+    config, world = part.config, site_world(part.seed)
+    count = worlds_of(world)
+    seeds = range(part.seed, part.seed + count)
+    base = best_base(open_site(world, seeds, config.pending)[1])
+    # About one state per task; those of large sites are dear.
+    states = min(1.0, _STATES / (count * (world.scenario.tasks or 1)))
+    return Shard(
+        worlds=(world,),
+        workloads=tuple(seeds),
+        repeats=1,
+        network=config.network,
+        sizes=part.sizes,
+        weights=part.weights,
+        seed=part.draw,
+        reward="system",
+        deviations=config.deviation.actions,
+        bases=(base,),
+        horizon=config.deviation.horizon or HORIZON,
+        effort=Effort(states, _AGENTS),
+        features="profiles",
+        explore=part.explore,
+    )
+
+
+def roll_site(part: SitePart) -> Episode:
+    """The site's workloads with what was tried out, no more of it than is wanted."""
+    episode = roll(site_shard(part))
+    turns = episode.turns
+    if turns is None or len(turns.choice) <= _STATES:
+        return episode
+    # A policy that leaves tasks waiting has many more.
+    kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:_STATES])
+    nested = {"inputs": picked(turns.inputs, kept), "others": picked(turns.others, kept)}
+    plain = {name: getattr(turns, name)[kept] for name in Turns._fields if name not in nested}
+    return episode._replace(turns=Turns(**nested, **plain))

@@ -1,0 +1,155 @@
+"""Spare resources are lent to running tasks, and taken back as soon as something is to start there.
+
+Whoever decides what starts plans as if nothing was lent: each task holds its own allocation, the one it was started
+with, and everything else is free. So lending needs no say in those decisions and takes nothing away from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tapfinger.core.contract import (
+    ClusterView,
+    Decision,
+    Phase,
+    Placement,
+    Resize,
+    SchedulerContext,
+    Snapshot,
+    TaskView,
+)
+from tapfinger.core.model import Resources
+from tapfinger.profiles.options import Options
+
+#: Progress assumed at most, of a task that does not report it and still runs.
+_ALMOST_DONE = 0.99
+
+
+class Lending:
+    """Keeps the books: which running tasks hold more than their own."""
+
+    #: How often in this run a task was lent something.
+    lent = 0
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Nothing is lent."""
+        self._cost = context.switching_cost
+        #: Own allocations of the tasks that hold others now.
+        self._own: dict[int, Resources] = {}
+        self._done = -1
+        self.lent = 0
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Take other profiles from now on."""
+        self._options = Options(context)
+        self._fastest: dict[tuple[str, Resources], Resources | None] = {}
+
+    def finished(self, snapshot: Snapshot) -> bool:
+        """Whether this slot's spare resources have been lent, after which nothing more is to be decided."""
+        return self._done == snapshot.slot
+
+    def returned(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot as if nothing was lent."""
+        if not self._own:
+            return snapshot
+        return replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
+
+    def _with_own(self, cluster: ClusterView) -> ClusterView:
+        free, running = cluster.free, []
+        for task in cluster.running:
+            own = self._own.get(task.id)
+            if own is not None and task.allocation is not None:
+                free = free + task.allocation - own
+                task = replace(task, allocation=own)
+            running.append(task)
+        return replace(cluster, free=free, running=tuple(running))
+
+    def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
+        """The decision, taken on ``returned(snapshot)``, with what must be taken back for it.
+
+        If it is the ``last`` that starts anything in this slot, also with what is lent.
+        """
+        starting: dict[int, list[Placement]] = {}
+        for placement in decision.placements:
+            starting.setdefault(placement.cluster, []).append(placement)
+        resizes: list[Resize] = []
+        for cluster in snapshot.clusters:
+            if cluster.up and cluster.running and (last or cluster.index in starting):
+                resizes += self._share_out(cluster, starting.get(cluster.index, ()), last)
+        if last:
+            self._done = snapshot.slot
+            running = {task.id for cluster in snapshot.clusters for task in cluster.running}
+            self._own = {task: own for task, own in self._own.items() if task in running}
+        return replace(decision, resizes=(*decision.resizes, *resizes)) if resizes else decision
+
+    def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
+        """What changes on one cluster."""
+        room = self._with_own(cluster).free
+        for placement in starting:
+            room = room - placement.allocation
+        # One that is only just starting cannot be resized.
+        tasks = {task.id: task for task in cluster.running if task.phase is Phase.RUNNING}
+        now = {task.id: task.allocation for task in tasks.values() if task.allocation is not None}
+        plan = {ident: self._own.get(ident, held) for ident, held in now.items()}
+        if self._cost or not last:
+            room = _keep(now, plan, room)
+        if last:
+            self._give(tasks, now, plan, room)
+        changes = []
+        for ident, size in plan.items():
+            if size != now[ident]:
+                own = self._own.setdefault(ident, now[ident])
+                if size == own:
+                    del self._own[ident]
+                else:
+                    self.lent += 1
+                changes.append(Resize(ident, size))
+        return changes
+
+    def _give(
+        self, tasks: dict[int, TaskView], now: dict[int, Resources], plan: dict[int, Resources], room: Resources
+    ) -> None:
+        """Time and again to the task that is spared most slots; changes ``plan``."""
+        left = dict(tasks)
+        while left:
+            best: tuple[float, int, Resources] | None = None
+            for ident, task in list(left.items()):
+                size = self._size(task, room + plan[ident])
+                saved = self._saved(task, plan[ident], size, now[ident]) if size is not None else 0.0
+                if size is None or saved <= 0.0:
+                    del left[ident]  # less and less will be free
+                elif best is None or saved > best[0]:
+                    best = saved, ident, size
+            if best is None:
+                return
+            _, ident, size = best
+            room, plan[ident] = room + plan[ident] - size, size
+            del left[ident]
+
+    def _size(self, task: TaskView, room: Resources) -> Resources | None:
+        """The fastest size that fits."""
+        key = task.type.name, room
+        if key not in self._fastest:
+            fitting = (o.allocation for o in self._options.of[task.type.name] if o.allocation.fits(room))
+            self._fastest[key] = next(fitting, None)
+        return self._fastest[key]
+
+    def _saved(self, task: TaskView, held: Resources, size: Resources, now: Resources) -> float:
+        """Slots by which the task ends sooner, less what the change itself costs."""
+        profile, done = task.type.profile, task.progress
+        if size == held:
+            return 0.0
+        if done is None:  # as if it had always had what it has
+            done = min(_ALMOST_DONE, task.elapsed * profile.rate(now))
+        return profile.slots(held, done) - profile.slots(size, done) - (self._cost if size != now else 0.0)
+
+
+def _keep(now: dict[int, Resources], plan: dict[int, Resources], room: Resources) -> Resources:
+    """Leave tasks what they were lent as long as there is room; changes ``plan`` and returns the room left."""
+    for ident, held in now.items():
+        have = room + plan[ident]
+        if held != plan[ident] and held.fits(have):
+            room, plan[ident] = have - held, held
+    return room
