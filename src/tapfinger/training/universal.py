@@ -47,8 +47,9 @@ BASES = (
 #: Slots of a judged future at most: beyond it, what an action did is lost among what followed.
 HORIZON = 60
 
-#: States judged per site and update at most, and clusters per state. Judging is cheap beside playing.
-_STATES, _AGENTS = 1500, 6
+#: Clusters judged per state at most, and how many of them per site and update. A state of a large site is dear, to play
+#: and to judge.
+_AGENTS, _JUDGED = 6, 3000
 
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
@@ -61,12 +62,17 @@ _SELECTION_WORKLOADS = 3
 def site_world(seed: int) -> World:
     """The world of a site; larger ones have more tasks, so that they fill up as well."""
     clusters = len(build_world(draw_site(seed)).clusters)
-    return build_world(draw_site(seed, tasks=int(np.clip(24 * clusters, 60, 200))))
+    return build_world(draw_site(seed, tasks=int(np.clip(16 * clusters, 50, 160))))
+
+
+def states_of(world: World) -> int:
+    """How many states of a site are judged in an update."""
+    return int(np.clip(_JUDGED // min(len(world.clusters), _AGENTS), 500, 1500))
 
 
 def worlds_of(world: World) -> int:
-    """How many workloads of a site are played side by side."""
-    return int(np.clip(240 // len(world.clusters), 8, 48))
+    """How many workloads of a site are played side by side: there is about one state per task."""
+    return int(np.clip(1.5 * states_of(world) / (world.scenario.tasks or 1), 6, 32))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
@@ -208,8 +214,7 @@ def site_shard(part: SitePart) -> Shard:
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
     base = best_base(open_site(world, seeds, config.pending)[1])
-    # About one state per task; those of large sites are dear.
-    states = min(1.0, _STATES / (count * (world.scenario.tasks or 1)))
+    states = min(1.0, states_of(world) / (count * (world.scenario.tasks or 1)))
     return Shard(
         worlds=(world,),
         workloads=tuple(seeds),
@@ -231,11 +236,11 @@ def site_shard(part: SitePart) -> Shard:
 def roll_site(part: SitePart) -> Episode:
     """The site's workloads with what was tried out, no more of it than is wanted."""
     episode = roll(site_shard(part))
-    turns = episode.turns
-    if turns is None or len(turns.choice) <= _STATES:
+    turns, most = episode.turns, states_of(site_world(part.seed))
+    if turns is None or len(turns.choice) <= most:
         return episode
     # A policy that leaves tasks waiting has many more.
-    kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:_STATES])
+    kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:most])
     nested = {"inputs": picked(turns.inputs, kept), "others": picked(turns.others, kept)}
     plain = {name: getattr(turns, name)[kept] for name in Turns._fields if name not in nested}
     return episode._replace(turns=Turns(**nested, **plain))
