@@ -20,6 +20,7 @@ from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.export import graph_of
 from tapfinger.policy.inputs import Inputs
 from tapfinger.schedulers.advice import ADVISERS
+from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import Plan, empty_worlds
@@ -44,8 +45,8 @@ BASES = (
     Plan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
 )
 
-#: Slots of a judged future at most: beyond it, what an action did is lost among what followed.
-HORIZON = 60
+#: Slots of a judged future at most, however long the tasks: what comes later is dear to play and mostly noise.
+HORIZON = 150
 
 #: Clusters judged per state at most, and how many of them per site and update. A state of a large site is dear, to play
 #: and to judge.
@@ -213,7 +214,7 @@ def site_shard(part: SitePart) -> Shard:
     config, world = part.config, site_world(part.seed)
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
-    base = best_base(open_site(world, seeds, config.pending)[1])
+    sim = open_site(world, seeds, config.pending)[1]
     states = min(1.0, states_of(world) / (count * (world.scenario.tasks or 1)))
     return Shard(
         worlds=(world,),
@@ -225,8 +226,8 @@ def site_shard(part: SitePart) -> Shard:
         seed=part.draw,
         reward="system",
         deviations=config.deviation.actions,
-        bases=(base,),
-        horizon=config.deviation.horizon or HORIZON,
+        bases=(best_base(sim),),
+        horizon=config.deviation.horizon or min(horizon_for(sim.sizes.least_slots), HORIZON),
         effort=Effort(states, _AGENTS),
         features="profiles",
         explore=part.explore,
