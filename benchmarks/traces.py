@@ -58,9 +58,9 @@ def report(traces: Sequence[Path], schedulers: Sequence[str], seeds: str, jobs: 
     return [
         "## Recorded traces",
         "",
-        f"Mean completion time in slots, {WINDOW} consecutive tasks per seed, seeds {seeds}; four equal clusters at a load",
-        f"of 0.9 (`tapfinger workload import TRACE {' '.join(SITE)}`). Rigid: every task runs as recorded. Elastic: more",
-        "GPUs divide nine tenths of its time (`--elastic 0.9`).",
+        f"Mean completion time in slots, {WINDOW} consecutive tasks per seed, seeds {seeds}; four equal clusters at a",
+        f"load of 0.9 (`tapfinger workload import TRACE {' '.join(SITE)}`). Rigid: every task runs as recorded.",
+        "Elastic: more GPUs divide nine tenths of its time (`--elastic 0.9`).",
         "",
         "| " + " | ".join(heads) + " |",
         "|---" * len(heads) + "|",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import R, arrive, log_of, make_state, make_task, make_world, make_workload, place, play, running
+from helpers import R, arrive, log_of, make_state, make_task, make_workload, make_world, place, play, running
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import VOID, Mode, Placement, Resize, SchedulerContext

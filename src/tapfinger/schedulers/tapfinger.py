@@ -59,7 +59,7 @@ class TapFinger:
         the same seed gives the same decisions on any machine.
 
         ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
-        None: only by models that know tasks by their speed. Those of single scenarios size a task once, as in the paper.
+        None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
         """
         if lend is not None and not isinstance(lend, bool):
             raise ConfigError(f"tapfinger: lend = {lend!r} must be true or false")

@@ -184,9 +184,16 @@ class UniversalTrainer(Trainer):
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Any]:
         config = self.config.deviation
         first = DEVIATION_SEEDS + iteration * config.workloads
-        common = {"config": self.config, "sizes": self.sizes, "weights": graph_of(network, self.sizes)}
+        weights = graph_of(network, self.sizes)
         return [
-            SitePart(first + i, draw=int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2), **common)
+            SitePart(
+                seed=first + i,
+                config=self.config,
+                sizes=self.sizes,
+                weights=weights,
+                draw=int(rng.integers(1 << 31)),
+                explore=bool((iteration + i) % 2),
+            )
             for i in range(config.workloads)
         ]
 
