@@ -47,6 +47,8 @@ class Lending:
         #: Own allocations before they stepped aside.
         self._before: dict[int, Resources] = {}
         self._making_room.reset(context)
+        #: The last snapshot that was seen, and how it looked without what was lent.
+        self._seen: tuple[Snapshot, Snapshot] | None = None
         self._done = -1
         self.lent = self.squeezed_in = 0
         self.learn(context)
@@ -65,9 +67,12 @@ class Lending:
         """The snapshot as if nothing was lent; who stepped aside has its old size again where there is room."""
         if not self._own:
             return snapshot
-        if self._before:
-            self._step_back(snapshot)
-        return replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
+        if self._seen is None or self._seen[0] is not snapshot:
+            if self._before:
+                self._step_back(snapshot)
+            seen = replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
+            self._seen = snapshot, seen
+        return self._seen[1]
 
     def _step_back(self, snapshot: Snapshot) -> None:
         for cluster in snapshot.clusters:
@@ -76,19 +81,26 @@ class Lending:
                 if before is None:
                     continue
                 own = self._own.get(task.id, task.allocation or task.type.minimum)
-                if before.fits(self._with_own(cluster).free + own):
+                if before.fits(self._free(cluster) + own):
                     self._own[task.id] = before
                     del self._before[task.id]
 
     def _with_own(self, cluster: ClusterView) -> ClusterView:
-        free, running = cluster.free, []
+        if not any(task.id in self._own for task in cluster.running):
+            return cluster
+        running = (
+            replace(task, allocation=self._own[task.id]) if task.id in self._own else task for task in cluster.running
+        )
+        return replace(cluster, free=self._free(cluster), running=tuple(running))
+
+    def _free(self, cluster: ClusterView) -> Resources:
+        """What would be free if nothing was lent."""
+        free = cluster.free
         for task in cluster.running:
             own = self._own.get(task.id)
             if own is not None and task.allocation is not None:
                 free = free + task.allocation - own
-                task = replace(task, allocation=own)
-            running.append(task)
-        return replace(cluster, free=free, running=tuple(running))
+        return free
 
     def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
         """The decision, taken on ``returned(snapshot)``, with what must be taken back for it.
@@ -126,7 +138,7 @@ class Lending:
 
     def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
         """What changes on one cluster."""
-        room = self._with_own(cluster).free
+        room = self._free(cluster)
         for placement in starting:
             room = room - placement.allocation
         # One that is only just starting cannot be resized.
