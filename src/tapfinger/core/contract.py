@@ -6,8 +6,8 @@ change the snapshot, and everything it returns is checked again before anything 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -115,6 +115,21 @@ class Snapshot:
     def tasks_in_system(self) -> int:
         """Waiting, running and paused tasks; its sum over slots is the objective."""
         return len(self.queue) + sum(len(c.running) + len(c.paused) for c in self.clusters)
+
+    def after(self, placements: Sequence[Placement]) -> Snapshot:
+        """What the next turn would see once these (legal) placements are committed."""
+        if not placements:
+            return self
+        waiting = {task.id: task for task in self.queue}
+        clusters = list(self.clusters)
+        for placement in placements:
+            cluster, size = clusters[placement.cluster], placement.allocation
+            task = replace(waiting.pop(placement.task), phase=Phase.PLACED, cluster=placement.cluster, allocation=size)
+            left = None if cluster.starts_left is None else cluster.starts_left - 1
+            clusters[placement.cluster] = replace(
+                cluster, free=cluster.free - size, running=(*cluster.running, task), starts_left=left
+            )
+        return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=tuple(waiting.values()))
 
 
 @dataclass(frozen=True, slots=True)
