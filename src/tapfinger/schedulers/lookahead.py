@@ -22,6 +22,7 @@ from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
+from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.seen import Seen
 from tapfinger.sim import move_kernels, plan_kernels
 from tapfinger.sim.layout import (
@@ -128,11 +129,13 @@ class Lookahead:
         futures: int = 128,
         horizon: int | None = None,
         caution: float = 0.7,
+        lend: bool = False,
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
         ``horizon``: slots to look ahead; by the durations of the task types if left out.
         ``caution``: standard errors by which a plan must beat the plain greedy.
+        ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
         """
         if not (math.isfinite(budget_ms) and budget_ms > 0):
             raise ConfigError(f"lookahead: budget_ms = {budget_ms} must be a number above 0")
@@ -143,6 +146,9 @@ class Lookahead:
         for name, value, least in counts:
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"lookahead: {name} = {value} must be a whole number of at least {least}")
+        if not isinstance(lend, bool):
+            raise ConfigError(f"lookahead: lend = {lend!r} must be true or false")
+        self._lending = Lending() if lend else None
         self._budget = budget_ms
         self._most_plans = plans
         self._most_futures = futures
@@ -160,6 +166,9 @@ class Lookahead:
         self.taken = Counter()
         options = self._know(context)
         self._seen = Seen(context, options)
+        self._lends = self._lending is not None and not context.switching_cost
+        if self._lending is not None:
+            self._lending.reset(context)
         if self.proposer is not None:
             self.proposer.reset(context)
         self._warm_up()
@@ -168,6 +177,8 @@ class Lookahead:
     def learn(self, context: SchedulerContext) -> None:
         """Take other profiles from now on; what was seen to arrive stays seen."""
         self._seen.learn(context, self._know(context))
+        if self._lending is not None:
+            self._lending.learn(context)
         if self.proposer is not None:
             self.proposer.learn(context)
 
@@ -192,6 +203,12 @@ class Lookahead:
     # ------------------------------------------------------------------ deciding
 
     def decide(self, snapshot: Snapshot) -> Decision:
+        """What to start, and what to lend."""
+        if self._lending is None:
+            return self._start(snapshot)
+        return self._lending.lend(snapshot, self._start(self._lending.returned(snapshot)))
+
+    def _start(self, snapshot: Snapshot) -> Decision:
         """Gather plans, play them, take the best."""
         self._seen.update(snapshot)
         if not any(can_start(task, snapshot.clusters[n]) for task in snapshot.queue for n in task.eligible):
@@ -275,7 +292,7 @@ class Lookahead:
         worlds = empty_worlds(1, draws.arrival.shape[1], self._tables)
         base = np.array(BASE, dtype=np.float64)
         plan_kernels.roll_out(
-            self._tables, self._sizes, base, self._horizon, after, plans, first, last, draws, worlds, cost
+            self._tables, self._sizes, base, self._horizon, after, plans, first, last, draws, worlds, cost, self._lends
         )
 
     def _draw(self, known: list[TaskView], slot: int, futures: int) -> Draws:

@@ -53,8 +53,9 @@ def learned(
     futures: int = 128,
     horizon: int | None = None,
     caution: float = 0.7,
+    lend: bool = True,
 ) -> Lookahead:
     """Lookahead over the plans of a network and of the greedies."""
-    lookahead = Lookahead(budget_ms, plans, futures, horizon, caution)
+    lookahead = Lookahead(budget_ms, plans, futures, horizon, caution, lend)
     lookahead.proposer = PolicyPlans(TapFinger(model))
     return lookahead

@@ -71,6 +71,7 @@ class Worlds(NamedTuple):
     conflicts: Ints  # (B,) proposals that lost
     order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
     rank: Floats  # (B, J) scratch: by which they are ordered
+    room: Ints  # (B, R) scratch of lending: what is left to lend on a cluster
     advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
     advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
 
@@ -160,6 +161,7 @@ def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> W
         conflicts=ints(),
         order=ints(tasks),
         rank=np.zeros((batch, tasks)),
+        room=ints(resources),
         advised=ints(tasks, advisers),
         advised_size=ints(tasks, advisers),
     )
@@ -195,6 +197,8 @@ class Sizes(NamedTuple):
     mean_capacity: Floats  # (R,)
     least_slots: Floats  # (T,) duration of the fastest option
     shortest: Floats  # (all cells of all types,) bounded duration of the fastest option that fits, as Tables.rates
+    fastest: Ints  # (all cells of all types,) that option, -1 where none fits
+    rate: Floats  # (O,) progress per slot
 
 
 class DeviatedTurns(NamedTuple):
@@ -244,8 +248,9 @@ class Plan(NamedTuple):
 def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
     """Options -> arrays."""
     flat = [option for t in types for option in options.of[t.name]]
+    first = np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64)
     return Sizes(
-        first=np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64),
+        first=first,
         allocation=np.array([o.allocation for o in flat], dtype=np.int64),
         slots=np.array([o.slots for o in flat], dtype=np.float64),
         cost=np.array([o.cost for o in flat], dtype=np.float64),
@@ -253,13 +258,22 @@ def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
         mean_capacity=np.array(options.mean_capacity),
         least_slots=np.array([options.of[t.name][0].slots for t in types]),
         shortest=np.concatenate([_shortest(options.of[t.name], t) for t in types]),
+        fastest=np.concatenate([_fastest(options.of[t.name], t, f) for t, f in zip(types, first, strict=False)]),
+        rate=np.array([t.profile.rate(o.allocation) for t in types for o in options.of[t.name]]),
     )
 
 
 def _shortest(options: Sequence[Option], task_type: TaskType) -> Floats:
     """Options.durations of one type, for every room from its minimum to its maximum."""
-    durations = np.full(task_type.profile.extent, WORST_STRETCH * options[0].slots)
-    for option in reversed(options):  # the fastest last
-        there = tuple(slice(a - low, None) for a, low in zip(option.allocation, task_type.minimum, strict=True))
-        durations[there] = np.minimum(durations[there], option.slots)
-    return durations.reshape(-1)
+    worst = WORST_STRETCH * options[0].slots
+    slots = np.array([*(min(worst, option.slots) for option in options), worst])
+    return slots[_fastest(options, task_type, 0)]
+
+
+def _fastest(options: Sequence[Option], task_type: TaskType, first: int) -> Ints:
+    """The first option that fits into every room from the type's minimum to its maximum; they count from ``first``."""
+    found = np.full(task_type.profile.extent, -1, dtype=np.int64)
+    for o in reversed(range(len(options))):  # the fastest last
+        size = options[o].allocation
+        found[tuple(slice(a - low, None) for a, low in zip(size, task_type.minimum, strict=True))] = first + o
+    return found.reshape(-1)

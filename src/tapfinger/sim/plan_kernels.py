@@ -14,6 +14,7 @@ from tapfinger.profiles.options import WORST_STRETCH
 from tapfinger.sim.compiled import compiled, inlined
 from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import Plan
+from tapfinger.sim.lend_kernels import lend_round
 
 Array = Any
 Record = Any
@@ -284,11 +285,12 @@ def roll_out(
     draws: Record,
     worlds: Record,
     cost: Array,
+    lends: bool,
 ) -> None:
     """Cost of the chosen plans in futures first..last: tasks in the system over the horizon, and what is left then.
 
     ``after`` holds, per plan, the state after its round; the greedy ``base`` plays on from there in
-    world 0 of ``worlds``. ``cost`` is (plans, futures).
+    world 0 of ``worlds``. ``cost`` is (plans, futures). ``lends``: what is spare is lent.
     """
     greedy = plan_of(base)
     for future in range(first, last):
@@ -298,6 +300,8 @@ def roll_out(
             for step in range(horizon):
                 if step > 0:
                     greedy_round(future, _ZERO, tables, sizes, greedy, np.uint64(0), draws, worlds)
+                if lends:
+                    lend_round(future, _ZERO, tables, sizes, draws, worlds)
                 total += end_slot(future, _ZERO, tables, draws, worlds)
             cost[p, future] = total + _still_to_run(future, _ZERO, tables, sizes, draws, worlds)
 
