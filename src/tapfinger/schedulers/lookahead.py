@@ -216,9 +216,11 @@ class Lookahead:
         running = [task for cluster in snapshot.clusters for task in cluster.running]
         known = [*running, *snapshot.queue]
         gathered = self._gather(snapshot, running, known)
-        plans, futures = self._effort(len(known), len(gathered.different))
-        chosen = gathered.different[:plans]
-        best = self._best(gathered.after, chosen, self._draw(known, snapshot.slot, futures)) if len(chosen) > 1 else 0
+        best = 0
+        if self._most_plans > 1:
+            expected = len(gathered.different) + gathered.count_changes([0])
+            plans, futures = self._effort(len(known), expected)
+            best = self._best(gathered, plans, self._draw(known, snapshot.slot, futures))
         self.taken[gathered.origin[best]] += 1
         return _read(gathered.after, best, known, len(running))
 
@@ -235,7 +237,7 @@ class Lookahead:
             now,
             1 + 2 * len(proposed) + len(VARIANTS) + _CHANGES + _TRIES * most,
         )
-        nothing = empty_moves(_TRIES * most + len(VARIANTS), 1, self._tables)
+        nothing = empty_moves(len(VARIANTS), 1, self._tables)
         gathered.add("greedy", [BASE], nothing, self._rng)
         if most == 1:
             return gathered
@@ -243,10 +245,7 @@ class Lookahead:
             place = {task.id: i for i, task in enumerate(known)}
             moves = _moves([plan for plan in proposed for _ in range(2)], place, self._tables)
             gathered.add("proposed", [NOTHING_MORE, BASE] * len(proposed), moves, self._rng)
-        bases = [0, *range(1, 1 + 2 * len(proposed), 2)]
         gathered.add("variant", VARIANTS, nothing, self._rng)
-        gathered.add_changes(bases, most, self._rng)
-        gathered.add("variant", [RANDOMISED[i % len(RANDOMISED)] for i in range(_TRIES * most)], nothing, self._rng)
         return gathered
 
     def _effort(self, known: int, plans: int) -> tuple[int, int]:
@@ -263,22 +262,38 @@ class Lookahead:
             plans -= 1
         return plans, futures
 
-    def _best(self, after: Worlds, plans: npt.NDArray[np.int64], draws: Draws) -> int:
+    def _best(self, gathered: _Gathered, most: int, draws: Draws) -> int:
         """All plans on a part of the futures, then fewer on more of them; the plain greedy is always among them."""
         futures = len(draws.tasks)
-        cost = np.zeros((len(after.slot), futures))
-        first = 0
+        cost = np.zeros((len(gathered.after.slot), futures))
+        plans, first = gathered.different[:most], 0
         for share, survivors in (*_ROUNDS, (1.0, 1)):
             last = int(share * futures)
-            self._play(after, plans, first, last, draws, cost)
-            gap = cost[plans, :last] - cost[0, :last]
-            worth = gap.mean(axis=1) + self._caution * gap.std(axis=1, ddof=1) / np.sqrt(last)
-            if survivors == 1:
-                return int(plans[np.argmin(worth)])
+            self._play(gathered.after, plans, first, last, draws, cost)
+            if first == 0:
+                more = self._more(gathered, int(plans[np.argmin(self._worth(cost, plans, last))]), most)
+                self._play(gathered.after, more, first, last, draws, cost)
+                plans = np.concatenate([plans, more])
+            worth = self._worth(cost, plans, last)
             best = np.argsort(worth[1:], kind="stable")[: survivors - 1] + 1
-            plans = plans[[0, *best]]
+            if survivors > 1:
+                plans = plans[[0, *best]]
             first = last
-        raise AssertionError
+        return int(plans[np.argmin(worth)])
+
+    def _worth(self, cost: npt.NDArray[np.float64], plans: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.float64]:
+        """By how much each plan is worse than the first, with caution; the least is the best."""
+        gap = cost[plans, :last] - cost[plans[0], :last]
+        return np.asarray(gap.mean(axis=1) + self._caution * gap.std(axis=1, ddof=1) / np.sqrt(last))
+
+    def _more(self, gathered: _Gathered, leader: int, most: int) -> npt.NDArray[np.int64]:
+        """Plans made after a first look: changes of the one that leads, of the first ones, and random ones."""
+        known = len(gathered.different)
+        gathered.add_changes(list(dict.fromkeys([leader, 0, 1])), self._rng)
+        tries = _TRIES * self._most_plans
+        nothing = empty_moves(tries, 1, self._tables)
+        gathered.add("random", [RANDOMISED[i % len(RANDOMISED)] for i in range(tries)], nothing, self._rng)
+        return gathered.different[known:most]
 
     def _play(
         self,
@@ -350,7 +365,10 @@ class _Gathered:
         )
         return Moves(moves.count[:count], moves.task[:count], moves.cluster[:count], moves.allocation)
 
-    def add_changes(self, plans: Sequence[int], most: int, rng: np.random.Generator) -> None:
+    def count_changes(self, plans: Sequence[int]) -> int:
+        return len(self.changes(plans, _CHANGES).count)
+
+    def add_changes(self, plans: Sequence[int], rng: np.random.Generator) -> None:
         moves = self.changes(plans, _CHANGES)
         if len(moves.count):
             self.add("changed", [NOTHING_MORE] * len(moves.count), moves, rng)
