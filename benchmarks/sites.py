@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,15 @@ def _row(site: Site, names: Sequence[str], found: Found) -> str:
         site.mode,
         site.mix,
         *(f"**{found[n]['mean']:.2f}**" if n == names[0] else f"{found[n]['mean']:.2f}" for n in names),
-        _difference(found[names[0]]["difference"]),
+        difference(found[names[0]]["difference"]),
         f"{100 * against_best(names[0], found):+.1f} %",
         *(f"{found[n]['p99']:.1f}" for n in names),
     ]
     return "| " + " | ".join(cells) + " |"
 
 
-def _difference(found: dict[str, Any]) -> str:
+def difference(found: dict[str, Any]) -> str:
+    """Of a mean, with its interval."""
     interval = found["ci95"]  # one seed has none
     return f"{found['mean']:+.2f}" + (f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else "")
 
@@ -94,7 +95,7 @@ def against_best(name: str, found: Found) -> float:
     return float(found[name]["mean"] / min(found[rival]["mean"] for rival in RIVALS if rival != name) - 1.0)
 
 
-def summary(name: str, results: dict[Site, Found]) -> list[str]:
+def summary(name: str, results: Mapping[Any, Found]) -> list[str]:
     """On how many sites the scheduler does what a universal policy should."""
     relative = {site: against_best(name, found) for site, found in results.items()}
     worst = max(relative, key=relative.__getitem__)
@@ -104,7 +105,7 @@ def summary(name: str, results: dict[Site, Found]) -> list[str]:
     return [
         f"- {name} has a shorter mean than each of {', '.join(RIVALS)} on {best} of {len(results)} sites.",
         f"- Against the best of them on each site it is {100 * mean:+.1f} % on average; at worst "
-        f"{100 * relative[worst]:+.1f} %, on {worst.name}.",
+        f"{100 * relative[worst]:+.1f} %, on {getattr(worst, 'name', worst)}.",
         f"- Its p99 is no worse than Greedy's on {len(tail)} of {len(results)} sites.",
     ]
 

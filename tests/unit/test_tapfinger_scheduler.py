@@ -75,6 +75,18 @@ def test_keeps_the_contract(model, name, scenario):
     check_scheduler(lambda: TapFinger(model(name)), [load_scenario(scenario, ["tasks=25"])])
 
 
+@pytest.mark.parametrize("scenario", ["multi-3", "synthetic-3"])
+def test_lending_keeps_the_contract_and_changes_nothing_that_starts_first(model, scenario):
+    check_scheduler(lambda: TapFinger(model("eager"), lend=True), [load_scenario(scenario, ["tasks=25"])])
+    world = build_world(load_scenario(scenario, ["tasks=40"]))
+    lender = TapFinger(model("eager"), lend=True)
+    assert any(type(e).__name__ == "TaskResized" for e in log_of(world, lender, seed=3)[0])
+    assert lender.lent > 0
+    plain = TapFinger(model("eager"))
+    assert not any(type(e).__name__ == "TaskResized" for e in log_of(world, plain, seed=3)[0])
+    assert plain.lent == 0
+
+
 def test_eager_needs_no_guard_and_uses_the_network(model):
     scheduler = TapFinger(model("eager"))
     world = build_world(load_scenario("multi-3", ["tasks=40"]))

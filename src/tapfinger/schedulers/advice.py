@@ -14,8 +14,8 @@ from tapfinger.policy.profile_inputs import Advice
 from tapfinger.profiles.menus import Menus
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS, Greedy
 
-#: The greedies that are asked: the one tuned for short queues; one that saves resources as soon as anything waits; and one
-#: that takes slower sizes as well, for long tasks.
+#: The greedies that are asked: the one tuned for short queues; one that saves resources as soon as anything waits;
+#: and one that takes slower sizes as well, for long tasks.
 ADVISERS: Final = (
     GREEDY_DEFAULTS,
     {**GREEDY_DEFAULTS, "calm": 0.0},
@@ -34,7 +34,7 @@ class Advisers:
 
     def __init__(self) -> None:
         """Nothing has arrived yet."""
-        self._greedies = [Greedy(**options) for options in ADVISERS]
+        self._greedies = [Greedy(**options) for options in ADVISERS]  # type: ignore[arg-type]
         self._arrived: deque[tuple[int, str]] = deque()  # slot and type, of the window
         self._first = -1  # the slot of the first snapshot
         self._last = -1  # the latest slot whose arrivals are counted

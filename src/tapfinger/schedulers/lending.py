@@ -1,7 +1,8 @@
 """Spare resources are lent to running tasks, and taken back as soon as something is to start there.
 
 Whoever decides what starts plans as if nothing was lent: each task holds its own allocation, the one it was started
-with, and everything else is free. So lending needs no say in those decisions and takes nothing away from them.
+with, and everything else is free. So lending needs no say in those decisions and takes nothing away from them. When
+nothing more starts by itself, running tasks may also step aside for a waiting one (``making_room.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tapfinger.core.contract import (
 )
 from tapfinger.core.model import Resources
 from tapfinger.profiles.options import Options
+from tapfinger.schedulers.making_room import MakingRoom
 
 #: Progress assumed at most, of a task that does not report it and still runs.
 _ALMOST_DONE = 0.99
@@ -29,21 +31,32 @@ _ALMOST_DONE = 0.99
 class Lending:
     """Keeps the books: which running tasks hold more than their own."""
 
-    #: How often in this run a task was lent something.
+    #: How often in this run a task was lent something, and how often one was started where others stepped aside.
     lent = 0
+    squeezed_in = 0
+
+    def __init__(self) -> None:
+        """To be reset."""
+        self._making_room = MakingRoom()
 
     def reset(self, context: SchedulerContext) -> None:
         """Nothing is lent."""
         self._cost = context.switching_cost
         #: Own allocations of the tasks that hold others now.
         self._own: dict[int, Resources] = {}
+        #: Own allocations before they stepped aside.
+        self._before: dict[int, Resources] = {}
+        self._making_room.reset(context)
+        #: The last snapshot that was seen, and how it looked without what was lent.
+        self._seen: tuple[Snapshot, Snapshot] | None = None
         self._done = -1
-        self.lent = 0
+        self.lent = self.squeezed_in = 0
         self.learn(context)
 
     def learn(self, context: SchedulerContext) -> None:
         """Take other profiles from now on."""
         self._options = Options(context)
+        self._making_room.learn(context)
         self._fastest: dict[tuple[str, Resources], Resources | None] = {}
 
     def finished(self, snapshot: Snapshot) -> bool:
@@ -51,26 +64,51 @@ class Lending:
         return self._done == snapshot.slot
 
     def returned(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as if nothing was lent."""
+        """The snapshot as if nothing was lent; who stepped aside has its old size again where there is room."""
         if not self._own:
             return snapshot
-        return replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
+        if self._seen is None or self._seen[0] is not snapshot:
+            if self._before:
+                self._step_back(snapshot)
+            seen = replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
+            self._seen = snapshot, seen
+        return self._seen[1]
+
+    def _step_back(self, snapshot: Snapshot) -> None:
+        for cluster in snapshot.clusters:
+            for task in cluster.running:
+                before = self._before.get(task.id)
+                if before is None:
+                    continue
+                own = self._own.get(task.id, task.allocation or task.type.minimum)
+                if before.fits(self._free(cluster) + own):
+                    self._own[task.id] = before
+                    del self._before[task.id]
 
     def _with_own(self, cluster: ClusterView) -> ClusterView:
-        free, running = cluster.free, []
+        if not any(task.id in self._own for task in cluster.running):
+            return cluster
+        running = (
+            replace(task, allocation=self._own[task.id]) if task.id in self._own else task for task in cluster.running
+        )
+        return replace(cluster, free=self._free(cluster), running=tuple(running))
+
+    def _free(self, cluster: ClusterView) -> Resources:
+        """What would be free if nothing was lent."""
+        free = cluster.free
         for task in cluster.running:
             own = self._own.get(task.id)
             if own is not None and task.allocation is not None:
                 free = free + task.allocation - own
-                task = replace(task, allocation=own)
-            running.append(task)
-        return replace(cluster, free=free, running=tuple(running))
+        return free
 
     def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
         """The decision, taken on ``returned(snapshot)``, with what must be taken back for it.
 
         If it is the ``last`` that starts anything in this slot, also with what is lent.
         """
+        if last and snapshot.queue:
+            decision = self._make_room(snapshot, decision)
         starting: dict[int, list[Placement]] = {}
         for placement in decision.placements:
             starting.setdefault(placement.cluster, []).append(placement)
@@ -82,11 +120,25 @@ class Lending:
             self._done = snapshot.slot
             running = {task.id for cluster in snapshot.clusters for task in cluster.running}
             self._own = {task: own for task, own in self._own.items() if task in running}
+            self._before = {task: own for task, own in self._before.items() if task in running}
         return replace(decision, resizes=(*decision.resizes, *resizes)) if resizes else decision
+
+    def _make_room(self, snapshot: Snapshot, decision: Decision) -> Decision:
+        found = self._making_room.find(self.returned(snapshot).after(decision.placements))
+        if not found:
+            return decision
+        held = {task.id: task.allocation for cluster in snapshot.clusters for task in cluster.running}
+        for step in (step for room in found for step in room.steps):
+            now = held[step.task]
+            if now is not None:
+                self._before.setdefault(step.task, self._own.get(step.task, now))
+                self._own[step.task] = step.size
+        self.squeezed_in += len(found)
+        return replace(decision, placements=(*decision.placements, *(room.placement for room in found)))
 
     def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
         """What changes on one cluster."""
-        room = self._with_own(cluster).free
+        room = self._free(cluster)
         for placement in starting:
             room = room - placement.allocation
         # One that is only just starting cannot be resized.
@@ -101,10 +153,7 @@ class Lending:
         for ident, size in plan.items():
             if size != now[ident]:
                 own = self._own.setdefault(ident, now[ident])
-                if size == own:
-                    del self._own[ident]
-                else:
-                    self.lent += 1
+                self.lent += size != own
                 changes.append(Resize(ident, size))
         return changes
 

@@ -12,14 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from tapfinger.core.conflict import resolve
-from tapfinger.core.contract import VOID, Decision, Proposal, SchedulerContext, Snapshot
+from tapfinger.core.contract import VOID, Decision, Mode, Proposal, SchedulerContext, Snapshot
 from tapfinger.errors import ConfigError
 from tapfinger.policy.card import MAX_WAIT, Card
 from tapfinger.policy.explain import Explanation, explain
 from tapfinger.policy.exported import best_actions, load_model, shipped_models
+from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
 from tapfinger.schedulers.eyes import make_eyes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
+from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.outside import warn_outside
 
 _log = logging.getLogger(__name__)
@@ -39,7 +41,12 @@ class TapFinger:
     fallbacks = 0
 
     def __init__(
-        self, model: str = "", max_wait: float | None = None, max_stretch: float = 0.0, budget_ms: float = 0.0
+        self,
+        model: str = "",
+        max_wait: float | None = None,
+        max_stretch: float = 0.0,
+        budget_ms: float = 0.0,
+        lend: bool | None = None,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
@@ -50,7 +57,12 @@ class TapFinger:
 
         Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
         the same seed gives the same decisions on any machine.
+
+        ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
+        None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
         """
+        if lend is not None and not isinstance(lend, bool):
+            raise ConfigError(f"tapfinger: lend = {lend!r} must be true or false")
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
         wait = MAX_WAIT if max_wait is None else max_wait
@@ -63,6 +75,7 @@ class TapFinger:
         self._size_limit = SizeLimit(max_stretch)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
+        self._lend = lend
 
     def reset(self, context: SchedulerContext) -> None:
         """Load the network and check that it was made for these task types and resources."""
@@ -77,6 +90,10 @@ class TapFinger:
         self._size_limit.reset(context)
         self._budget.reset()
         self._greedy.reset(context)
+        self._single = context.mode is Mode.SINGLE
+        self._lending = Lending() if (card.schema == PROFILES if self._lend is None else self._lend) else None
+        if self._lending is not None:
+            self._lending.reset(context)
         #: The last slot that Greedy has planned.
         self._planned = -1
         self.failed = self.fallbacks = 0
@@ -87,6 +104,8 @@ class TapFinger:
         self._ageing.learn(context)
         self._size_limit.learn(context)
         self._greedy.learn(context)
+        if self._lending is not None:
+            self._lending.learn(context)
 
     @property
     def card(self) -> Card:
@@ -104,6 +123,11 @@ class TapFinger:
         return self._ageing.holds
 
     @property
+    def lent(self) -> int:
+        """How often in this run a running task was lent something."""
+        return 0 if self._lending is None else self._lending.lent
+
+    @property
     def refused(self) -> int:
         """Proposals of the network in this run with a size that is far too slow."""
         return self._size_limit.refused
@@ -114,7 +138,15 @@ class TapFinger:
         return self._budget.late
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """One turn of all agents, after the tasks that are overdue."""
+        """One turn of all agents, after the tasks that are overdue; when nothing more starts, what is spare is lent."""
+        if self._lending is None:
+            return self._turn(snapshot)
+        if self._lending.finished(snapshot):
+            return VOID
+        decision = self._turn(self._lending.returned(snapshot))
+        return self._lending.lend(snapshot, decision, last=self._single or not decision.placements)
+
+    def _turn(self, snapshot: Snapshot) -> Decision:
         self._eyes.count(snapshot)
         overdue, rest = self._ageing.start(snapshot)
         decision = self._decide(rest)

@@ -50,6 +50,10 @@ class DeviationConfig:
     max_grad_norm: float = 0.5
 
 
+#: Gains are cut off at so many times their spread.
+_MOST = 3.0
+
+
 class Effort(NamedTuple):
     """How much is tried out; large sites have more states and agents than are needed."""
 
@@ -224,9 +228,12 @@ def distinct(others: Deviations) -> Bools:
 
 
 def gains(cost: Floats, different: Bools) -> Floats:
-    """(E, N, A) how much cheaper an action is than the mean of those tried, scaled by the spread of all."""
+    """(E, N, A) how much cheaper an action is than the mean of those tried, scaled by the spread of all.
+
+    A few actions that change everything that follows must not drown the others.
+    """
     count = different.sum(axis=2, keepdims=True)
     mean = (cost * different).sum(axis=2, keepdims=True) / count
     gain = np.where(different, mean - cost, 0.0)
     spread = np.sqrt((gain**2).sum() / max(1, different[np.broadcast_to(count > 1, different.shape)].sum()))
-    return np.asarray(gain / (spread + 1e-8))
+    return np.asarray(np.clip(gain / (spread + 1e-8), -_MOST, _MOST))

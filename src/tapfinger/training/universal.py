@@ -20,6 +20,7 @@ from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.export import graph_of
 from tapfinger.policy.inputs import Inputs
 from tapfinger.schedulers.advice import ADVISERS
+from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import Plan, empty_worlds
@@ -44,11 +45,12 @@ BASES = (
     Plan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
 )
 
-#: Slots of a judged future at most: beyond it, what an action did is lost among what followed.
-HORIZON = 60
+#: Slots of a judged future at most, however long the tasks: what comes later is dear to play and mostly noise.
+HORIZON = 150
 
-#: States judged per site and update at most, and clusters per state. Judging is cheap beside playing.
-_STATES, _AGENTS = 1500, 6
+#: Clusters judged per state at most, and how many of them per site and update. A state of a large site is dear, to play
+#: and to judge.
+_AGENTS, _JUDGED = 6, 3000
 
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
@@ -61,12 +63,17 @@ _SELECTION_WORKLOADS = 3
 def site_world(seed: int) -> World:
     """The world of a site; larger ones have more tasks, so that they fill up as well."""
     clusters = len(build_world(draw_site(seed)).clusters)
-    return build_world(draw_site(seed, tasks=int(np.clip(24 * clusters, 60, 200))))
+    return build_world(draw_site(seed, tasks=int(np.clip(16 * clusters, 50, 160))))
+
+
+def states_of(world: World) -> int:
+    """How many states of a site are judged in an update."""
+    return int(np.clip(_JUDGED // min(len(world.clusters), _AGENTS), 500, 1500))
 
 
 def worlds_of(world: World) -> int:
-    """How many workloads of a site are played side by side."""
-    return int(np.clip(240 // len(world.clusters), 8, 48))
+    """How many workloads of a site are played side by side: there is about one state per task."""
+    return int(np.clip(1.5 * states_of(world) / (world.scenario.tasks or 1), 6, 32))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
@@ -177,9 +184,16 @@ class UniversalTrainer(Trainer):
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Any]:
         config = self.config.deviation
         first = DEVIATION_SEEDS + iteration * config.workloads
-        common = {"config": self.config, "sizes": self.sizes, "weights": graph_of(network, self.sizes)}
+        weights = graph_of(network, self.sizes)
         return [
-            SitePart(first + i, draw=int(rng.integers(1 << 31)), explore=bool((iteration + i) % 2), **common)
+            SitePart(
+                seed=first + i,
+                config=self.config,
+                sizes=self.sizes,
+                weights=weights,
+                draw=int(rng.integers(1 << 31)),
+                explore=bool((iteration + i) % 2),
+            )
             for i in range(config.workloads)
         ]
 
@@ -207,9 +221,8 @@ def site_shard(part: SitePart) -> Shard:
     config, world = part.config, site_world(part.seed)
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
-    base = best_base(open_site(world, seeds, config.pending)[1])
-    # About one state per task; those of large sites are dear.
-    states = min(1.0, _STATES / (count * (world.scenario.tasks or 1)))
+    sim = open_site(world, seeds, config.pending)[1]
+    states = min(1.0, states_of(world) / (count * (world.scenario.tasks or 1)))
     return Shard(
         worlds=(world,),
         workloads=tuple(seeds),
@@ -220,8 +233,8 @@ def site_shard(part: SitePart) -> Shard:
         seed=part.draw,
         reward="system",
         deviations=config.deviation.actions,
-        bases=(base,),
-        horizon=config.deviation.horizon or HORIZON,
+        bases=(best_base(sim),),
+        horizon=config.deviation.horizon or min(horizon_for(sim.sizes.least_slots), HORIZON),
         effort=Effort(states, _AGENTS),
         features="profiles",
         explore=part.explore,
@@ -231,11 +244,11 @@ def site_shard(part: SitePart) -> Shard:
 def roll_site(part: SitePart) -> Episode:
     """The site's workloads with what was tried out, no more of it than is wanted."""
     episode = roll(site_shard(part))
-    turns = episode.turns
-    if turns is None or len(turns.choice) <= _STATES:
+    turns, most = episode.turns, states_of(site_world(part.seed))
+    if turns is None or len(turns.choice) <= most:
         return episode
     # A policy that leaves tasks waiting has many more.
-    kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:_STATES])
+    kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:most])
     nested = {"inputs": picked(turns.inputs, kept), "others": picked(turns.others, kept)}
     plain = {name: getattr(turns, name)[kept] for name in Turns._fields if name not in nested}
     return episode._replace(turns=Turns(**nested, **plain))
