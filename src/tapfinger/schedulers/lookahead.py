@@ -73,13 +73,16 @@ RANDOMISED = (
 #: What a plan whose moves are all ends with.
 NOTHING_MORE = BASE._replace(hold=1.0)
 
-#: Nominal cost of simulation, in microseconds: a slot of a rollout, each task-cluster pair in it, and each size tried there.
+#: Nominal cost of simulation in microseconds: a slot of a rollout, each task-cluster pair in it, each size tried there.
 _MICROSECONDS_PER_SLOT = 0.5
 _MICROSECONDS_PER_PAIR = 0.015
 _MICROSECONDS_PER_SIZE = 0.002
 
+#: By how much lending makes all of that slower.
+_LENDING_FACTOR = 1.5
+
 #: Nominal milliseconds of a decision beside the simulation, which gets at least this share of the budget.
-_OVERHEAD_MS = 2.0
+_OVERHEAD_MS = 3.0
 _LEAST_SHARE = 0.25
 
 #: A longer look ahead would leave too few futures within any budget.
@@ -134,7 +137,7 @@ class Lookahead:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
         ``horizon``: slots to look ahead; by the durations of the task types if left out.
-        ``caution``: standard errors by which a plan must beat the plain greedy.
+        ``caution``: standard errors by which a plan must beat the first one: the proposer's, or the plain greedy's.
         ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
         """
         if not (math.isfinite(budget_ms) and budget_ms > 0):
@@ -238,13 +241,11 @@ class Lookahead:
             1 + 2 * len(proposed) + len(VARIANTS) + _CHANGES + _TRIES * most,
         )
         nothing = empty_moves(len(VARIANTS), 1, self._tables)
-        gathered.add("greedy", [BASE], nothing, self._rng)
-        if most == 1:
-            return gathered
         if proposed:
             place = {task.id: i for i, task in enumerate(known)}
             moves = _moves([plan for plan in proposed for _ in range(2)], place, self._tables)
             gathered.add("proposed", [NOTHING_MORE, BASE] * len(proposed), moves, self._rng)
+        gathered.add("greedy", [BASE], nothing, self._rng)
         gathered.add("variant", VARIANTS, nothing, self._rng)
         return gathered
 
@@ -253,6 +254,7 @@ class Lookahead:
         pairs = (self._seen.rate + 0.25 * known) * self._clusters
         sizes = len(self._sizes.slots) / len(self._sizes.least_slots)
         slot = _MICROSECONDS_PER_SLOT + (_MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * sizes) * pairs
+        slot *= _LENDING_FACTOR if self._lends else 1.0
         left = self._budget - _OVERHEAD_MS - (self.proposer.cost_ms if self.proposer is not None else 0.0)
         rollouts = 1000.0 * max(left, _LEAST_SHARE * self._budget) / (slot * self._horizon)
         plans, futures = min(plans, self._most_plans), self._most_futures
@@ -263,7 +265,7 @@ class Lookahead:
         return plans, futures
 
     def _best(self, gathered: _Gathered, most: int, draws: Draws) -> int:
-        """All plans on a part of the futures, then fewer on more of them; the plain greedy is always among them."""
+        """All plans on a part of the futures, then fewer on more of them; the first plan is always among them."""
         futures = len(draws.tasks)
         cost = np.zeros((len(gathered.after.slot), futures))
         plans, first = gathered.different[:most], 0
@@ -274,11 +276,12 @@ class Lookahead:
                 more = self._more(gathered, int(plans[np.argmin(self._worth(cost, plans, last))]), most)
                 self._play(gathered.after, more, first, last, draws, cost)
                 plans = np.concatenate([plans, more])
+                if len(plans) == 1:
+                    return 0
             worth = self._worth(cost, plans, last)
-            best = np.argsort(worth[1:], kind="stable")[: survivors - 1] + 1
-            if survivors > 1:
-                plans = plans[[0, *best]]
             first = last
+            if survivors > 1:
+                plans = plans[[0, *(np.argsort(worth[1:], kind="stable")[: survivors - 1] + 1)]]
         return int(plans[np.argmin(worth)])
 
     def _worth(self, cost: npt.NDArray[np.float64], plans: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.float64]:
@@ -316,7 +319,7 @@ class Lookahead:
         rows, k = max(1, futures), len(known)
         total = max(1, k + (come.slot.shape[1] if come is not None else 0))
         draws = Draws(
-            tasks=np.full(rows, k) if come is None else come.count + k,
+            tasks=np.full(rows, k) if come is None else come.tasks + k,
             arrival=np.zeros((rows, total), dtype=np.int64),
             type=np.zeros((rows, total), dtype=np.int64),
             eligible=np.zeros((rows, total, self._clusters), dtype=np.bool_),
@@ -363,15 +366,15 @@ class _Gathered:
         count = move_kernels.neighbours(
             self._sizes, np.array(plans, dtype=np.int64), self._known, self._now, self.after, moves
         )
-        return Moves(moves.count[:count], moves.task[:count], moves.cluster[:count], moves.allocation)
+        return Moves(moves.length[:count], moves.task[:count], moves.cluster[:count], moves.allocation)
 
     def count_changes(self, plans: Sequence[int]) -> int:
-        return len(self.changes(plans, _CHANGES).count)
+        return len(self.changes(plans, _CHANGES).length)
 
     def add_changes(self, plans: Sequence[int], rng: np.random.Generator) -> None:
         moves = self.changes(plans, _CHANGES)
-        if len(moves.count):
-            self.add("changed", [NOTHING_MORE] * len(moves.count), moves, rng)
+        if len(moves.length):
+            self.add("changed", [NOTHING_MORE] * len(moves.length), moves, rng)
 
 
 def _rollouts(plans: int, futures: int) -> float:
@@ -387,7 +390,7 @@ def _moves(plans: Sequence[Sequence[Placement]], place: dict[int, int], tables: 
     most = max(1, *(len(plan) for plan in plans))
     moves = empty_moves(len(plans), most, tables)
     for p, plan in enumerate(plans):
-        moves.count[p] = len(plan)
+        moves.length[p] = len(plan)
         for i, placement in enumerate(plan):
             moves.task[p, i] = place[placement.task]
             moves.cluster[p, i] = placement.cluster

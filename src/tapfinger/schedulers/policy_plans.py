@@ -11,7 +11,7 @@ from tapfinger.schedulers.tapfinger import TapFinger
 
 #: Nominal milliseconds that the network takes for a slot, and for each cluster in it.
 _MS_PER_SLOT = 2.0
-_MS_PER_CLUSTER = 0.5
+_MS_PER_CLUSTER = 0.25
 
 
 class PolicyPlans:
@@ -52,10 +52,10 @@ def learned(
     plans: int = 48,
     futures: int = 128,
     horizon: int | None = None,
-    caution: float = 0.7,
+    caution: float = 1.5,
     lend: bool = True,
 ) -> Lookahead:
     """Lookahead over the plans of a network and of the greedies."""
     lookahead = Lookahead(budget_ms, plans, futures, horizon, caution, lend)
-    lookahead.proposer = PolicyPlans(TapFinger(model))
+    lookahead.proposer = PolicyPlans(TapFinger(model, lend=False))
     return lookahead

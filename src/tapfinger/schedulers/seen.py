@@ -24,7 +24,7 @@ _SLOTS_OF_BELIEF = 4.0
 class Future(NamedTuple):
     """Sampled arrivals of F futures over a horizon, padded to the most that any has. N clusters."""
 
-    count: npt.NDArray[np.int64]  # (F,)
+    tasks: npt.NDArray[np.int64]  # (F,)
     slot: npt.NDArray[np.int64]  # (F, most) from 1 on
     type: npt.NDArray[np.int64]  # (F, most)
     eligible: npt.NDArray[np.bool_]  # (F, most, N)

@@ -212,7 +212,7 @@ class DeviatedTurns(NamedTuple):
 class Moves(NamedTuple):
     """Placements that P plans begin with, at most K each; those that turn out not to be legal are left out."""
 
-    count: Ints  # (P,)
+    length: Ints  # (P,)
     task: Ints  # (P, K) waiting tasks, each at most once
     cluster: Ints  # (P, K)
     allocation: Ints  # (P * K, R)
@@ -222,7 +222,7 @@ def empty_moves(plans: int, most: int, tables: Tables) -> Moves:
     """Room for P plans with no moves yet."""
     shape = (plans, most)
     return Moves(
-        count=np.zeros(plans, dtype=np.int64),
+        length=np.zeros(plans, dtype=np.int64),
         task=np.zeros(shape, dtype=np.int64),
         cluster=np.zeros(shape, dtype=np.int64),
         allocation=np.zeros((plans * most, tables.capacity.shape[1]), dtype=np.int64),

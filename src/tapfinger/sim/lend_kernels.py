@@ -85,7 +85,7 @@ def _fastest(b: int, j: int, kind: int, tables: Record, sizes: Record, worlds: R
 def _slots(rate: float, offset: float, progress: float) -> int:
     """Mirror of SpeedProfile.slots; ``offset`` is 0 where speed does not change with progress."""
     if offset == 0.0:
-        return max(1, int(math.ceil((DONE - progress) / rate)))
+        return max(1, math.ceil((DONE - progress) / rate))
     count = 0
     while progress < DONE or count == 0:
         progress += rate * math.sqrt(max(0.0, offset - progress))

@@ -40,7 +40,7 @@ def first_moves(
     for p in range(plans.shape[0]):
         b = first + p
         copy_world(now, _ZERO, after, b)
-        for i in range(moves.count[p]):
+        for i in range(moves.length[p]):
             row = p * moves.task.shape[1] + i
             if _legal(b, moves.task[p, i], moves.cluster[p, i], moves.allocation, row, tables, draws, after):
                 start(_ZERO, b, moves.task[p, i], moves.cluster[p, i], moves.allocation, row, draws, after)
@@ -103,7 +103,7 @@ def neighbours(sizes: Record, chosen: Array, draws: Record, now: Record, after: 
                             roomy = False
                     if not roomy:
                         continue
-                    if tried == NEIGHBOUR_SIZES or count == moves.count.shape[0]:
+                    if tried == NEIGHBOUR_SIZES or count == moves.length.shape[0]:
                         break
                     tried += 1
                     m = 0
@@ -119,9 +119,9 @@ def neighbours(sizes: Record, chosen: Array, draws: Record, now: Record, after: 
                     moves.cluster[count, m] = n
                     for r in range(amounts):
                         moves.allocation[count * most + m, r] = sizes.allocation[o, r]
-                    moves.count[count] = m + 1
+                    moves.length[count] = m + 1
                     count += 1
-            if started and count < moves.count.shape[0]:
+            if started and count < moves.length.shape[0]:
                 m = 0
                 for i in range(begin, end):
                     k = after.running[p, i]
@@ -131,6 +131,6 @@ def neighbours(sizes: Record, chosen: Array, draws: Record, now: Record, after: 
                         for r in range(amounts):
                             moves.allocation[count * most + m, r] = after.allocation[p, k, r]
                         m += 1
-                moves.count[count] = m
+                moves.length[count] = m
                 count += 1
     return count
