@@ -131,7 +131,7 @@ class Lookahead:
         plans: int = 48,
         futures: int = 128,
         horizon: int | None = None,
-        caution: float = 0.7,
+        caution: float = 1.5,
         lend: bool = False,
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
