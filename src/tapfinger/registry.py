@@ -41,6 +41,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "greedy": "tapfinger.schedulers.greedy:Greedy",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
         "tapfinger": "tapfinger.schedulers.tapfinger:TapFinger",
+        "tapfinger+lookahead": "tapfinger.schedulers.policy_plans:learned",
     },
     "arrivals": {
         "poisson": "tapfinger.workloads.arrivals:Poisson",

@@ -24,7 +24,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {"poisson": {"rate": 2.0}, "bursty": {"ra
 
 
 #: Its models are made for certain task types, not for those of the kit; checked in unit/test_tapfinger_scheduler.
-LEARNED = {"tapfinger"}
+LEARNED = {"tapfinger", "tapfinger+lookahead"}
 
 
 @pytest.mark.parametrize("name", sorted(set(names("scheduler")) - LEARNED))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,8 @@ def compare(world: World, seed: int, plan: Plan) -> None:
     plan_kernels.play_greedy(batch.tables, sizes, plan, batch.draws, batch.worlds)
     for b, workload in enumerate(workloads):
         log: list[object] = []
-        greedy = Greedy(plan.queue_price, plan.calm, plan.patience, plan.max_wait, plan.short_first)
+        known = inspect.signature(Greedy).parameters
+        greedy = Greedy(**{name: value for name, value in plan._asdict().items() if name in known})
         run_scheduler(world, greedy, seed, [log.append], workload)
         assert batch.events(b) == log
 
@@ -45,6 +48,9 @@ plans = st.builds(
     emptiest=st.just(1.0),
     jitter=st.just(0.0),
     hold=st.just(0.0),
+    choosy_first=st.sampled_from([0.0, 1.0, 3.0, -1.0]),
+    room_price=st.sampled_from([0.0, 0.1, 1.0]),
+    crowd_price=st.sampled_from([0.0, 0.5, 2.0]),
 )
 
 

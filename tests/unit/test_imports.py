@@ -15,7 +15,7 @@ SOURCES = sorted((ROOT / "src" / "tapfinger").rglob("*.py"))
 #: Packages that are slow to import or not in the base install.
 HEAVY = {"torch", "numba", "matplotlib", "gymnasium", "pettingzoo", "scipy", "duckdb", "onnxruntime", "ray"}
 #: Schedulers that are allowed to load compiled code: the simulator, a network.
-COMPILED = {name for name, target in BUILT_IN["scheduler"].items() if "lookahead" in target or name == "tapfinger"}
+COMPILED = {name for name in BUILT_IN["scheduler"] if "tapfinger" in name or name == "lookahead"}
 
 
 def loaded_by(code: str) -> set[str]:

@@ -8,6 +8,9 @@ from tapfinger.core.contract import SchedulerContext
 from tapfinger.core.model import Resources
 from tapfinger.profiles.durations import efficient_sizes
 
+#: Room for a task this many times slower than it could be is as bad as no room.
+WORST_STRETCH = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -53,6 +56,14 @@ class Options:
     def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
         """Shortest duration on any of these clusters, were it empty."""
         return min(self.ideal_on(type_name, n) for n in eligible)
+
+    def durations(self, free: Resources) -> float:
+        """Shortest duration in this room, bounded, summed over the types: the less, the more the room is worth."""
+        total = 0.0
+        for options in self.of.values():
+            worst = WORST_STRETCH * options[0].slots
+            total += min(worst, next((o.slots for o in options if o.allocation.fits(free)), worst))
+        return total
 
     def free_share(self, free: Resources) -> float:
         """Free resources in mean clusters, summed over resources; for ties between clusters."""

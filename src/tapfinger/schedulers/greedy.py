@@ -32,25 +32,36 @@ class Greedy:
         patience: float = GREEDY_DEFAULTS["patience"],
         max_wait: float = GREEDY_DEFAULTS["max_wait"],
         short_first: float = GREEDY_DEFAULTS["short_first"],
+        choosy_first: float = 0.0,
+        room_price: float = 0.0,
+        crowd_price: float = 0.0,
         lend: bool = False,
     ) -> None:
         """The price of resources is ``queue_price`` x overdue tasks per cluster beyond ``calm``.
 
         A size slower than ``patience`` times the task's ideal is refused, until the task has waited
         ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
-        minus slots waited: 0 is first come first served, a large number is shortest first. ``lend``: what is spare is
-        lent to running tasks; otherwise a task keeps the size it was started with.
+        + choosy_first x clusters it may run on, minus slots waited: 0 and 0 is first come first served, a large
+        number is shortest first, or those first that can go nowhere else.
+
+        What a placement does to others: ``room_price`` is for each slot by which the best duration that the
+        cluster has for a task type grows, ``crowd_price`` for each task per cluster that waits for it.
+
+        ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
         """
-        options = {"queue_price": queue_price, "calm": calm, "patience": patience}
-        options |= {"max_wait": max_wait, "short_first": short_first}
-        for name, value in options.items():
-            if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name != "short_first"):
+        options = {"queue_price": queue_price, "calm": calm, "patience": patience, "max_wait": max_wait}
+        options |= {"room_price": room_price, "crowd_price": crowd_price}
+        for name, value in {**options, "short_first": short_first, "choosy_first": choosy_first}.items():
+            if not isinstance(value, int | float) or not math.isfinite(value) or (value < 0 and name in options):
                 raise ConfigError(f"greedy: {name} = {value!r} must be a number, zero or more")
         self._queue_price = queue_price
         self._calm = calm
         self._patience = patience
         self._max_wait = max_wait
         self._short_first = short_first
+        self._choosy_first = choosy_first
+        self._room_price = room_price
+        self._crowd_price = crowd_price
         if not isinstance(lend, bool):
             raise ConfigError(f"greedy: lend = {lend!r} must be true or false")
         self._lending = Lending() if lend else None
@@ -79,12 +90,15 @@ class Greedy:
         price = self._queue_price * max(0.0, overdue(snapshot) / len(snapshot.clusters) - self._calm)
         free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]
         self._best_option: dict[tuple[str, Resources, float], tuple[float, Option] | None] = {}
+        self._crowd = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
-        for task in sorted(snapshot.queue, key=lambda t: self._head_start[t.type.name] - (snapshot.slot - t.arrival)):
+        for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
             found = self._choose(task, self._limit(task, snapshot.slot), price, free)
             if found is None:
                 continue
             n, option = found
+            for m in task.eligible:
+                self._crowd[m] -= 1
             placements.append(Placement(task.id, n, option.allocation))
             room = free[n]
             one_start = snapshot.clusters[n].starts_left is not None
@@ -104,7 +118,8 @@ class Greedy:
             found = self._best(task.type.name, room, limit, price)
             if found is None:
                 continue
-            rank = (found[0], -self._options.free_share(room), n)
+            crowd = self._crowd_price * (self._crowd[n] / len(free))
+            rank = (found[0] + crowd, -self._options.free_share(room), n)
             if best is None or rank < best:
                 best, chosen = rank, found[1]
         return None if best is None or chosen is None else (best[2], chosen)
@@ -115,15 +130,23 @@ class Greedy:
         if key in self._best_option:  # many tasks and clusters are alike within one slot
             return self._best_option[key]
         best: tuple[float, Option] | None = None
+        before = self._options.durations(room) if self._room_price else 0.0
         for option in self._options.of[type_name]:
             if option.slots > limit:
                 break
             if option.allocation.fits(room):
                 score = option.slots + price * option.cost
+                if self._room_price:
+                    score += self._room_price * (self._options.durations(room - option.allocation) - before)
                 if best is None or score < best[0]:
                     best = (score, option)
         self._best_option[key] = best
         return best
+
+    def _rank(self, task: TaskView, slot: int) -> float:
+        """Whose turn it is: the least first."""
+        choosy = self._choosy_first * len(task.eligible)
+        return self._head_start[task.type.name] + choosy - (slot - task.arrival)
 
     def _limit(self, task: TaskView, slot: int) -> float:
         """The slowest size accepted for this task now."""

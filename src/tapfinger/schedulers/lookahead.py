@@ -1,14 +1,17 @@
-"""Lookahead: varied greedy plans for this slot, each played into sampled futures; the best is taken.
+"""Lookahead: many plans for this slot, each played into sampled futures; the best is taken.
 
-Futures are sampled from what has been seen: arrival rate, types and eligible clusters. All plans
-face the same futures. How much is simulated follows from a time budget by a fixed nominal speed,
+Plans come from varied greedies, from a proposer if there is one (``policy_plans.py``: the network), and from
+changing one task of the best. Futures are sampled from what has been seen: arrival rate, types and eligible clusters.
+All plans face the same futures. How much is simulated follows from a time budget by a fixed nominal speed,
 not by the clock, so that the same seed gives the same decisions on any machine.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +22,30 @@ from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
-from tapfinger.sim import plan_kernels
-from tapfinger.sim.layout import Draws, Plan, Worlds, empty_worlds, make_sizes, make_tables
+from tapfinger.schedulers.lending import Lending
+from tapfinger.schedulers.seen import Seen
+from tapfinger.sim import move_kernels, plan_kernels
+from tapfinger.sim.layout import (
+    Draws,
+    Moves,
+    Plan,
+    Sizes,
+    Tables,
+    Worlds,
+    empty_moves,
+    empty_worlds,
+    make_sizes,
+    make_tables,
+)
 
-#: The greedy that plays on after the first slot.
-BASE = Plan(**GREEDY_DEFAULTS)
+#: The greedy that plays on after the first slot: unlike the baseline it leaves to others what they need more.
+BASE = Plan(**{**GREEDY_DEFAULTS, "queue_price": 12.0, "short_first": 1.0})._replace(
+    choosy_first=1.0, room_price=0.06, crowd_price=2.0
+)
 
 #: Other greedies for the first slot, each with a character of its own.
 VARIANTS = (
+    Plan(**GREEDY_DEFAULTS),
     BASE._replace(emptiest=-1.0),
     BASE._replace(short_first=0.0),
     BASE._replace(short_first=8.0),
@@ -51,44 +70,75 @@ RANDOMISED = (
     BASE._replace(jitter=0.6, emptiest=-1.0, patience=4.0),
 )
 
-#: Nominal cost of simulation, in microseconds: a slot of a rollout, and each task-cluster pair in it.
-_MICROSECONDS_PER_SLOT = 0.6
-_MICROSECONDS_PER_PAIR = 0.05
+#: What a plan whose moves are all ends with.
+NOTHING_MORE = BASE._replace(hold=1.0)
 
-#: How many recent arrivals futures are drawn from, and how fast the arrival rate forgets, per slot.
-_POOL = 512
-_RATE_MEMORY = 0.99
+#: Nominal cost of simulation in microseconds: a slot of a rollout, each task-cluster pair in it, each size tried there.
+_MICROSECONDS_PER_SLOT = 0.5
+_MICROSECONDS_PER_PAIR = 0.015
+_MICROSECONDS_PER_SIZE = 0.002
+
+#: By how much lending makes all of that slower.
+_LENDING_FACTOR = 1.5
+
+#: Nominal milliseconds of a decision beside the simulation, which gets at least this share of the budget.
+_OVERHEAD_MS = 3.0
+_LEAST_SHARE = 0.25
 
 #: A longer look ahead would leave too few futures within any budget.
 _LONGEST_HORIZON = 400
 
-#: Many plans turn out alike: this many times as many are tried as are wanted.
-_TRIES = 4
-
 #: Fewer futures would tell nothing; with two plans, this is the least that is ever simulated.
 _LEAST_FUTURES = 8
 
-#: Plans that survive the first quarter of the futures.
-_FINALISTS = 4
+#: Rounds: the share of the futures that plans are played into, and how many of them come to the next.
+_ROUNDS = ((0.25, 8), (0.5, 4))
+
+#: Many randomised plans turn out alike: this many times as many are tried as are wanted.
+_TRIES = 2
+
+#: The most plans that are made by changing one task of another.
+_CHANGES = 256
+
+
+class Proposer(Protocol):
+    """Somebody else's plans for a slot."""
+
+    #: Nominal milliseconds that it takes per decision.
+    cost_ms: float
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Forget everything and get ready for a new run."""
+        ...
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Take other profiles from now on."""
+        ...
+
+    def propose(self, snapshot: Snapshot) -> Sequence[Sequence[Placement]]:
+        """Placements of whole slots; legal ones, each task at most once."""
+        ...
 
 
 class Lookahead:
-    """Plays varied greedy plans into sampled futures and takes the best."""
+    """Plays plans into sampled futures and takes the best."""
 
     one_shot = True
 
     def __init__(
         self,
         budget_ms: float = 20.0,
-        plans: int = 80,
-        futures: int = 32,
+        plans: int = 48,
+        futures: int = 128,
         horizon: int | None = None,
-        caution: float = 1.0,
+        caution: float = 1.5,
+        lend: bool = False,
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
         ``horizon``: slots to look ahead; by the durations of the task types if left out.
-        ``caution``: standard errors by which a plan must beat the plain greedy.
+        ``caution``: standard errors by which a plan must beat the first one: the proposer's, or the plain greedy's.
+        ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
         """
         if not (math.isfinite(budget_ms) and budget_ms > 0):
             raise ConfigError(f"lookahead: budget_ms = {budget_ms} must be a number above 0")
@@ -99,152 +149,273 @@ class Lookahead:
         for name, value, least in counts:
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"lookahead: {name} = {value} must be a whole number of at least {least}")
+        if not isinstance(lend, bool):
+            raise ConfigError(f"lookahead: lend = {lend!r} must be true or false")
+        self._lending = Lending() if lend else None
         self._budget = budget_ms
         self._most_plans = plans
         self._most_futures = futures
         self._fixed_horizon = horizon
         self._caution = caution
+        #: Whose plans are considered beside those of the greedies.
+        self.proposer: Proposer | None = None
+        #: Whose plans were taken in this run, how often.
+        self.taken: Counter[str] = Counter()
 
     def reset(self, context: SchedulerContext) -> None:
         """Prepare arrays; forget what was seen."""
         self._type_index = {t.name: i for i, t in enumerate(context.task_types)}
         self._clusters = len(context.clusters)
-        self._rng = np.random.default_rng(context.seed)
-        self._seen = _Seen(len(context.task_types), self._clusters)
-        self.learn(context)
+        self.taken = Counter()
+        options = self._know(context)
+        self._seen = Seen(context, options)
+        self._lends = self._lending is not None and not context.switching_cost
+        if self._lending is not None:
+            self._lending.reset(context)
+        if self.proposer is not None:
+            self.proposer.reset(context)
         self._warm_up()
+        self._rng = np.random.default_rng(context.seed)
 
     def learn(self, context: SchedulerContext) -> None:
+        """Take other profiles from now on; what was seen to arrive stays seen."""
+        self._seen.learn(context, self._know(context))
+        if self._lending is not None:
+            self._lending.learn(context)
+        if self.proposer is not None:
+            self.proposer.learn(context)
+
+    def _know(self, context: SchedulerContext) -> Options:
         """Make the arrays that hold speeds, and look ahead as far as these ask for."""
         types = context.task_types
+        options = Options(context)
         self._tables = make_tables(context.clusters, types, context.noise, context.mode)
-        self._sizes = make_sizes(Options(context), types)
+        self._sizes = make_sizes(options, types)
         self._horizon = self._fixed_horizon if self._fixed_horizon is not None else horizon_for(self._sizes.least_slots)
+        return options
 
     def _warm_up(self) -> None:
         """Compile (or load) the kernels now: the first decision must not pay for it."""
-        row = np.zeros((1, 1), dtype=np.int64)
-        nowhere = np.zeros((1, 1, self._clusters), dtype=np.bool_)
-        draws = Draws(row[0], row, row, nowhere, np.zeros((1, 1), dtype=np.uint64))
-        now, after = self._arrays(1, 1), self._arrays(1, 1)
-        table, keys = np.array([BASE], dtype=np.float64), np.zeros(1, dtype=np.uint64)
-        plan_kernels.first_moves(self._tables, self._sizes, table, keys, draws, now, after)
-        first = np.zeros(1, dtype=np.int64)
-        plan_kernels.roll_out(self._tables, self._sizes, table[0], 1, after, first, 0, 1, draws, now, np.zeros((1, 1)))
+        self._rng = np.random.default_rng(0)
+        nobody, now = self._draw([], 0, 0), empty_worlds(1, 1, self._tables)
+        gathered = _Gathered(self._tables, self._sizes, nobody, now, 1)
+        gathered.add("greedy", [BASE], empty_moves(1, 1, self._tables), self._rng)
+        gathered.changes([0], 1)
+        self._play(gathered.after, np.zeros(1, dtype=np.int64), 0, 1, self._draw([], 0, 1), np.zeros((1, 1)))
 
     # ------------------------------------------------------------------ deciding
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Propose plans, play them, take the best."""
-        self._seen.update(snapshot, self._type_index)
+        """What to start, and what to lend."""
+        if self._lending is None:
+            return self._start(snapshot)
+        return self._lending.lend(snapshot, self._start(self._lending.returned(snapshot)))
+
+    def _start(self, snapshot: Snapshot) -> Decision:
+        """Gather plans, play them, take the best."""
+        self._seen.update(snapshot)
         if not any(can_start(task, snapshot.clusters[n]) for task in snapshot.queue for n in task.eligible):
             return VOID
         running = [task for cluster in snapshot.clusters for task in cluster.running]
         known = [*running, *snapshot.queue]
-        plans, futures = self._effort(len(known))
-        draws = self._draw_futures(snapshot, known, futures)
-        now = self._arrays(1, len(known))
-        self._fill(now, snapshot, running)
-        after = self._play_first_moves(plans, draws, now, len(known))
-        unique = _first_of_each(after, len(known))[:plans]
-        best = self._best(unique, after, draws, futures) if len(unique) > 1 else 0
-        return _read(after, best, known, len(running))
+        gathered = self._gather(snapshot, running, known)
+        best = 0
+        if self._most_plans > 1:
+            expected = len(gathered.different) + gathered.count_changes([0])
+            plans, futures = self._effort(len(known), expected)
+            best = self._best(gathered, plans, self._draw(known, snapshot.slot, futures))
+        self.taken[gathered.origin[best]] += 1
+        return _read(gathered.after, best, known, len(running))
 
-    def _effort(self, known: int) -> tuple[int, int]:
+    def _gather(self, snapshot: Snapshot, running: list[TaskView], known: list[TaskView]) -> _Gathered:
+        """Plans of all kinds, played for this slot; the first ones matter most."""
+        now = empty_worlds(1, len(known), self._tables)
+        _fill(now, snapshot, running)
+        most = self._most_plans
+        proposed = [] if self.proposer is None else self.proposer.propose(snapshot)
+        gathered = _Gathered(
+            self._tables,
+            self._sizes,
+            self._draw(known, snapshot.slot, 0),
+            now,
+            1 + 2 * len(proposed) + len(VARIANTS) + _CHANGES + _TRIES * most,
+        )
+        nothing = empty_moves(len(VARIANTS), 1, self._tables)
+        if proposed:
+            place = {task.id: i for i, task in enumerate(known)}
+            moves = _moves([plan for plan in proposed for _ in range(2)], place, self._tables)
+            gathered.add("proposed", [NOTHING_MORE, BASE] * len(proposed), moves, self._rng)
+        gathered.add("greedy", [BASE], nothing, self._rng)
+        gathered.add("variant", VARIANTS, nothing, self._rng)
+        return gathered
+
+    def _effort(self, known: int, plans: int) -> tuple[int, int]:
         """Plans and futures that the budget allows, by the nominal speed."""
         pairs = (self._seen.rate + 0.25 * known) * self._clusters
-        slot = _MICROSECONDS_PER_SLOT + _MICROSECONDS_PER_PAIR * pairs
-        slots = 1000.0 * self._budget / (slot * self._horizon)  # whole rollouts
-        # A quarter of the futures for every plan, the rest for the finalists.
-        futures = self._most_futures
-        while futures >= 2 * _LEAST_FUTURES and self._rollouts(16, futures) > slots:
-            futures //= 2
-        plans = self._most_plans
-        while plans > 2 and self._rollouts(plans, futures) > slots:
+        sizes = len(self._sizes.slots) / len(self._sizes.least_slots)
+        slot = _MICROSECONDS_PER_SLOT + (_MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * sizes) * pairs
+        slot *= _LENDING_FACTOR if self._lends else 1.0
+        left = self._budget - _OVERHEAD_MS - (self.proposer.cost_ms if self.proposer is not None else 0.0)
+        rollouts = 1000.0 * max(left, _LEAST_SHARE * self._budget) / (slot * self._horizon)
+        plans, futures = min(plans, self._most_plans), self._most_futures
+        while futures >= 2 * _LEAST_FUTURES and _rollouts(plans, futures) > rollouts:
+            futures -= 4
+        while plans > 2 and _rollouts(plans, futures) > rollouts:
             plans -= 1
         return plans, futures
 
-    def _rollouts(self, plans: int, futures: int) -> float:
-        return plans * futures / 4 + min(plans, _FINALISTS) * futures * 3 / 4
+    def _best(self, gathered: _Gathered, most: int, draws: Draws) -> int:
+        """All plans on a part of the futures, then fewer on more of them; the first plan is always among them."""
+        futures = len(draws.tasks)
+        cost = np.zeros((len(gathered.after.slot), futures))
+        plans, first = gathered.different[:most], 0
+        for share, survivors in (*_ROUNDS, (1.0, 1)):
+            last = int(share * futures)
+            self._play(gathered.after, plans, first, last, draws, cost)
+            if first == 0:
+                more = self._more(gathered, int(plans[np.argmin(self._worth(cost, plans, last))]), most)
+                self._play(gathered.after, more, first, last, draws, cost)
+                plans = np.concatenate([plans, more])
+                if len(plans) == 1:
+                    return 0
+            worth = self._worth(cost, plans, last)
+            first = last
+            if survivors > 1:
+                plans = plans[[0, *(np.argsort(worth[1:], kind="stable")[: survivors - 1] + 1)]]
+        return int(plans[np.argmin(worth)])
 
-    def _play_first_moves(self, plans: int, draws: Draws, now: Worlds, known: int) -> Worlds:
-        """Every plan's round, played from the present state."""
-        chosen = [BASE, *VARIANTS]
-        tries = plans if plans <= len(chosen) else _TRIES * plans
-        while len(chosen) < tries:
-            chosen.append(RANDOMISED[len(chosen) % len(RANDOMISED)])
-        table = np.array(chosen[:tries], dtype=np.float64)
-        keys = self._rng.integers(0, 2**64, size=tries, dtype=np.uint64)
-        after = self._arrays(tries, known)
-        plan_kernels.first_moves(self._tables, self._sizes, table, keys, draws, now, after)
-        return after
+    def _worth(self, cost: npt.NDArray[np.float64], plans: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.float64]:
+        """By how much each plan is worse than the first, with caution; the least is the best."""
+        gap = cost[plans, :last] - cost[plans[0], :last]
+        return np.asarray(gap.mean(axis=1) + self._caution * gap.std(axis=1, ddof=1) / np.sqrt(last))
 
-    def _best(self, unique: npt.NDArray[np.int64], after: Worlds, draws: Draws, futures: int) -> int:
-        """Two rounds: all plans on a quarter of the futures, then the finalists on all."""
-        cost = np.zeros((len(after.slot), futures))
-        worlds = self._arrays(1, draws.arrival.shape[1])
-        quarter = futures // 4
+    def _more(self, gathered: _Gathered, leader: int, most: int) -> npt.NDArray[np.int64]:
+        """Plans made after a first look: changes of the one that leads, of the first ones, and random ones."""
+        known = len(gathered.different)
+        gathered.add_changes(list(dict.fromkeys([leader, 0, 1])), self._rng)
+        tries = _TRIES * self._most_plans
+        nothing = empty_moves(tries, 1, self._tables)
+        gathered.add("random", [RANDOMISED[i % len(RANDOMISED)] for i in range(tries)], nothing, self._rng)
+        return gathered.different[known:most]
+
+    def _play(
+        self,
+        after: Worlds,
+        plans: npt.NDArray[np.int64],
+        first: int,
+        last: int,
+        draws: Draws,
+        cost: npt.NDArray[np.float64],
+    ) -> None:
+        worlds = empty_worlds(1, draws.arrival.shape[1], self._tables)
         base = np.array(BASE, dtype=np.float64)
-
-        def play(plans: npt.NDArray[np.int64], first: int, last: int) -> npt.NDArray[np.float64]:
-            plan_kernels.roll_out(
-                self._tables, self._sizes, base, self._horizon, after, plans, first, last, draws, worlds, cost
-            )
-            gap = cost[plans, :last] - cost[0, :last]  # plan 0 is the plain greedy, always among them
-            spread = gap.std(axis=1, ddof=1) / np.sqrt(last)
-            return np.asarray(gap.mean(axis=1) + self._caution * spread)
-
-        worth = play(unique, 0, quarter)
-        finalists = unique[np.argsort(worth[1:], kind="stable")[: _FINALISTS - 1] + 1]
-        finalists = np.concatenate([unique[:1], finalists])
-        worth = play(finalists, quarter, futures)
-        return int(finalists[np.argmin(worth)])
-
-    # -------------------------------------------------------------------- arrays
-
-    def _arrays(self, batch: int, tasks: int) -> Worlds:
-        return empty_worlds(batch, tasks, self._tables)
-
-    def _draw_futures(self, snapshot: Snapshot, known: list[TaskView], futures: int) -> Draws:
-        """The known tasks, then sampled arrivals over the horizon; slots count from now."""
-        counts = self._rng.poisson(self._seen.rate, size=(futures, self._horizon))
-        per_future = counts.sum(axis=1)
-        k, total = len(known), len(known) + int(per_future.max())
-        draws = Draws(
-            tasks=per_future + k,
-            arrival=np.zeros((futures, total), dtype=np.int64),
-            type=np.zeros((futures, total), dtype=np.int64),
-            eligible=np.zeros((futures, total, self._clusters), dtype=np.bool_),
-            noise_key=self._rng.integers(0, 2**64, size=(futures, total), dtype=np.uint64),
+        plan_kernels.roll_out(
+            self._tables, self._sizes, base, self._horizon, after, plans, first, last, draws, worlds, cost, self._lends
         )
-        draws.arrival[:, :k] = [task.arrival - snapshot.slot for task in known]
+
+    def _draw(self, known: list[TaskView], slot: int, futures: int) -> Draws:
+        """The known tasks and then sampled arrivals, slots counted from now; with 0 futures only the known."""
+        come = self._seen.draw(futures, self._horizon, self._rng) if futures else None
+        rows, k = max(1, futures), len(known)
+        total = max(1, k + (come.slot.shape[1] if come is not None else 0))
+        draws = Draws(
+            tasks=np.full(rows, k) if come is None else come.tasks + k,
+            arrival=np.zeros((rows, total), dtype=np.int64),
+            type=np.zeros((rows, total), dtype=np.int64),
+            eligible=np.zeros((rows, total, self._clusters), dtype=np.bool_),
+            noise_key=self._rng.integers(0, 2**64, size=(rows, total), dtype=np.uint64),
+        )
+        draws.arrival[:, :k] = [task.arrival - slot for task in known]
         draws.type[:, :k] = [self._type_index[task.type.name] for task in known]
         for i, task in enumerate(known):
             draws.eligible[:, i, list(task.eligible)] = True
-        slots = np.arange(1, self._horizon + 1)
-        for f in range(futures):
-            draws.arrival[f, k : k + per_future[f]] = np.repeat(slots, counts[f])
-        picks = self._rng.integers(0, len(self._seen.types), size=(futures, total - k))
-        draws.type[:, k:] = np.array(self._seen.types)[picks]
-        draws.eligible[:, k:] = np.array(self._seen.eligible)[picks]
+        if come is not None:
+            draws.arrival[:, k:] = come.slot
+            draws.type[:, k:] = come.type
+            draws.eligible[:, k:] = come.eligible
         return draws
 
-    def _fill(self, now: Worlds, snapshot: Snapshot, running: list[TaskView]) -> None:
-        """The present state as world 0."""
-        for n, cluster in enumerate(snapshot.clusters):
-            now.free[0, n] = cluster.free if cluster.up else 0
-            now.starts[0, n] = 0 if cluster.starts_left is None else 1 - cluster.starts_left
-        for i, task in enumerate(running):
-            now.running[0, i] = i
-            now.cluster[0, i] = -1 if task.cluster is None else task.cluster
-            now.allocation[0, i] = task.allocation or task.type.minimum
-            now.elapsed[0, i] = task.elapsed
-            now.progress[0, i] = task.progress if task.progress is not None else _guess_progress(task)
-        k, waiting = len(running), len(snapshot.queue)
-        now.running_count[0] = k
-        now.queue[0, :waiting] = np.arange(k, k + waiting)
-        now.queue_length[0] = waiting
-        now.next_arrival[0] = k + waiting
+
+class _Gathered:
+    """Plans for one slot, and the worlds after each."""
+
+    def __init__(self, tables: Tables, sizes: Sizes, known: Draws, now: Worlds, room: int) -> None:
+        self._tables, self._sizes, self._known, self._now = tables, sizes, known, now
+        self.after = empty_worlds(room, known.arrival.shape[1], tables)
+        self._digest = np.zeros(room, dtype=np.uint64)
+        #: Whose idea each plan was.
+        self.origin: list[str] = []
+
+    @property
+    def different(self) -> npt.NDArray[np.int64]:
+        """The first of each kind: many plans turn out alike."""
+        _, first = np.unique(self._digest[: len(self.origin)], return_index=True)
+        return np.sort(first)
+
+    def add(self, origin: str, plans: Sequence[Plan], moves: Moves, rng: np.random.Generator) -> None:
+        table = np.array(plans, dtype=np.float64)
+        keys = rng.integers(0, 2**64, size=len(plans), dtype=np.uint64)
+        first = len(self.origin)
+        move_kernels.first_moves(
+            self._tables, self._sizes, table, keys, moves, self._known, self._now, self.after, first, self._digest
+        )
+        self.origin += [origin] * len(plans)
+
+    def changes(self, plans: Sequence[int], most: int) -> Moves:
+        moves = empty_moves(most, self.after.queue.shape[1], self._tables)
+        count = move_kernels.neighbours(
+            self._sizes, np.array(plans, dtype=np.int64), self._known, self._now, self.after, moves
+        )
+        return Moves(moves.length[:count], moves.task[:count], moves.cluster[:count], moves.allocation)
+
+    def count_changes(self, plans: Sequence[int]) -> int:
+        return len(self.changes(plans, _CHANGES).length)
+
+    def add_changes(self, plans: Sequence[int], rng: np.random.Generator) -> None:
+        moves = self.changes(plans, _CHANGES)
+        if len(moves.length):
+            self.add("changed", [NOTHING_MORE] * len(moves.length), moves, rng)
+
+
+def _rollouts(plans: int, futures: int) -> float:
+    total, last = 0.0, 0.0
+    for share, survivors in (*_ROUNDS, (1.0, 1)):
+        total += plans * futures * (share - last)
+        plans, last = min(plans, survivors), share
+    return total
+
+
+def _moves(plans: Sequence[Sequence[Placement]], place: dict[int, int], tables: Tables) -> Moves:
+    """Placements -> arrays; ``place`` is each task's index."""
+    most = max(1, *(len(plan) for plan in plans))
+    moves = empty_moves(len(plans), most, tables)
+    for p, plan in enumerate(plans):
+        moves.length[p] = len(plan)
+        for i, placement in enumerate(plan):
+            moves.task[p, i] = place[placement.task]
+            moves.cluster[p, i] = placement.cluster
+            moves.allocation[p * most + i] = placement.allocation
+    return moves
+
+
+def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView]) -> None:
+    """The present state as world 0."""
+    for n, cluster in enumerate(snapshot.clusters):
+        now.free[0, n] = cluster.free if cluster.up else 0
+        now.starts[0, n] = 0 if cluster.starts_left is None else 1 - cluster.starts_left
+    for i, task in enumerate(running):
+        now.running[0, i] = i
+        now.cluster[0, i] = -1 if task.cluster is None else task.cluster
+        now.allocation[0, i] = task.allocation or task.type.minimum
+        now.elapsed[0, i] = task.elapsed
+        now.progress[0, i] = task.progress if task.progress is not None else _guess_progress(task)
+    k, waiting = len(running), len(snapshot.queue)
+    now.running_count[0] = k
+    now.queue[0, :waiting] = np.arange(k, k + waiting)
+    now.queue_length[0] = waiting
+    for task in snapshot.queue:
+        now.waiting[0, list(task.eligible)] += 1
+    now.next_arrival[0] = k + waiting
 
 
 def horizon_for(least_slots: npt.NDArray[np.float64]) -> int:
@@ -257,47 +428,12 @@ def horizon_for(least_slots: npt.NDArray[np.float64]) -> int:
     return int(min(round(slots), _LONGEST_HORIZON))
 
 
-class _Seen:
-    """What has arrived so far: a rate, and a pool of (type, eligible clusters) to draw from."""
-
-    def __init__(self, types: int, clusters: int) -> None:
-        # One imaginary task per type, so that the first futures are not all alike.
-        self.types: deque[int] = deque(range(types), maxlen=_POOL)
-        self.eligible: deque[list[bool]] = deque([[True] * clusters for _ in range(types)], maxlen=_POOL)
-        self._clusters = clusters
-        self._tasks = 0.0
-        self._slots = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Tasks per slot."""
-        return self._tasks / self._slots
-
-    def update(self, snapshot: Snapshot, type_index: dict[str, int]) -> None:
-        arrived = 0
-        for task in reversed(snapshot.queue):
-            if task.arrival < snapshot.slot:
-                break
-            arrived += 1
-            self.types.append(type_index[task.type.name])
-            self.eligible.append([n in task.eligible for n in range(self._clusters)])
-        self._tasks = _RATE_MEMORY * self._tasks + arrived
-        self._slots = _RATE_MEMORY * self._slots + 1.0
-
-
 def _guess_progress(task: TaskView) -> float:
     """Progress of a task that does not report it: as far as its profile says after the slots it has run."""
     profile, progress = task.type.profile, 0.0
     for _ in range(task.elapsed):
         progress = min(0.99, progress + profile.gain(task.allocation or task.type.minimum, progress))
     return progress
-
-
-def _first_of_each(after: Worlds, known: int) -> npt.NDArray[np.int64]:
-    """Plans whose moves differ, the first of each kind; plan 0 is always among them."""
-    moves = np.concatenate([after.cluster[:, :known, None], after.allocation[:, :known]], axis=2)
-    _, first = np.unique(moves.reshape(len(moves), -1), axis=0, return_index=True)
-    return np.sort(first)
 
 
 def _read(after: Worlds, plan: int, known: list[TaskView], running: int) -> Decision:

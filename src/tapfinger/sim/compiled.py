@@ -15,7 +15,8 @@ from typing import Any
 from numba import njit
 
 _HERE = Path(__file__).parent
-_SOURCES = (*sorted(_HERE.glob("*.py")), _HERE.parent / "core" / "model.py")
+_CONSTANTS = (_HERE.parent / "core" / "model.py", _HERE.parent / "profiles" / "options.py")
+_SOURCES = (*sorted(_HERE.glob("*.py")), *_CONSTANTS)
 
 
 def _drop_stale(cache: Path) -> None:
@@ -37,3 +38,8 @@ _drop_stale(_HERE / "__pycache__")
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile when first called, or load from the cache."""
     return njit(function, cache=True)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """As part of its callers: handing arrays over to another function takes longer than a short one's work."""
+    return njit(function, cache=True, inline="always")

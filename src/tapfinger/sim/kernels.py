@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tapfinger.core.model import DONE
-from tapfinger.sim.compiled import compiled
+from tapfinger.sim.compiled import compiled, inlined
 
 # numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
 Array = Any
@@ -24,32 +24,39 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @compiled
-def unit_uniform(key: Any, counter: Any) -> Any:
-    """Mirror of core.model.unit_uniform."""
-    z = key + np.uint64(counter + 1) * _GOLDEN
+def mixed(z: Any) -> Any:
+    """A 64-bit number in which every bit depends on every bit of z (the end of splitmix64)."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    return z ^ (z >> np.uint64(31))
 
 
 @compiled
-def rate_of(tables: Record, kind: int, allocation: Array) -> Any:
-    """Mirror of SpeedProfile.rate."""
+def unit_uniform(key: Any, counter: Any) -> Any:
+    """Mirror of core.model.unit_uniform."""
+    return float(mixed(key + np.uint64(counter + 1) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def rate_of(b: int, j: int, kind: int, tables: Record, worlds: Record) -> Any:
+    """Mirror of SpeedProfile.rate, for what task j holds."""
+    # By index: a slice of an array costs more than everything else here.
     position = 0
-    for r in range(allocation.shape[0]):
-        position = position * tables.extent[kind, r] + allocation[r] - tables.minimum[kind, r]
+    for r in range(tables.extent.shape[1]):
+        position = position * tables.extent[kind, r] + worlds.allocation[b, j, r] - tables.minimum[kind, r]
     return tables.rates[tables.first_rate[kind] + position]
 
 
 @compiled
-def gain_of(tables: Record, kind: int, allocation: Array, progress: float, key: Any, elapsed: int) -> Any:
+def gain_of(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of SpeedProfile.gain followed by Noise.apply."""
-    gain = rate_of(tables, kind, allocation)
+    kind = draws.type[d, j]
+    gain = rate_of(b, j, kind, tables, worlds)
     if tables.shape_offset[kind] > 0.0:
-        gain = gain * math.sqrt(tables.shape_offset[kind] - progress)
+        gain = gain * math.sqrt(tables.shape_offset[kind] - worlds.progress[b, j])
     if tables.noise_kind == 0:
         return gain
-    u = tables.noise_amplitude * (2.0 * unit_uniform(key, elapsed) - 1.0)
+    u = tables.noise_amplitude * (2.0 * unit_uniform(draws.noise_key[d, j], worlds.elapsed[b, j]) - 1.0)
     if tables.noise_kind == 1:
         return max(0.0, gain + u)
     return gain * (1.0 + u)
@@ -88,14 +95,12 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.cluster[b, j] = -1
         worlds.started[b, j] = -1
         worlds.finished[b, j] = -1
-        worlds.elapsed[b, j] = 0
-        worlds.progress[b, j] = 0.0
     arrive(b, b, draws, worlds)
 
 
-@compiled
-def start(d: int, b: int, j: int, n: int, allocation: Array, draws: Record, worlds: Record) -> None:
-    """Mirror of EdgeState.commit for one placement; the caller has checked that it is legal."""
+@inlined
+def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: Record, worlds: Record) -> None:
+    """Mirror of EdgeState.commit for one placement of that row's size; the caller has checked that it is legal."""
     length = worlds.queue_length[b]
     place = 0
     while worlds.queue[b, place] != j:
@@ -109,13 +114,15 @@ def start(d: int, b: int, j: int, n: int, allocation: Array, draws: Record, worl
     worlds.running_count[b] += 1
     worlds.cluster[b, j] = n
     worlds.started[b, j] = worlds.slot[b]
+    worlds.progress[b, j] = 0.0
+    worlds.elapsed[b, j] = 0
     worlds.starts[b, n] += 1
-    for r in range(allocation.shape[0]):
-        worlds.allocation[b, j, r] = allocation[r]
-        worlds.free[b, n, r] -= allocation[r]
+    for r in range(allocations.shape[1]):
+        worlds.allocation[b, j, r] = allocations[row, r]
+        worlds.free[b, n, r] -= allocations[row, r]
 
 
-@compiled
+@inlined
 def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system.
 
@@ -126,14 +133,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     kept = 0
     for i in range(worlds.running_count[b]):
         j = worlds.running[b, i]
-        worlds.progress[b, j] += gain_of(
-            tables,
-            draws.type[d, j],
-            worlds.allocation[b, j],
-            worlds.progress[b, j],
-            draws.noise_key[d, j],
-            worlds.elapsed[b, j],
-        )
+        worlds.progress[b, j] += gain_of(d, b, j, tables, draws, worlds)
         worlds.elapsed[b, j] += 1
         if worlds.progress[b, j] >= DONE:
             worlds.finished[b, j] = worlds.slot[b]
@@ -194,7 +194,7 @@ def play_turn(
                 worlds.conflicts[b] += 1
     for n in range(clusters):
         if worlds.granted[b, n]:
-            start(b, b, task[n], n, allocation[n], draws, worlds)
+            start(b, b, task[n], n, allocation, n, draws, worlds)
     worlds.turn[b] += 1
     return void or tables.max_starts == 1
 

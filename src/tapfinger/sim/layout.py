@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Mode
 from tapfinger.core.model import Cluster, Noise, TaskType
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.options import WORST_STRETCH, Option, Options
 from tapfinger.workloads.base import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -70,7 +70,8 @@ class Worlds(NamedTuple):
     total: Ints  # (B,) sum over slots of tasks in the system
     conflicts: Ints  # (B,) proposals that lost
     order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
-    head: Ints  # (B, T) scratch: place in the queue of each type's next task
+    rank: Floats  # (B, J) scratch: by which they are ordered
+    room: Ints  # (B, R) scratch of lending: what is left to lend on a cluster
     advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
     advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
 
@@ -133,7 +134,7 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
 
 def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> Worlds:
     """Room for B worlds; ``kernels.reset`` fills it. ``advisers``: how many there are, if any."""
-    (clusters, resources), types = tables.capacity.shape, len(tables.minimum)
+    clusters, resources = tables.capacity.shape
 
     def ints(*shape: int) -> Ints:
         return np.zeros((batch, *shape), dtype=np.int64)
@@ -159,7 +160,8 @@ def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> W
         total=ints(),
         conflicts=ints(),
         order=ints(tasks),
-        head=ints(types),
+        rank=np.zeros((batch, tasks)),
+        room=ints(resources),
         advised=ints(tasks, advisers),
         advised_size=ints(tasks, advisers),
     )
@@ -194,6 +196,9 @@ class Sizes(NamedTuple):
     ideal: Floats  # (T, N) shortest duration on the empty cluster; inf where it does not fit
     mean_capacity: Floats  # (R,)
     least_slots: Floats  # (T,) duration of the fastest option
+    shortest: Floats  # (all cells of all types,) bounded duration of the fastest option that fits, as Tables.rates
+    fastest: Ints  # (all cells of all types,) that option, -1 where none fits
+    rate: Floats  # (O,) progress per slot
 
 
 class DeviatedTurns(NamedTuple):
@@ -202,6 +207,26 @@ class DeviatedTurns(NamedTuple):
     task: Ints  # (L, N, A) ids, -1 for void
     allocation: Ints  # (L, N, A, R)
     score: Floats  # (L, N, A) Pr(j|n), for conflicts
+
+
+class Moves(NamedTuple):
+    """Placements that P plans begin with, at most K each; those that turn out not to be legal are left out."""
+
+    length: Ints  # (P,)
+    task: Ints  # (P, K) waiting tasks, each at most once
+    cluster: Ints  # (P, K)
+    allocation: Ints  # (P * K, R)
+
+
+def empty_moves(plans: int, most: int, tables: Tables) -> Moves:
+    """Room for P plans with no moves yet."""
+    shape = (plans, most)
+    return Moves(
+        length=np.zeros(plans, dtype=np.int64),
+        task=np.zeros(shape, dtype=np.int64),
+        cluster=np.zeros(shape, dtype=np.int64),
+        allocation=np.zeros((plans * most, tables.capacity.shape[1]), dtype=np.int64),
+    )
 
 
 class Plan(NamedTuple):
@@ -215,17 +240,40 @@ class Plan(NamedTuple):
     emptiest: float = 1.0  # ties go to the emptier cluster; -1: to the fuller one
     jitter: float = 0.0  # relative random change of scores
     hold: float = 0.0  # chance that a task is left waiting
+    choosy_first: float = 0.0
+    room_price: float = 0.0
+    crowd_price: float = 0.0
 
 
 def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
     """Options -> arrays."""
     flat = [option for t in types for option in options.of[t.name]]
+    first = np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64)
     return Sizes(
-        first=np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64),
+        first=first,
         allocation=np.array([o.allocation for o in flat], dtype=np.int64),
         slots=np.array([o.slots for o in flat], dtype=np.float64),
         cost=np.array([o.cost for o in flat], dtype=np.float64),
         ideal=np.array([[options.ideal_on(t.name, n) for n in range(len(options.clusters))] for t in types]),
         mean_capacity=np.array(options.mean_capacity),
         least_slots=np.array([options.of[t.name][0].slots for t in types]),
+        shortest=np.concatenate([_shortest(options.of[t.name], t) for t in types]),
+        fastest=np.concatenate([_fastest(options.of[t.name], t, f) for t, f in zip(types, first, strict=False)]),
+        rate=np.array([t.profile.rate(o.allocation) for t in types for o in options.of[t.name]]),
     )
+
+
+def _shortest(options: Sequence[Option], task_type: TaskType) -> Floats:
+    """Options.durations of one type, for every room from its minimum to its maximum."""
+    worst = WORST_STRETCH * options[0].slots
+    slots = np.array([*(min(worst, option.slots) for option in options), worst])
+    return slots[_fastest(options, task_type, 0)]
+
+
+def _fastest(options: Sequence[Option], task_type: TaskType, first: int) -> Ints:
+    """The first option that fits into every room from the type's minimum to its maximum; they count from ``first``."""
+    found = np.full(task_type.profile.extent, -1, dtype=np.int64)
+    for o in reversed(range(len(options))):  # the fastest last
+        size = options[o].allocation
+        found[tuple(slice(a - low, None) for a, low in zip(size, task_type.minimum, strict=True))] = first + o
+    return found.reshape(-1)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tapfinger.sim.compiled import compiled
+from tapfinger.profiles.options import WORST_STRETCH
+from tapfinger.sim.compiled import compiled, inlined
 from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import Plan
+from tapfinger.sim.lend_kernels import lend_round
 
 Array = Any
 Record = Any
@@ -21,7 +23,7 @@ Record = Any
 _ZERO: Any = np.int64(0)
 
 
-@compiled
+@inlined
 def greedy_round(
     d: int, b: int, tables: Record, sizes: Record, plan: Record, key: Any, draws: Record, worlds: Record
 ) -> None:
@@ -35,7 +37,7 @@ def greedy_round(
         j = worlds.order[b, i]
         option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
         if option >= 0:
-            start(d, b, j, n, sizes.allocation[option], draws, worlds)
+            start(d, b, j, n, sizes.allocation, option, draws, worlds)
 
 
 @compiled
@@ -49,37 +51,26 @@ def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
 
 @compiled
 def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> Any:
-    """Mirror of the sort in Greedy.decide: merge the types' queues, each already in order of arrival."""
+    """Mirror of the sort in Greedy.decide. By insertion: most tasks are nearly in order of arrival already."""
     length = worlds.queue_length[b]
-    kinds = sizes.least_slots.shape[0]
-    if plan.short_first == 0.0 or kinds == 1:
-        for i in range(length):
-            worlds.order[b, i] = worlds.queue[b, i]
-        return length
-    for t in range(kinds):
-        worlds.head[b, t] = _next_of_type(d, b, t, _ZERO, length, draws, worlds)
     for i in range(length):
-        best, best_key = _ZERO, math.inf
-        for t in range(kinds):
-            place = worlds.head[b, t]
-            if place < length:
-                waited = worlds.slot[b] - draws.arrival[d, worlds.queue[b, place]]
-                rank = plan.short_first * sizes.least_slots[t] - waited
-                if rank < best_key or (rank == best_key and place < worlds.head[b, best]):
-                    best, best_key = t, rank
-        worlds.order[b, i] = worlds.queue[b, worlds.head[b, best]]
-        worlds.head[b, best] = _next_of_type(d, b, best, worlds.head[b, best] + 1, length, draws, worlds)
+        j = worlds.queue[b, i]
+        choosy = 0
+        for n in range(draws.eligible.shape[2]):
+            choosy += draws.eligible[d, j, n]
+        waited = worlds.slot[b] - draws.arrival[d, j]
+        rank = plan.short_first * sizes.least_slots[draws.type[d, j]] + plan.choosy_first * choosy - waited
+        place = i
+        while place > 0 and rank < worlds.rank[b, place - 1]:
+            worlds.rank[b, place] = worlds.rank[b, place - 1]
+            worlds.order[b, place] = worlds.order[b, place - 1]
+            place -= 1
+        worlds.rank[b, place] = rank
+        worlds.order[b, place] = j
     return length
 
 
-@compiled
-def _next_of_type(d: int, b: int, kind: int, place: int, length: int, draws: Record, worlds: Record) -> int:
-    while place < length and draws.type[d, worlds.queue[b, place]] != kind:
-        place += 1
-    return place
-
-
-@compiled
+@inlined
 def _choose(
     d: int,
     b: int,
@@ -106,6 +97,8 @@ def _choose(
         if not draws.eligible[d, j, n] or worlds.starts[b, n] >= tables.max_starts:
             continue
         score, option = math.inf, -1
+        crowd = plan.crowd_price * (worlds.waiting[b, n] / clusters)
+        before = _durations(b, n, -1, tables, sizes, worlds) if plan.room_price > 0.0 else 0.0
         for o in range(sizes.first[kind], sizes.first[kind + 1]):
             if sizes.slots[o] > limit:
                 break
@@ -119,10 +112,13 @@ def _choose(
                 if plan.jitter > 0.0:
                     u = unit_uniform(key, (j * clusters + n) * sizes.slots.shape[0] + o)
                     this *= 1.0 + plan.jitter * (2.0 * u - 1.0)
+                if plan.room_price > 0.0 and this < score and this + crowd <= best_score:
+                    this += plan.room_price * (_durations(b, n, o, tables, sizes, worlds) - before)
                 if this < score:
                     score, option = this, o
         if option < 0:
             continue
+        score += crowd
         share = 0.0
         for r in range(amounts):
             if sizes.mean_capacity[r] > 0.0:
@@ -133,6 +129,25 @@ def _choose(
     if plan.hold > 0.0 and unit_uniform(key, -2 - j) < plan.hold:
         return -1, -1
     return best_option, best_cluster
+
+
+@inlined
+def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds: Record) -> Any:
+    """Mirror of Options.durations on cluster n, after option ``taken`` if that is not -1."""
+    total = 0.0
+    for kind in range(tables.minimum.shape[0]):
+        position, roomy = 0, True
+        for r in range(tables.minimum.shape[1]):
+            free = worlds.free[b, n, r] - (sizes.allocation[taken, r] if taken >= 0 else 0)
+            if free < tables.minimum[kind, r]:
+                roomy = False
+                break
+            place = min(free, tables.maximum[kind, r]) - tables.minimum[kind, r]
+            position = position * tables.extent[kind, r] + place
+        total += (
+            sizes.shortest[tables.first_rate[kind] + position] if roomy else WORST_STRETCH * sizes.least_slots[kind]
+        )
+    return total
 
 
 @compiled
@@ -151,7 +166,6 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
 
     Only what greedy rounds and the passing of slots need.
     """
-    known = source.progress.shape[1]
     target.slot[b] = source.slot[p]
     target.turn[b] = 0
     target.next_arrival[b] = source.next_arrival[p]
@@ -163,24 +177,22 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
         j = source.running[p, i]
         target.running[b, i] = j
         target.cluster[b, j] = source.cluster[p, j]
+        target.progress[b, j] = source.progress[p, j]
+        target.elapsed[b, j] = source.elapsed[p, j]
         for r in range(source.free.shape[2]):
             target.allocation[b, j, r] = source.allocation[p, j, r]
     for n in range(source.free.shape[1]):
         target.starts[b, n] = source.starts[p, n]
+        target.waiting[b, n] = source.waiting[p, n]
         for r in range(source.free.shape[2]):
             target.free[b, n, r] = source.free[p, n, r]
-    for j in range(known):
-        target.progress[b, j] = source.progress[p, j]
-        target.elapsed[b, j] = source.elapsed[p, j]
-    for j in range(known, target.progress.shape[1]):
-        target.progress[b, j] = 0.0
-        target.elapsed[b, j] = 0
 
 
 @compiled
 def plan_of(row: Array) -> Plan:
     """A row of floats as a Plan."""
-    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7])  # numba takes no Plan(*row)
+    # numba takes no Plan(*row)
+    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
 @compiled
@@ -261,16 +273,6 @@ def _place_of(kind: int, allocation: Array, sizes: Record, places: Array) -> int
 
 
 @compiled
-def first_moves(
-    tables: Record, sizes: Record, plans: Array, keys: Array, draws: Record, now: Record, after: Record
-) -> None:
-    """World p of ``after`` gets the state once plan p has been played in world 0 of ``now``."""
-    for p in range(plans.shape[0]):
-        copy_world(now, _ZERO, after, p)
-        greedy_round(_ZERO, p, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
-
-
-@compiled
 def roll_out(
     tables: Record,
     sizes: Record,
@@ -283,11 +285,12 @@ def roll_out(
     draws: Record,
     worlds: Record,
     cost: Array,
+    lends: bool,
 ) -> None:
     """Cost of the chosen plans in futures first..last: tasks in the system over the horizon, and what is left then.
 
     ``after`` holds, per plan, the state after its round; the greedy ``base`` plays on from there in
-    world 0 of ``worlds``. ``cost`` is (plans, futures).
+    world 0 of ``worlds``. ``cost`` is (plans, futures). ``lends``: what is spare is lent.
     """
     greedy = plan_of(base)
     for future in range(first, last):
@@ -297,6 +300,8 @@ def roll_out(
             for step in range(horizon):
                 if step > 0:
                     greedy_round(future, _ZERO, tables, sizes, greedy, np.uint64(0), draws, worlds)
+                if lends:
+                    lend_round(future, _ZERO, tables, sizes, draws, worlds)
                 total += end_slot(future, _ZERO, tables, draws, worlds)
             cost[p, future] = total + _still_to_run(future, _ZERO, tables, sizes, draws, worlds)
 
@@ -311,7 +316,7 @@ def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Rec
     for i in range(worlds.running_count[b]):
         j = worlds.running[b, i]
         kind = draws.type[future, j]
-        rate = rate_of(tables, kind, worlds.allocation[b, j])
+        rate = rate_of(b, j, kind, tables, worlds)
         progress = worlds.progress[b, j]
         offset = tables.shape_offset[kind]
         if offset > 0.0:

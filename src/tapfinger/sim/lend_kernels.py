@@ -1,0 +1,105 @@
+"""Compiled lending, for rollouts: what is spare in a slot speeds up the tasks that run.
+
+Where resizing is free, what is lent for one slot changes nothing but the progress made in it: allocations, and what
+is free for others, stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tapfinger.core.model import DONE
+from tapfinger.sim.compiled import compiled, inlined
+from tapfinger.sim.kernels import rate_of
+
+Record = Any
+
+#: How many tasks of a world can be lent something: one bit each.
+_MOST = 62
+
+
+@inlined
+def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> None:
+    """As Lending._give, for one slot of world b with workload d: the progress that lending adds, but for its noise."""
+    clusters, amounts = tables.capacity.shape
+    # Whom more would help. One that is only just starting cannot be resized.
+    wanting, one = np.int64(0), np.int64(1)
+    for i in range(min(_MOST, worlds.running_count[b])):
+        j = worlds.running[b, i]
+        kind = draws.type[d, j]
+        if worlds.elapsed[b, j] > 0 and rate_of(b, j, kind, tables, worlds) < sizes.rate[sizes.first[kind]]:
+            wanting |= one << i
+    for n in range(clusters):
+        if wanting == 0:
+            break
+        spare = 0
+        for r in range(amounts):
+            worlds.room[b, r] = worlds.free[b, n, r]
+            spare += worlds.free[b, n, r]
+        while spare > 0:
+            best, most, option = -1, 0, -1
+            for i in range(min(_MOST, worlds.running_count[b])):
+                if not wanting >> i & one:
+                    continue
+                j = worlds.running[b, i]
+                if worlds.cluster[b, j] != n:
+                    continue
+                kind = draws.type[d, j]
+                o = _fastest(b, j, kind, tables, sizes, worlds)
+                held = rate_of(b, j, kind, tables, worlds)
+                saved = 0
+                if o >= 0 and sizes.rate[o] > held:
+                    offset, progress = tables.shape_offset[kind], worlds.progress[b, j]
+                    saved = _slots(held, offset, progress) - _slots(sizes.rate[o], offset, progress)
+                if saved <= 0:
+                    wanting &= ~(one << i)  # less and less will be free
+                elif saved > most:
+                    best, most, option = i, saved, o
+            if best < 0:
+                break
+            wanting &= ~(one << best)
+            j = worlds.running[b, best]
+            kind = draws.type[d, j]
+            held = rate_of(b, j, kind, tables, worlds)
+            worlds.progress[b, j] = _before(held, sizes.rate[option], tables.shape_offset[kind], worlds.progress[b, j])
+            spare = 0
+            for r in range(amounts):
+                worlds.room[b, r] += worlds.allocation[b, j, r] - sizes.allocation[option, r]
+                spare += worlds.room[b, r]
+
+
+@inlined
+def _fastest(b: int, j: int, kind: int, tables: Record, sizes: Record, worlds: Record) -> Any:
+    """The fastest option in the room left and what task j holds, or -1."""
+    position = 0
+    for r in range(tables.extent.shape[1]):
+        have = min(worlds.room[b, r] + worlds.allocation[b, j, r], tables.maximum[kind, r])
+        position = position * tables.extent[kind, r] + have - tables.minimum[kind, r]
+    return sizes.fastest[tables.first_rate[kind] + position]
+
+
+@compiled
+def _slots(rate: float, offset: float, progress: float) -> int:
+    """Mirror of SpeedProfile.slots; ``offset`` is 0 where speed does not change with progress."""
+    if offset == 0.0:
+        return max(1, math.ceil((DONE - progress) / rate))
+    count = 0
+    while progress < DONE or count == 0:
+        progress += rate * math.sqrt(max(0.0, offset - progress))
+        count += 1
+    return count
+
+
+@compiled
+def _before(held: float, lent: float, offset: float, progress: float) -> float:
+    """The progress from which a slot at the rate ``held`` leads as far as one at ``lent`` does from ``progress``."""
+    if offset == 0.0:
+        return min(1.0, progress + lent - held)
+    end = progress + lent * math.sqrt(offset - progress)
+    if end >= DONE:
+        return 1.0
+    root = 0.5 * (held + math.sqrt(held * held + 4.0 * (offset - end)))
+    return offset - root * root
