@@ -75,6 +75,6 @@ def test_a_row_shows_every_scheduler(unseen: ModuleType, report: ModuleType) -> 
         assert f" {text} " in row
 
 
-def test_the_difference_of_one_seed_has_no_interval(report: ModuleType) -> None:
-    assert report._difference({"mean": -1.5, "ci95": (-2.0, -1.0)}) == "-1.50 (-2.00 to -1.00)"
-    assert report._difference({"mean": -1.5, "ci95": None}) == "-1.50"
+def test_thedifference_of_one_seed_has_no_interval(report: ModuleType) -> None:
+    assert report.difference({"mean": -1.5, "ci95": (-2.0, -1.0)}) == "-1.50 (-2.00 to -1.00)"
+    assert report.difference({"mean": -1.5, "ci95": None}) == "-1.50"
