@@ -190,7 +190,10 @@ def _step(
         worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
         spread = entropy[chosen].sum() / count
         known = torch.logsumexp(log_probs.masked_fill(~tried, float("-inf")), dim=2)[chosen].sum() / count
-        return worth - config.entropy * spread - config.restraint * known, {"loss": float(worth.detach()), "entropy": float(spread.detach())}
+        return worth - config.entropy * spread - config.restraint * known, {
+            "loss": float(worth.detach()),
+            "entropy": float(spread.detach()),
+        }
 
     sums = {"loss": 0.0, "entropy": 0.0}
     optimizer.zero_grad()

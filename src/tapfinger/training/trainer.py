@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,6 @@ Report = Callable[[str, float, dict[str, float]], None]
 
 #: The run as it stands, and its best network so far.
 _STATE, _BEST = "state.safetensors", "best.safetensors"
-
-#: Its averaged weights, if it has any.
-_AVERAGE = "average.safetensors"
 
 #: Teacher's runs per file: an interrupted recording loses no more than these.
 _RECORDED_TOGETHER = 10
@@ -173,7 +169,6 @@ class Trainer:
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
             player.remember(state["learner"])
-        average = self._average(network)
         while self._share(state) < 1.0:
             i = state["iteration"]
             rng = np.random.default_rng([config.seed, i])
@@ -185,8 +180,6 @@ class Trainer:
             shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
             episodes = self._gather(self._roll(shards))
             known = learner.update(network, optimizer, episodes, rng)
-            if average is not network:
-                _move_towards(average, network, 1.0 - config.average)
             state["iteration"] = i + 1
             state["steps"] += sum(episode.steps for episode in episodes)
             means = np.concatenate([episode.mean for episode in episodes])
@@ -194,26 +187,15 @@ class Trainer:
             known["sampled"] = float(means[ended].mean()) if ended.any() else float("inf")
             evaluated = (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0
             if evaluated:
-                known |= self._evaluate(average, state)
+                known |= self._evaluate(network, state)
             known["steps"] = state["steps"]
             log.scalars(i + 1, known)
             if evaluated:  # after the log: a run resumed from here must find this step there
                 state["optimizer"], state["learner"] = optimizer.state_dict(), player.remembered()
-                if average is not network:
-                    save_state(self.folder / _AVERAGE, average, {})
                 self._save(network, state)
             stage = "learning from deviations" if refining else "learning from rollouts"
             done = (i + 1) / config.refinements if refining else self._share(state)
             self._report(stage, done, {**known, "best": state["best"]})
-
-    def _average(self, network: nn.Module) -> nn.Module:
-        """The averaged network, or the network itself where nothing is averaged."""
-        if not self.config.average:
-            return network
-        average, path = deepcopy(network), self.folder / _AVERAGE
-        if path.exists():
-            load_state(path, average)
-        return average
 
     def _roll(self, shards: Sequence[Any]) -> list[Episode]:
         return self._pool.gather(roll, shards)
@@ -304,12 +286,6 @@ def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
             apply_override(data, f"arrivals.rate={rate * load}")
         worlds.append(build_world(parse_scenario(data, directory=world.scenario.directory)))
     return tuple(worlds)
-
-
-@torch.no_grad()
-def _move_towards(average: nn.Module, network: nn.Module, step: float) -> None:
-    for mine, new in zip(average.parameters(), network.parameters(), strict=True):
-        mine.lerp_(new, step)
 
 
 def _silent(stage: str, share: float, known: dict[str, float]) -> None:

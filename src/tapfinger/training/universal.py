@@ -198,7 +198,10 @@ class UniversalTrainer(Trainer):
         ]
 
     def _roll(self, parts: Sequence[Any]) -> list[Episode]:
-        return self._pool.gather(roll_site, parts)
+        # The dearest first, so that no worker is left with one at the end while the others have nothing to do.
+        order = sorted(range(len(parts)), key=lambda i: -len(site_world(parts[i].seed).clusters))
+        played = self._pool.gather(roll_site, [parts[i] for i in order])
+        return [episode for _, episode in sorted(zip(order, played, strict=True), key=lambda pair: pair[0])]
 
     def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Every shard is a site of its own; one without a single choice has nothing to teach."""
