@@ -45,8 +45,8 @@ class DeviationConfig:
     temperature: float = 1.0
     learning_rate: float = 5e-4
     entropy: float = 0.003
-    #: Weight of minus the log-probability that any of the actions tried is taken: nothing is known about the others, and
-    #: in many small steps they might come to the top unnoticed.
+    #: Weight of minus the log-probability that any of the actions tried is taken: nothing is known about the others,
+    #: and in many small steps they might come to the top unnoticed.
     restraint: float = 0.0
     epochs: int = 1
     batch: int = 768
@@ -190,10 +190,8 @@ def _step(
         worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
         spread = entropy[chosen].sum() / count
         known = torch.logsumexp(log_probs.masked_fill(~tried, float("-inf")), dim=2)[chosen].sum() / count
-        return worth - config.entropy * spread - config.restraint * known, {
-            "loss": float(worth.detach()),
-            "entropy": float(spread.detach()),
-        }
+        loss = worth - config.entropy * spread - config.restraint * known
+        return loss, {"loss": float(worth.detach()), "entropy": float(spread.detach())}
 
     sums = {"loss": 0.0, "entropy": 0.0}
     optimizer.zero_grad()
