@@ -22,7 +22,7 @@ from tapfinger.policy.actor_critic import config_for
 from tapfinger.policy.card import make_card
 from tapfinger.policy.export import export
 from tapfinger.policy.inputs import InputMaker, batch_of_one
-from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.workloads.world import World, build_world
 
 #: Clusters, and the milliseconds to reach.
@@ -143,5 +143,55 @@ def report() -> list[str]:
     return lines
 
 
+#: Clusters at which the universal model is timed, and the milliseconds to reach.
+CURVE = {1: None, 3: None, 6: None, 10: None, 20: 8.0, 50: None, 100: 50.0}
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "decision-time.png"
+
+
+def report_universal() -> list[str]:
+    """The same of the model for any site, as a table and a picture."""
+    found = {}
+    for clusters in CURVE:
+        print(f"decisions of the universal model on {clusters} clusters", flush=True)
+        found[clusters] = [times(UNIVERSAL, clusters, shared) for shared in (True, False)]
+    draw_curve(found)
+    return [
+        "### Decisions of the universal model",
+        "",
+        "As above. It also asks three greedies in every turn and looks up menus of sizes.",
+        "",
+        "| clusters | shared | own | to reach |",
+        "|---|---|---|---|",
+        *(
+            f"| {n} | " + " | ".join(f"{median:.2f}, {high:.2f}" for median, high in cells) + f" | {CURVE[n] or '-'} |"
+            for n, cells in found.items()
+        ),
+        "",
+        "![Decision time over clusters](docs/images/decision-time.png)",
+    ]
+
+
+def draw_curve(found: dict[int, list[tuple[float, float]]]) -> None:
+    """Median times over the number of clusters, both axes logarithmic."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    for place, label in enumerate(("tasks shared by many clusters", "each task on one cluster")):
+        axes.plot(list(found), [cells[place][0] for cells in found.values()], marker="o", label=label)
+    bars = {n: bar for n, bar in CURVE.items() if bar}
+    axes.plot(list(bars), list(bars.values()), "_", color="black", markersize=18, label="to reach")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(list(found), [str(n) for n in found])
+    axes.set_xlabel("clusters, ten pending tasks each")
+    axes.set_ylabel("milliseconds per decision")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=120)
+    plt.close(figure)
+
+
 if __name__ == "__main__":
-    print("\n".join(report()))
+    print("\n".join([*report(), "", *report_universal()]))

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import decision_time
 import learned
 import quality
+import sites
 import speed
 import training_speed
 import wrong_profiles
@@ -30,10 +31,12 @@ def main() -> None:
     sections: dict[str, Callable[[], list[str]]] = {
         "speed": speed.report,
         "decision_time": decision_time.report,
+        "universal_time": decision_time.report_universal,
         "training_speed": training_speed.report,
         "quality": lambda: quality.report(quality.run_all()),
         "learned": learned.report,
         "variants": learned.report_variants,
+        "sites": sites.report,
         "wrong_profiles": wrong_profiles.report,
     }
     for name in sys.argv[1:]:
