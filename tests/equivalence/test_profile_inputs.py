@@ -14,7 +14,7 @@ from tapfinger.policy.inputs import Inputs, trim
 from tapfinger.policy.profile_inputs import SCHEMA
 from tapfinger.schedulers.eyes import ProfileEyes
 from tapfinger.sim.run import new_session
-from tapfinger.training.universal import Follower
+from tapfinger.training.follow import Follower
 from tapfinger.training.views import ProfileView
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload

@@ -35,8 +35,18 @@ def models(
         table.add_column(head, no_wrap=True, justify="right" if head in (*RESULTS, "clusters") else "left")
     for card in cards.values():
         results = [f"{card.evaluation[name]:.2f}" if name in card.evaluation else "" for name in RESULTS.values()]
-        row = (card.name, card.network, str(card.clusters))
+        row = (card.name, card.network, str(card.clusters or "any"))
         table.add_row(*map(escape, row), *results)
     Console().print(table)
     typer.echo("Results: mean completion time in slots on a few fresh workloads of its scenario.")
+    for card in cards.values():
+        shares = [
+            f"{sum(found) / len(found):.2f} of {rival}'s"
+            for rival in RESULTS.values()
+            if (found := card.evaluation.get(f"share_of_{rival}"))
+        ]
+        if shares:
+            typer.echo(
+                f"{card.name}: for any site; on {len(card.evaluation['per_site'])} random ones {', '.join(shares)}."
+            )
     typer.echo("Use one with: tapfinger@model=NAME. Its whole card: tapfinger models NAME.")
