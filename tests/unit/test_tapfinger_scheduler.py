@@ -87,6 +87,20 @@ def test_lending_keeps_the_contract_and_changes_nothing_that_starts_first(model,
     assert plain.lent == 0
 
 
+def test_a_crowd_is_left_to_the_thrifty_greedy(model):
+    world = build_world(load_scenario("multi-3", ["tasks=60", "arrivals.rate=20"]))
+    never, always, default = (
+        TapFinger(model("eager"), crowd=0),
+        TapFinger(model("eager"), crowd=0.01),
+        TapFinger(model("eager")),
+    )
+    events = {name: log_of(world, s, seed=3)[0] for name, s in {"n": never, "a": always, "d": default}.items()}
+    assert (never.crowded, default.crowded) == (0, 0)
+    assert always.crowded > 0
+    assert events["n"] == events["d"]
+    assert events["a"] == log_of(world, Greedy(calm=0.0, patience=5.0), seed=3)[0]
+
+
 def test_eager_needs_no_guard_and_uses_the_network(model):
     scheduler = TapFinger(model("eager"))
     world = build_world(load_scenario("multi-3", ["tasks=40"]))

@@ -26,6 +26,9 @@ from tapfinger.schedulers.outside import warn_outside
 
 _log = logging.getLogger(__name__)
 
+#: Waiting tasks per cluster beyond which the universal model is not asked.
+_CROWD = 2.0
+
 
 class TapFinger:
     """The learned scheduler: a network chooses each cluster's next task and what it gets.
@@ -39,6 +42,8 @@ class TapFinger:
     failed = 0
     #: Slots of this run that were left to Greedy, for whatever reason.
     fallbacks = 0
+    #: Slots of this run that were left to the thrifty Greedy because many tasks waited.
+    crowded = 0
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class TapFinger:
         max_stretch: float = 0.0,
         budget_ms: float = 0.0,
         lend: bool | None = None,
+        crowd: float | None = None,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
@@ -60,13 +66,17 @@ class TapFinger:
 
         ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
         None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
+
+        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 2 where the model
+        is for any site, since that has not learnt enough of long queues, never otherwise.
         """
         if lend is not None and not isinstance(lend, bool):
             raise ConfigError(f"tapfinger: lend = {lend!r} must be true or false")
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
         wait = MAX_WAIT if max_wait is None else max_wait
-        for name, value in {"max_wait": wait, "max_stretch": max_stretch, "budget_ms": budget_ms}.items():
+        limits = {"max_wait": wait, "max_stretch": max_stretch, "budget_ms": budget_ms, "crowd": crowd or 0.0}
+        for name, value in limits.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
@@ -75,7 +85,9 @@ class TapFinger:
         self._size_limit = SizeLimit(max_stretch)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
-        self._lend = lend
+        self._lend, self._crowd = lend, crowd
+        # Saves resources and takes slow sizes: what long queues ask for.
+        self._thrifty = Greedy(calm=0.0, patience=5.0)
 
     def reset(self, context: SchedulerContext) -> None:
         """Load the network and check that it was made for these task types and resources."""
@@ -90,13 +102,17 @@ class TapFinger:
         self._size_limit.reset(context)
         self._budget.reset()
         self._greedy.reset(context)
+        self._thrifty.reset(context)
+        crowd = self._crowd if self._crowd is not None else _CROWD if card.schema == PROFILES else 0.0
+        #: So many waiting tasks are a crowd.
+        self._many = crowd * len(context.clusters) or math.inf
         self._single = context.mode is Mode.SINGLE
         self._lending = Lending() if (card.schema == PROFILES if self._lend is None else self._lend) else None
         if self._lending is not None:
             self._lending.reset(context)
         #: The last slot that Greedy has planned.
         self._planned = -1
-        self.failed = self.fallbacks = 0
+        self.failed = self.fallbacks = self.crowded = 0
 
     def learn(self, context: SchedulerContext) -> None:
         """The guards look at profiles, and so does a network that knows tasks by them."""
@@ -104,6 +120,7 @@ class TapFinger:
         self._ageing.learn(context)
         self._size_limit.learn(context)
         self._greedy.learn(context)
+        self._thrifty.learn(context)
         if self._lending is not None:
             self._lending.learn(context)
 
@@ -164,6 +181,10 @@ class TapFinger:
     def _decide(self, snapshot: Snapshot) -> Decision:
         if self._planned == snapshot.slot:
             return VOID  # Greedy plans a slot as a whole
+        if len(snapshot.queue) > self._many:
+            self.crowded += 1
+            self._planned = snapshot.slot
+            return self._thrifty.decide(snapshot)
         proposals = self._propose(snapshot) if self._budget.allows(snapshot.slot) else None
         if proposals is None:
             self.fallbacks += bool(snapshot.queue)
