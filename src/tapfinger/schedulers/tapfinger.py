@@ -27,7 +27,7 @@ from tapfinger.schedulers.outside import warn_outside
 _log = logging.getLogger(__name__)
 
 #: Waiting tasks per cluster beyond which the universal model is not asked.
-_CROWD = 2.0
+_CROWD = 4.0
 
 
 class TapFinger:
@@ -67,7 +67,7 @@ class TapFinger:
         ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
         None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
 
-        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 2 where the model
+        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 4 where the model
         is for any site, since that has not learnt enough of long queues, never otherwise.
         """
         if lend is not None and not isinstance(lend, bool):
