@@ -79,7 +79,7 @@ class Processes(Pool):
             self._executor.shutdown(wait=not now, cancel_futures=now)
         if now:
             for process in self._started:
-                process.terminate()
+                process.kill()  # a milder signal can be lost while a process is only just starting
         self._executor = None
         self._started = set()
 
