@@ -37,7 +37,6 @@ def test_card_is_kept(name: str) -> None:
     assert found == pytest.approx(np.mean(card.evaluation["per_seed"][:3]), rel=0.02)
 
 
-@pytest.mark.skipif(UNIVERSAL not in MODELS, reason="no universal model ships")
 def test_card_of_the_universal_model_is_kept() -> None:
     evaluation = MODELS[UNIVERSAL].evaluation
     sites = parse_seeds(evaluation["sites"])[:3]

@@ -22,10 +22,7 @@ from tapfinger.core.contract import (
 )
 from tapfinger.core.model import Resources
 from tapfinger.profiles.options import Options
-from tapfinger.schedulers.making_room import MakingRoom
-
-#: Progress assumed at most, of a task that does not report it and still runs.
-_ALMOST_DONE = 0.99
+from tapfinger.schedulers.making_room import MakingRoom, progress_of
 
 
 class Lending:
@@ -187,11 +184,9 @@ class Lending:
 
     def _saved(self, task: TaskView, held: Resources, size: Resources, now: Resources) -> float:
         """Slots by which the task ends sooner, less what the change itself costs."""
-        profile, done = task.type.profile, task.progress
         if size == held:
             return 0.0
-        if done is None:  # as if it had always had what it has
-            done = min(_ALMOST_DONE, task.elapsed * profile.rate(now))
+        profile, done = task.type.profile, progress_of(task, now)
         return profile.slots(held, done) - profile.slots(size, done) - (self._cost if size != now else 0.0)
 
 

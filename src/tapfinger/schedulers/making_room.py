@@ -93,10 +93,7 @@ class MakingRoom:
 
     def _left(self, task: TaskView) -> float:
         size = task.allocation or task.type.minimum
-        done = task.progress
-        if done is None:
-            done = min(_ALMOST_DONE, task.elapsed * task.type.profile.rate(size))
-        return float(task.type.profile.slots(size, done))
+        return float(task.type.profile.slots(size, progress_of(task, size)))
 
     def _room(self, task: TaskView, wanted: Option, cluster: ClusterView) -> Room | None:
         """Those step aside first who free most for what they lose; None where all of them are not enough."""
@@ -130,6 +127,13 @@ class MakingRoom:
             fitting = [o for o in self._options.of[task.type.name] if o.allocation.fits(held) and o.allocation != held]
             self._smaller[key] = min(fitting, key=lambda o: (o.cost, o.slots), default=None)
         return self._smaller[key]
+
+
+def progress_of(task: TaskView, held: Resources) -> float:
+    """As reported; otherwise as if the task had always held this."""
+    return (
+        task.progress if task.progress is not None else min(_ALMOST_DONE, task.elapsed * task.type.profile.rate(held))
+    )
 
 
 def _needed(steps: Sequence[Step], wanted: Resources, free: Resources) -> tuple[Step, ...]:

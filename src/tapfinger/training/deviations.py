@@ -41,8 +41,6 @@ class DeviationConfig:
     actions: int = 8
     #: Slots until an action's cost is known; 0: as many as the durations of the task types suggest.
     horizon: int = 0
-    #: Of the policy whose expected cost is the loss: above one, a policy that is sure of itself still learns.
-    temperature: float = 1.0
     learning_rate: float = 5e-4
     entropy: float = 0.003
     #: Weight of minus the log-probability that any of the actions tried is taken: nothing is known about the others,
@@ -185,11 +183,11 @@ def _step(
         log_probs, entropy = _evaluate(network, chunk, t.others, void, accelerator)
         tried = torch.from_numpy(t.different[chunk.rows])
         chosen = tried.sum(dim=2) > 1
-        heated = log_probs.masked_fill(~tried, float("-inf")) / config.temperature
-        weights = torch.softmax(heated, dim=2)
+        among = log_probs.masked_fill(~tried, float("-inf"))
+        weights = torch.softmax(among, dim=2)
         worth = -(weights * torch.from_numpy(t.gain[chunk.rows])).sum(dim=2)[chosen].sum() / count
         spread = entropy[chosen].sum() / count
-        known = torch.logsumexp(log_probs.masked_fill(~tried, float("-inf")), dim=2)[chosen].sum() / count
+        known = torch.logsumexp(among, dim=2)[chosen].sum() / count
         loss = worth - config.entropy * spread - config.restraint * known
         return loss, {"loss": float(worth.detach()), "entropy": float(spread.detach())}
 
