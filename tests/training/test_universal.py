@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
@@ -18,6 +19,7 @@ from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.layout import Plan
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import FastNetwork, NetworkPolicy
+from tapfinger.training.average import Average
 from tapfinger.training.config import finetune_config, universal_config
 from tapfinger.training.deviations import DeviationConfig, Effort
 from tapfinger.training.follow import Follower
@@ -81,6 +83,40 @@ def test_passing_over_idle_slots_changes_nothing(seed: int) -> None:
     assert fast.steps < slowly.steps
 
 
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_a_greedy_that_plays_on_does_what_it_does_alone(seed: int) -> None:
+    world, plan = build_world(draw_site(seed, tasks=40)), Plan(**ADVISERS[0])
+    _, sim = open_site(world, [7, 8], 10)
+    alone = greedy_means(sim, plan)
+    halfway = sim.draws.arrival[:, 20]
+    sim.play_on(plan, halfway, most=10_000)
+    np.testing.assert_array_equal(sim.worlds.slot, halfway)
+    sim.play_on(plan, np.full(2, 100_000), most=10_000)
+    assert sim.done.all()
+    np.testing.assert_allclose(sim.worlds.total / sim.draws.tasks, alone)
+    sim.restart(np.ones(2, dtype=np.bool_))
+    sim.play_on(plan, np.full(2, 100_000), most=0)
+    assert not sim.done.any()  # somebody had to wait at last
+    assert (sim.worlds.queue_length > 0).all()
+
+
+def test_a_window_opens_anywhere_and_ends_when_its_tasks_have_come(tmp_path: Path) -> None:
+    trainer = UniversalTrainer(TINY, tmp_path)
+    torch.manual_seed(0)
+    world = build_world(draw_site(12, tasks=60))
+    shard = site_shard(trainer._deviating(build("full", trainer.sizes), 0, np.random.default_rng(0))[0])
+    shard = shard._replace(worlds=(world,), workloads=tuple(range(6)), effort=Effort())
+    _, sim = open_site(world, shard.workloads, 10)
+    turns = roll(shard._replace(window=10)).turns
+    first = np.array([turns.slot[turns.world == b].min() for b in range(6)])
+    last = np.array([turns.slot[turns.world == b].max() for b in range(6)])
+    arrived = np.array([np.searchsorted(sim.draws.arrival[b], [first[b], last[b]], side="right") for b in range(6)])
+    assert len(set(arrived[:, 0].tolist())) > 3
+    before_the_end = arrived[:, 1] < 60
+    assert before_the_end.any()
+    assert (np.diff(arrived, axis=1)[before_the_end] <= 10).all()
+
+
 def test_what_the_advisers_would_do_is_always_tried() -> None:
     world = build_world(draw_site(2, tasks=40))
     view, sim = open_site(world, range(3), 10)
@@ -104,7 +140,7 @@ def _stop_after_one(stage: str, share: float, known: dict[str, float]) -> None:
 
 
 def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    longer = replace(TINY, refinements=2)
+    longer = replace(TINY, refinements=3, average_from=0.3)
     once, sizes, _ = UniversalTrainer(longer, tmp_path / "once").run()
     with pytest.raises(KeyboardInterrupt):
         UniversalTrainer(longer, tmp_path / "again", _stop_after_one).run()
@@ -126,6 +162,20 @@ def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     _, sizes, found = trainer.run()
     assert sizes.allocation == "menu"
     assert len(found) == 2
+
+
+def test_the_average_is_that_of_all_networks_added_and_goes_on(tmp_path: Path) -> None:
+    networks = [nn.Linear(2, 3) for _ in range(4)]
+    average = Average(nn.Linear(2, 3))
+    average.save(tmp_path / "average")
+    assert not (tmp_path / "average").exists()
+    for network in networks[:3]:
+        average.add(network)
+    average.save(tmp_path / "average")
+    average = Average(nn.Linear(2, 3), tmp_path / "average")
+    average.add(networks[3])
+    mean = torch.stack([network.weight for network in networks]).mean(dim=0)
+    torch.testing.assert_close(average.network.weight, mean)
 
 
 def test_an_exported_graph_acts_as_the_network_does() -> None:

@@ -23,6 +23,7 @@ from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.outside import warn_outside
+from tapfinger.schedulers.sharing import Sharing
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class TapFinger:
     fallbacks = 0
     #: Slots of this run that were left to the thrifty Greedy because many tasks waited.
     crowded = 0
+    #: Whether tasks share their clusters in this run.
+    shares = False
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class TapFinger:
         max_stretch: float = 0.0,
         budget_ms: float = 0.0,
         lend: bool | None = None,
+        share: bool | None = None,
         crowd: float | None = None,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
@@ -67,11 +71,15 @@ class TapFinger:
         ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
         None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
 
+        ``share``: tasks share their cluster (``sharing.py``) instead; None: if they may be lent something and small
+        sizes are much more efficient than fast ones here.
+
         While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 4 where the model
         is for any site, since that has not learnt enough of long queues, never otherwise.
         """
-        if lend is not None and not isinstance(lend, bool):
-            raise ConfigError(f"tapfinger: lend = {lend!r} must be true or false")
+        for name, choice in {"lend": lend, "share": share}.items():
+            if choice is not None and not isinstance(choice, bool):
+                raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
         wait = MAX_WAIT if max_wait is None else max_wait
@@ -85,7 +93,8 @@ class TapFinger:
         self._size_limit = SizeLimit(max_stretch)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
-        self._lend, self._crowd = lend, crowd
+        self._lend, self._share, self._crowd = lend, share, crowd
+        self._sharing = Sharing()
         # Saves resources and takes slow sizes: what long queues ask for.
         self._thrifty = Greedy(calm=0.0, patience=5.0)
 
@@ -110,6 +119,9 @@ class TapFinger:
         self._lending = Lending() if (card.schema == PROFILES if self._lend is None else self._lend) else None
         if self._lending is not None:
             self._lending.reset(context)
+        self._sharing.reset(context)
+        pays = self._lending is not None and self._sharing.pays
+        self.shares = pays if self._share is None else self._share
         #: The last slot that Greedy has planned.
         self._planned = -1
         self.failed = self.fallbacks = self.crowded = 0
@@ -123,6 +135,7 @@ class TapFinger:
         self._thrifty.learn(context)
         if self._lending is not None:
             self._lending.learn(context)
+        self._sharing.learn(context)
 
     @property
     def card(self) -> Card:
@@ -156,12 +169,19 @@ class TapFinger:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One turn of all agents, after the tasks that are overdue; when nothing more starts, what is spare is lent."""
+        if self.shares:
+            return VOID if self._sharing.finished(snapshot) else self._sharing.decide(snapshot, self._fresh_turn)
         if self._lending is None:
             return self._turn(snapshot)
         if self._lending.finished(snapshot):
             return VOID
         decision = self._turn(self._lending.returned(snapshot))
         return self._lending.lend(snapshot, decision, last=self._single or not decision.placements)
+
+    def _fresh_turn(self, snapshot: Snapshot) -> Decision:
+        """A turn that does not mind whether Greedy has planned this slot before: it is looked at more than once."""
+        self._planned = -1
+        return self._turn(snapshot)
 
     def _turn(self, snapshot: Snapshot) -> Decision:
         self._eyes.count(snapshot)

@@ -59,8 +59,13 @@ class AdvisedSim(BatchSim):
         )
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 
-    def skip(self, last: int) -> None:
-        """Let every world go on until somebody there can start something; not beyond slot ``last``."""
+    def play_on(self, plan: Plan, until: Ints, most: int) -> None:
+        """Let a greedy play every world up to a slot of its own, (B,), or until more than ``most`` tasks wait."""
+        plan_kernels.play_on(self.tables, self.sizes, plan, self.draws, self.worlds, until, most, self.done)
+        self._look(np.flatnonzero(~self.done))
+
+    def skip(self, last: Ints) -> None:
+        """Let every world go on until somebody there can start something; not beyond slot ``last``, (B,)."""
         plan_kernels.skip_idle(
             self.tables,
             self.sizes,

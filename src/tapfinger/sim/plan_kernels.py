@@ -161,6 +161,20 @@ def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worl
 
 
 @compiled
+def play_on(
+    tables: Record, sizes: Record, plan: Record, draws: Record, worlds: Record, until: Array, most: int, done: Array
+) -> None:
+    """Every world goes on with one greedy up to slot ``until[b]``, or until more than ``most`` tasks wait."""
+    for b in range(worlds.slot.shape[0]):
+        while not done[b] and worlds.slot[b] < until[b] and worlds.queue_length[b] <= most:
+            greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, worlds)
+            end_slot(b, b, tables, draws, worlds)
+            done[b] = worlds.next_arrival[b] == draws.tasks[b] and (
+                worlds.queue_length[b] + worlds.running_count[b] == 0
+            )
+
+
+@compiled
 def copy_world(source: Record, p: int, target: Record, b: int) -> None:
     """World p of ``source`` -> world b of ``target``, which may have room for more tasks.
 
@@ -247,11 +261,11 @@ def skip_idle(
     places: Array,
     obs: Record,
     done: Array,
-    last: int,
+    last: Array,
 ) -> None:
-    """Every world goes on, with all clusters void, until somebody can start something; up to slot ``last``."""
+    """Every world goes on, with all clusters void, until somebody can start something; up to slot ``last[b]``."""
     for b in range(worlds.slot.shape[0]):
-        while not done[b] and worlds.slot[b] < last and not obs.startable[b].any():
+        while not done[b] and worlds.slot[b] < last[b] and not obs.startable[b].any():
             end_slot(b, b, tables, draws, worlds)
             if worlds.next_arrival[b] == draws.tasks[b] and worlds.queue_length[b] + worlds.running_count[b] == 0:
                 done[b] = True

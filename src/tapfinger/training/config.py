@@ -56,6 +56,8 @@ class TrainConfig:
     workloads: int = 8
     #: Rollouts of an update are played in this many independent parts, here or on other machines.
     shards: int = 2
+    #: Share of the refinements after which their networks are averaged; 1: they are not.
+    average_from: float = 1.0
     #: Updates between evaluations.
     evaluate_every: int = 5
     #: Workloads of an evaluation.
@@ -175,6 +177,7 @@ UNIVERSAL: dict[str, Any] = {
     "shards": 1,
     "evaluate_every": 8,
     "selection_runs": 14,
+    "average_from": 0.5,
     # One pass in small steps learnt next to nothing in twenty updates; at 1.5e-3 it fell apart.
     "deviation": DeviationConfig(workloads=8, actions=10, batch=512, epochs=3, learning_rate=8e-4, restraint=0.1),
 }

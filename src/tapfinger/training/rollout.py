@@ -88,22 +88,24 @@ def play(
     view: View,
     policy: Policy,
     keep: bool = False,
-    max_slots: int = 100_000,
+    max_slots: int | Ints = 100_000,
     judge: Judge | None = None,
     costs: bool = True,
 ) -> Episode:
     """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions.
 
-    Without ``costs`` slot by slot, worlds with advisers pass over the slots in which nobody can start anything: each
-    call of the policy then finds as many worlds as possible waiting for it.
+    ``max_slots``: where worlds are left, (B,) or the same for all. Without ``costs`` slot by slot, worlds with advisers
+    pass over the slots in which nobody can start anything: each call of the policy then finds as many worlds as possible
+    waiting for it.
     """
     batch = len(sim.done)
     void = sim.pending
-    slot = np.zeros(batch, dtype=np.int64)
+    slot = sim.worlds.slot.copy()
+    last = np.broadcast_to(max_slots, batch).astype(np.int64)
     spent: list[tuple[Ints, Ints, Ints]] = []
     rows: list[tuple[Any, ...]] = []
     steps = 0
-    while (going := ~sim.done & (slot < max_slots)).any():
+    while (going := ~sim.done & (slot < last)).any():
         # Worlds in which nobody can start anything need no network: all clusters are void.
         live = np.flatnonzero(going & sim.observations.startable.any(axis=(1, 2)))
         choice = np.full(sim.observations.startable.shape[:2], -1, dtype=np.int64)
@@ -128,7 +130,7 @@ def play(
         if keep and acts is not None and inputs is not None:
             rows.append((inputs, acts, sim.worlds.granted[live].copy(), live, slot[live].copy()))
         if not costs and isinstance(sim, AdvisedSim):
-            sim.skip(max_slots)
+            sim.skip(last)
             slot = sim.worlds.slot.copy()
             continue
         ended = np.flatnonzero(sim.settled)

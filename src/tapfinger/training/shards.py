@@ -13,6 +13,7 @@ from torch import nn
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.policy.profile_inputs import ADVISERS
+from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.training.act import FastNetwork, NetworkPolicy
@@ -23,6 +24,9 @@ from tapfinger.training.rollout import Episode, Turns, joined, play
 from tapfinger.training.views import make_view
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
+
+#: Waiting tasks per cluster that are enough to learn from: each one more makes every slot dearer to play.
+_CROWD = 5
 
 
 class Shard(NamedTuple):
@@ -46,6 +50,8 @@ class Shard(NamedTuple):
     features: str = "types"
     #: Whether the policy samples what it does; otherwise it only samples what is tried out.
     explore: bool = True
+    #: Play only while so many tasks arrive; up to there, from the beginning to anywhere, the greedy of ``bases`` plays.
+    window: int = 0
 
 
 def weights_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
@@ -71,7 +77,8 @@ def roll(shard: Shard) -> Episode:
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore, suggest)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
     judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
-    episode = play(sim, view, policy, keep=True, max_slots=patience(sim), judge=judge, costs=judge is None)
+    last = _open_window(shard, sim) if isinstance(sim, AdvisedSim) and shard.window else patience(sim)
+    episode = play(sim, view, policy, keep=True, max_slots=last, judge=judge, costs=judge is None)
     return finish(episode, sim, shard.reward)
 
 
@@ -81,6 +88,19 @@ def _network(shard: Shard) -> nn.Module:
     network = build(shard.network, shard.sizes)
     network.load_state_dict({name: torch.from_numpy(value) for name, value in shard.weights.items()})
     return network.eval()
+
+
+def _open_window(shard: Shard, sim: AdvisedSim) -> npt.NDArray[np.int64]:
+    """Bring every world to where its window begins; returns the slots where they end."""
+    rows, rest = np.arange(len(sim.done)), np.maximum(sim.draws.tasks - shard.window, 0)
+    first = np.random.default_rng(shard.seed).integers(rest + 1)
+    begin = np.where(first > 0, sim.draws.arrival[rows, first], 0)
+    sim.play_on(shard.bases[0], begin, _CROWD * len(sim.world.clusters))
+    # Worlds that are crowded before begin there.
+    first = sim.worlds.next_arrival
+    end = sim.draws.arrival[rows, np.minimum(first + shard.window, sim.draws.tasks - 1)]
+    # Where the workload ends, so may the queue.
+    return np.where(first < rest, end, patience(sim))
 
 
 def patience(sim: BatchSim) -> int:

@@ -27,6 +27,7 @@ from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.checkpoint import shipped_checkpoint, take_over
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.layout import Plan
+from tapfinger.training.average import Average
 from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, UNIVERSAL_START, TrainConfig
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import make_learner, make_refiner
@@ -44,6 +45,8 @@ Report = Callable[[str, float, dict[str, float]], None]
 
 #: The run as it stands, and its best network so far.
 _STATE, _BEST = "state.safetensors", "best.safetensors"
+#: The mean of its last networks.
+_AVERAGE = "average.safetensors"
 
 #: Teacher's runs per file: an interrupted recording loses no more than these.
 _RECORDED_TOGETHER = 10
@@ -169,6 +172,7 @@ class Trainer:
         if state["optimizer"] is not None:
             optimizer.load_state_dict(state["optimizer"])
             player.remember(state["learner"])
+        average = Average(network, self.folder / _AVERAGE if state["iteration"] else None)
         while self._share(state) < 1.0:
             i = state["iteration"]
             rng = np.random.default_rng([config.seed, i])
@@ -180,6 +184,8 @@ class Trainer:
             shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
             episodes = self._gather(self._roll(shards))
             known = learner.update(network, optimizer, episodes, rng)
+            if refining and share >= config.average_from:
+                average.add(network)
             state["iteration"] = i + 1
             state["steps"] += sum(episode.steps for episode in episodes)
             means = np.concatenate([episode.mean for episode in episodes])
@@ -188,10 +194,14 @@ class Trainer:
             evaluated = (i + 1) % config.evaluate_every == 0 or self._share(state) >= 1.0
             if evaluated:
                 known |= self._evaluate(network, state)
+                if average.count > 1:
+                    found = self._evaluate(average.network, state)
+                    known |= {f"average/{name}": value for name, value in found.items()}
             known["steps"] = state["steps"]
             log.scalars(i + 1, known)
             if evaluated:  # after the log: a run resumed from here must find this step there
                 state["optimizer"], state["learner"] = optimizer.state_dict(), player.remembered()
+                average.save(self.folder / _AVERAGE)
                 self._save(network, state)
             stage = "learning from deviations" if refining else "learning from rollouts"
             done = (i + 1) / config.refinements if refining else self._share(state)

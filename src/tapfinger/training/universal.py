@@ -52,6 +52,9 @@ HORIZON = 150
 #: and to judge.
 _AGENTS, _JUDGED = 6, 3000
 
+#: Tasks of a workload, per cluster: enough for queues to grow long where more comes than can be done.
+_TASKS = 40
+
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
 
@@ -63,7 +66,12 @@ _SELECTION_WORKLOADS = 3
 def site_world(seed: int) -> World:
     """The world of a site; larger ones have more tasks, so that they fill up as well."""
     clusters = len(build_world(draw_site(seed)).clusters)
-    return build_world(draw_site(seed, tasks=int(np.clip(16 * clusters, 50, 160))))
+    return build_world(draw_site(seed, tasks=int(np.clip(_TASKS * clusters, 200, 600))))
+
+
+def window_of(world: World) -> int:
+    """Tasks of a workload that arrive while the network plays; a greedy plays up to them, from a random one on."""
+    return int(np.clip(16 * len(world.clusters), 50, 160))
 
 
 def states_of(world: World) -> int:
@@ -73,7 +81,7 @@ def states_of(world: World) -> int:
 
 def worlds_of(world: World) -> int:
     """How many workloads of a site are played side by side: there is about one state per task."""
-    return int(np.clip(1.5 * states_of(world) / (world.scenario.tasks or 1), 6, 32))
+    return int(np.clip(1.5 * states_of(world) / window_of(world), 6, 32))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
@@ -225,7 +233,7 @@ def site_shard(part: SitePart) -> Shard:
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
     sim = open_site(world, seeds, config.pending)[1]
-    states = min(1.0, states_of(world) / (count * (world.scenario.tasks or 1)))
+    states = min(1.0, states_of(world) / (count * window_of(world)))
     return Shard(
         worlds=(world,),
         workloads=tuple(seeds),
@@ -241,6 +249,7 @@ def site_shard(part: SitePart) -> Shard:
         effort=Effort(states, _AGENTS),
         features="profiles",
         explore=part.explore,
+        window=window_of(world),
     )
 
 
