@@ -29,7 +29,7 @@ CASES = (
     Case("testbed-3", 0.25, "language-modeling"),
 )
 
-SCHEDULERS = ("tapfinger", "greedy", "optimus-central", "lookahead")
+SCHEDULERS = ("tapfinger@model=universal", "tapfinger", "greedy", "optimus-central")
 SEEDS = "1000:1020"
 
 
@@ -78,8 +78,8 @@ def report(
         "",
         "Mean completion time in slots, and in brackets the difference to Greedy under the same knowledge, paired",
         "seed by seed, with its 95 % interval. Learnt: beliefs are corrected by what tasks are seen to do",
-        "(docs/profiles.md). The networks see no profiles, so only the guard rails of tapfinger can be misled. Each",
-        "row is made by a line like",
+        "(docs/profiles.md). The models of single scenarios see no profiles: only the guard rails of tapfinger can be",
+        "misled there; the universal one decides by profiles alone. Each row is made by a line like",
         "",
         "```",
         f"tapfinger {quoted}",

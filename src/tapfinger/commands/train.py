@@ -130,10 +130,10 @@ def finetune(
         str | None, typer.Option(metavar="DIR", help="Checkpoint to start from. [default: the universal model]")
     ] = None,
     refinements: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations. [default: 30]")
+        int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations. [default: 40]")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts then. [default: 10]")
+        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts then. [default: none]")
     ] = None,
     loads: Annotated[
         str | None, typer.Option(metavar="X,X", help="Arrival rates to train on, times the scenario's. [default: 1]")

@@ -1,10 +1,10 @@
 """Where small sizes are much more efficient than fast ones and resizing is free, tasks share their cluster.
 
 Two passes in every slot. First whoever decides what starts sees a world in which tasks hold the sizes it gave them;
-then, for those that still wait, one in which all are at their minimum. So everything is started that has room, and where it
-would have been started anyway as long as there is room. Sizes follow from who runs on a cluster: resources go to the
-largest gain in the logarithm of remaining slots, which is fair, with more weight for those that end sooner, as the best
-policy for tasks of one concave speed-up has it (heSRPT, Berg et al. 2020).
+then, for those that still wait, one in which all are at their minimum. So everything is started that has room, and
+where it would have been started anyway as long as there is enough. Sizes follow from who runs on a cluster: resources
+go to the largest gain in the logarithm of remaining slots, which is fair, with more weight for those that end sooner,
+as the best policy for tasks of one concave speed-up has it (heSRPT, Berg et al. 2020).
 """
 
 from __future__ import annotations

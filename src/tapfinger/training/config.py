@@ -192,8 +192,18 @@ def finetune_config(scenario: str, **changes: Any) -> TrainConfig:
     """Adapting the universal model to one scenario in about ten minutes; other settings as in its recipe, if any."""
     recipe = {k: v for k, v in RECIPES.get(scenario, {}).items() if k in ("loads", "tasks", "selection_runs")}
     given = {name: value for name, value in changes.items() if value is not None}
-    few = {"features": "profiles", "start": UNIVERSAL_START, "refinements": 30, "iterations": 10}
-    return TrainConfig(**{**few, **recipe, **given})
+    return TrainConfig(**{**_FINETUNE, **recipe, **given})
+
+
+#: As the universal model was trained, in smaller steps: it is good already.
+_FINETUNE: dict[str, Any] = {
+    "features": "profiles",
+    "start": UNIVERSAL_START,
+    "refinements": 40,
+    "iterations": 0,
+    "average_from": 0.4,
+    "deviation": DeviationConfig(workloads=24, actions=10, batch=512, epochs=3, learning_rate=4e-4, restraint=0.1),
+}
 
 
 def parse_loads(text: str) -> tuple[float, ...]:

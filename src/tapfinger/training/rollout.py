@@ -95,8 +95,8 @@ def play(
     """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions.
 
     ``max_slots``: where worlds are left, (B,) or the same for all. Without ``costs`` slot by slot, worlds with advisers
-    pass over the slots in which nobody can start anything: each call of the policy then finds as many worlds as possible
-    waiting for it.
+    pass over the slots in which nobody can start anything: each call of the policy then finds as many worlds as
+    possible waiting for it.
     """
     batch = len(sim.done)
     void = sim.pending

@@ -25,6 +25,7 @@ from tapfinger.parallel.local import InProcess
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.checkpoint import shipped_checkpoint, take_over
+from tapfinger.policy.export import graph_of
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.layout import Plan
 from tapfinger.training.average import Average
@@ -229,6 +230,9 @@ class Trainer:
         seeds = DEVIATION_SEEDS + iteration * config.workloads + np.arange(config.workloads)
         tried = {"deviations": config.actions, "bases": self._bases(), "horizon": config.horizon}
         parts = self._parts(network, seeds, rng, repeats=1, reward="system", **tried)
+        if self.config.features == "profiles":  # its graph is several times faster on small batches than torch
+            weights = graph_of(network, self.sizes)
+            parts = [part._replace(weights=weights) for part in parts]
         return [part._replace(explore=bool((iteration + index) % 2)) for index, part in enumerate(parts)]
 
     def _bases(self) -> tuple[Plan, ...]:
