@@ -49,7 +49,7 @@ class PolicyPlans:
 def learned(
     model: str = "",
     budget_ms: float = 20.0,
-    plans: int = 48,
+    plans: int = 32,
     futures: int = 128,
     horizon: int | None = None,
     caution: float = 1.5,

@@ -253,24 +253,17 @@ UNIVERSAL = "universal"
 
 
 def _choose(context: SchedulerContext) -> str:
-    """The shipped model for these types and resources, of the most alike mode and number of clusters.
-
-    Where there is none, the universal one.
-    """
+    """The shipped model for these types, resources, clusters and this mode; where there is none, the universal one."""
     cards = shipped_models()
-    fitting = [card for card in cards.values() if _same_kind(card, context)]
+    fitting = [card.name for card in cards.values() if _same_kind(card, context)]
     if not fitting and UNIVERSAL not in cards:
         types = ", ".join(t.name for t in context.task_types)
         raise ConfigError(
-            f"tapfinger: no shipped model is for the task types {types} and the resources "
-            f"{', '.join(context.resources.names)}; train one and give model=PATH.onnx "
+            f"tapfinger: no shipped model is for the task types {types}, the resources "
+            f"{', '.join(context.resources.names)} and these clusters; train one and give model=PATH.onnx "
             f"(shipped: {', '.join(cards) or 'none'})"
         )
-    if not fitting:
-        return UNIVERSAL
-    clusters = len(context.clusters)
-    mode = context.mode.value
-    return min(fitting, key=lambda c: (c.scenario.get("mode") != mode, abs(c.clusters - clusters), c.name)).name
+    return min(fitting, default=UNIVERSAL)
 
 
 def has_model(context: SchedulerContext) -> bool:
@@ -280,7 +273,20 @@ def has_model(context: SchedulerContext) -> bool:
 
 
 def _same_kind(card: Card, context: SchedulerContext) -> bool:
-    """Ablations and other variants ship to be measured; nobody gets one unasked."""
+    """A model of a scenario is for sites like that: elsewhere the universal one does better.
+
+    Ablations and other variants ship to be measured; nobody gets one unasked.
+    """
     types = {t.name for t in context.task_types}
     same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
-    return same and card.name == card.scenario.get("name")
+    same = same and card.name == card.scenario.get("name") and card.scenario.get("mode") == context.mode.value
+    return same and _capacities(card) == sorted(tuple(map(float, c.capacity)) for c in context.clusters)
+
+
+def _capacities(card: Card) -> list[tuple[float, ...]]:
+    """Of the clusters of the model's scenario, in order."""
+    return sorted(
+        tuple(float(kind["capacity"].get(name, 0)) for name in card.resources)
+        for kind in card.scenario.get("clusters", ())
+        for _ in range(kind.get("count", 1))
+    )

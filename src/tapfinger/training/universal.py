@@ -52,6 +52,9 @@ HORIZON = 150
 #: and to judge.
 _AGENTS, _JUDGED = 6, 3000
 
+#: Sizes that greedies may look at while a site is judged, in all; one in fifty sites would take more, up to an hour.
+_WORK = 5e8
+
 #: Tasks of a workload, per cluster: enough for queues to grow long where more comes than can be done.
 _TASKS = 40
 
@@ -233,7 +236,11 @@ def site_shard(part: SitePart) -> Shard:
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
     sim = open_site(world, seeds, config.pending)[1]
-    states = min(1.0, states_of(world) / (count * window_of(world)))
+    horizon = config.deviation.horizon or min(horizon_for(sim.sizes.least_slots), HORIZON)
+    clusters = len(world.clusters)
+    looked_at = len(sim.sizes.slots) / len(world.task_types) * clusters
+    work = states_of(world) * min(clusters, _AGENTS) * config.deviation.actions * horizon * looked_at
+    states = min(1.0, states_of(world) / (count * window_of(world))) * min(1.0, _WORK / work)
     return Shard(
         worlds=(world,),
         workloads=tuple(seeds),
@@ -245,7 +252,7 @@ def site_shard(part: SitePart) -> Shard:
         reward="system",
         deviations=config.deviation.actions,
         bases=(best_base(sim),),
-        horizon=config.deviation.horizon or min(horizon_for(sim.sizes.least_slots), HORIZON),
+        horizon=horizon,
         effort=Effort(states, _AGENTS),
         features="profiles",
         explore=part.explore,
