@@ -266,8 +266,9 @@ def test_the_shipped_model_that_fits(model, monkeypatch):
         chosen("testbed-3")
     cards["universal"] = dataclasses.replace(base, name="universal", scenario={"name": "sites"}, task_types=())
     assert chosen("testbed-3") == "universal"  # other task types
-    assert chosen("hetero-6") == "universal"  # the same on other clusters
-    assert chosen("multi-3", "mode=single") == "a"  # the same clusters as synthetic-3
+    assert chosen("hetero-6") == "b"  # six clusters are more like three than like twenty
+    del cards["a"]
+    assert chosen("synthetic-3") == "universal"  # the other mode
 
 
 def test_cards_of_shipped_models_are_read_without_loading_networks(model, tmp_path, monkeypatch):

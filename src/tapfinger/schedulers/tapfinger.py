@@ -28,7 +28,7 @@ from tapfinger.schedulers.sharing import Sharing
 _log = logging.getLogger(__name__)
 
 #: Waiting tasks per cluster beyond which the universal model is not asked.
-_CROWD = 4.0
+_CROWD = 8.0
 
 
 class TapFinger:
@@ -74,8 +74,8 @@ class TapFinger:
         ``share``: tasks share their cluster (``sharing.py``) instead; None: if they may be lent something and small
         sizes are much more efficient than fast ones here.
 
-        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 4 where the model
-        is for any site, since that has not learnt enough of long queues, never otherwise.
+        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 8 where the model
+        is for any site, since that has not learnt enough of long queues, and tasks do not share; never otherwise.
         """
         for name, choice in {"lend": lend, "share": share}.items():
             if choice is not None and not isinstance(choice, bool):
@@ -112,9 +112,6 @@ class TapFinger:
         self._budget.reset()
         self._greedy.reset(context)
         self._thrifty.reset(context)
-        crowd = self._crowd if self._crowd is not None else _CROWD if card.schema == PROFILES else 0.0
-        #: So many waiting tasks are a crowd.
-        self._many = crowd * len(context.clusters) or math.inf
         self._single = context.mode is Mode.SINGLE
         self._lending = Lending() if (card.schema == PROFILES if self._lend is None else self._lend) else None
         if self._lending is not None:
@@ -122,6 +119,9 @@ class TapFinger:
         self._sharing.reset(context)
         pays = self._lending is not None and self._sharing.pays
         self.shares = pays if self._share is None else self._share
+        usual = _CROWD if card.schema == PROFILES and not self.shares else 0.0
+        #: So many waiting tasks are a crowd.
+        self._many = (usual if self._crowd is None else self._crowd) * len(context.clusters) or math.inf
         #: The last slot that Greedy has planned.
         self._planned = -1
         self.failed = self.fallbacks = self.crowded = 0
@@ -253,17 +253,23 @@ UNIVERSAL = "universal"
 
 
 def _choose(context: SchedulerContext) -> str:
-    """The shipped model for these types, resources, clusters and this mode; where there is none, the universal one."""
+    """The shipped model for these types, resources and this mode, of the most alike number of clusters.
+
+    Where there is none, the universal one.
+    """
     cards = shipped_models()
-    fitting = [card.name for card in cards.values() if _same_kind(card, context)]
+    fitting = [card for card in cards.values() if _same_kind(card, context)]
     if not fitting and UNIVERSAL not in cards:
         types = ", ".join(t.name for t in context.task_types)
         raise ConfigError(
             f"tapfinger: no shipped model is for the task types {types}, the resources "
-            f"{', '.join(context.resources.names)} and these clusters; train one and give model=PATH.onnx "
-            f"(shipped: {', '.join(cards) or 'none'})"
+            f"{', '.join(context.resources.names)} and {context.mode.value}-task mode; train one and give "
+            f"model=PATH.onnx (shipped: {', '.join(cards) or 'none'})"
         )
-    return min(fitting, default=UNIVERSAL)
+    if not fitting:
+        return UNIVERSAL
+    clusters = len(context.clusters)
+    return min(fitting, key=lambda c: (abs(c.clusters - clusters), c.name)).name
 
 
 def has_model(context: SchedulerContext) -> bool:
@@ -273,20 +279,10 @@ def has_model(context: SchedulerContext) -> bool:
 
 
 def _same_kind(card: Card, context: SchedulerContext) -> bool:
-    """A model of a scenario is for sites like that: elsewhere the universal one does better.
+    """On other clusters a scenario's model still knows its tasks well; in the other mode it has learnt another problem.
 
     Ablations and other variants ship to be measured; nobody gets one unasked.
     """
     types = {t.name for t in context.task_types}
     same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
-    same = same and card.name == card.scenario.get("name") and card.scenario.get("mode") == context.mode.value
-    return same and _capacities(card) == sorted(tuple(map(float, c.capacity)) for c in context.clusters)
-
-
-def _capacities(card: Card) -> list[tuple[float, ...]]:
-    """Of the clusters of the model's scenario, in order."""
-    return sorted(
-        tuple(float(kind["capacity"].get(name, 0)) for name in card.resources)
-        for kind in card.scenario.get("clusters", ())
-        for _ in range(kind.get("count", 1))
-    )
+    return same and card.name == card.scenario.get("name") and card.scenario.get("mode") == context.mode.value
