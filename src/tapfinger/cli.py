@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, models, scenarios, simulate, train, workload
+from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
     name="tapfinger",
-    help="Place machine-learning tasks on edge clusters and decide what each one gets: try schedulers, compare them.",
+    help="Place machine-learning tasks on edge clusters and decide what each one gets: try schedulers, compare "
+    "them, run real tasks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -30,6 +31,23 @@ app.command("models")(models.models)
 app.command("train")(train.train)
 app.command("finetune")(train.finetune)
 app.command("export")(export.export)
+for _name, _command in {
+    "up": live.up,
+    "down": live.down,
+    "serve": live.serve,
+    "agent": live.agent,
+    "run": tasks.run,
+    "submit": tasks.submit,
+    "list": tasks.list_tasks,
+    "show": tasks.show,
+    "logs": tasks.logs,
+    "cancel": tasks.cancel,
+    "clusters": tasks.clusters,
+    "drain": tasks.drain,
+    "give-up": tasks.give_up,
+    "token": tasks.token,
+}.items():
+    app.command(_name)(_command)
 
 
 def _show_version(wanted: bool) -> None:

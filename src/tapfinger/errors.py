@@ -15,6 +15,7 @@ TapfingerError
 ├── CheckpointMismatch     a checkpoint or model that does not fit this version or this world
 ├── MissingDependency      an optional package is needed for this
 ├── NotFound               a task, cluster or token that does not exist
+├── TooMany                more than may wait, or be asked for at once
 ├── AgentRefused           an agent that may not speak for its cluster
 ├── CoordinatorError       the coordinator cannot be reached, or refuses
 └── BackendError           a backend that cannot do what it was asked
@@ -93,6 +94,10 @@ class MissingDependency(TapfingerError):  # noqa: N818
 
 class NotFound(TapfingerError):  # noqa: N818
     """A task, cluster or token that does not exist (any more)."""
+
+
+class TooMany(TapfingerError):  # noqa: N818
+    """More than may wait, or be asked for at once; later there may be room."""
 
 
 class AgentRefused(TapfingerError):  # noqa: N818

@@ -129,6 +129,11 @@ class Coordinator:
         return Instructions(records, history, tuple(orders))
 
     @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._rounds.snapshot.queue)
+
+    @property
     def wants_round(self) -> bool:
         """Whether a tick would let the scheduler decide."""
         return self._rounds.stale
