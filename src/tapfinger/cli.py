@@ -31,23 +31,20 @@ app.command("models")(models.models)
 app.command("train")(train.train)
 app.command("finetune")(train.finetune)
 app.command("export")(export.export)
-for _name, _command in {
-    "up": live.up,
-    "down": live.down,
-    "serve": live.serve,
-    "agent": live.agent,
-    "run": tasks.run,
-    "submit": tasks.submit,
-    "list": tasks.list_tasks,
-    "show": tasks.show,
-    "logs": tasks.logs,
-    "cancel": tasks.cancel,
-    "clusters": tasks.clusters,
-    "drain": tasks.drain,
-    "give-up": tasks.give_up,
-    "token": tasks.token,
-}.items():
-    app.command(_name)(_command)
+app.command("up")(live.up)
+app.command("down")(live.down)
+app.command("serve")(live.serve)
+app.command("agent")(live.agent)
+app.command("run")(tasks.run)
+app.command("submit")(tasks.submit)
+app.command("list")(tasks.list_tasks)
+app.command("show")(tasks.show)
+app.command("logs")(tasks.logs)
+app.command("cancel")(tasks.cancel)
+app.command("clusters")(tasks.clusters)
+app.command("drain")(tasks.drain)
+app.command("give-up")(tasks.give_up)
+app.command("token")(tasks.token)
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from tapfinger.errors import CoordinatorError
+from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.backends.supervise import start_time
 from tapfinger.live.leases import boot_id, replace_file
 
@@ -22,6 +24,17 @@ def state_directory(given: Path | None) -> Path:
     return Path(home) / "tapfinger"
 
 
+def hold(directory: Path, complaint: str) -> IO[str]:
+    """Keep a directory for this process alone, until the file is closed."""
+    lock = (directory / "lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(f"{directory} is in use by another {complaint}") from None
+    return lock
+
+
 def myself() -> dict[str, Any]:
     """This process, so that it can be told from another that gets its number later."""
     return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
@@ -33,6 +46,14 @@ def alive(process: dict[str, Any]) -> bool:
         return bool(process["boot"] == boot_id() and start_time(process["pid"]) == process["start"])
     except (OSError, KeyError):
         return False
+
+
+def exited(child: int) -> bool:
+    """Whether a child of this process has ended; takes note of it."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def announce(state: Path, name: str, **more: Any) -> Path:
@@ -70,3 +91,13 @@ def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
         except OSError:
             raise CoordinatorError(f"there is no token in {directory}; set TAPFINGER_TOKEN, or use --state") from None
     return str(url), token
+
+
+def set_up_logging(verbose: bool) -> None:
+    """One line per happening, to standard error."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    for noisy in ("httpx", "websockets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

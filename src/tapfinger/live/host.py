@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import secrets
@@ -28,6 +27,7 @@ from tapfinger.live.agent import (
 )
 from tapfinger.live.backends.base import Backend, Run
 from tapfinger.live.devices import Devices, NoRoom
+from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
 from tapfinger.live.messages import AttemptId, Launch, Outcome, Report
 from tapfinger.live.wire import CHUNK, LogChunk, LogSize
@@ -66,13 +66,7 @@ class Host:
         """Take up what a predecessor has left in the directory; only one agent may use it."""
         (directory / "runs").mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._lock = (directory / "lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{directory} is in use by another agent; stop that one, or use another --state"
-            ) from None
+        self._lock = hold(directory, "agent; stop that one, or use another --state")
         self._backend = backend
         self._devices = devices
         self._clock = clock

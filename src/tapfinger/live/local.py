@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.client import Client
 from tapfinger.live.config import cluster_capacities, load_site
-from tapfinger.live.home import noted
+from tapfinger.live.home import alive, exited, noted
 
 #: Seconds that processes may take to start or to end.
 PATIENCE = 60.0
@@ -29,7 +28,7 @@ class LocalSite:
         """``config``: only needed to start."""
         self.state = state
         self._config = config
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[int] = []  # pids
 
     @property
     def _coordinator(self) -> dict[str, Any] | None:
@@ -60,21 +59,21 @@ class LocalSite:
         return str(note["url"])
 
     def _start(self, name: str, words: list[str], env: dict[str, str]) -> None:
-        with (self.state / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tapfinger", *words, "--verbose"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for us: we end them in order
-                env={**os.environ, **env},
-            )
-        self._started.append(process)
+        log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.state / f"{name}.log"), log, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        command = [sys.executable, "-m", "tapfinger", *words, "--verbose"]
+        # In a session of its own: Ctrl-C is for us, and we end them in order.
+        pid = os.posix_spawn(command[0], command, {**os.environ, **env}, file_actions=files, setsid=True)
+        self._started.append(pid)
 
     def _await(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + PATIENCE
         while not (found := condition()):
-            dead = [p for p in self._started if p.poll() is not None]
+            dead = [pid for pid in self._started if exited(pid)]
             if dead or time.monotonic() > deadline:
                 logs = sorted(self.state.glob("*.log"), key=lambda p: p.stat().st_mtime)
                 said = logs[-1].read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if logs else []
@@ -86,7 +85,8 @@ class LocalSite:
         """Until Ctrl-C, SIGTERM or the end of the coordinator; then end the rest."""
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         with suppress(KeyboardInterrupt):
-            self._started[0].wait()
+            while not exited(self._started[0]):
+                time.sleep(0.2)
         self.down()
 
     def down(self) -> list[str]:
@@ -98,22 +98,20 @@ class LocalSite:
         self._end(coordinator, signal.SIGTERM)
         for path in agents:
             self._clear(path)
-        for process in self._started:
-            process.wait()
         return [name for name, note in {**running, **coordinator}.items() if note is not None]
 
     def _end(self, notes: dict[str, dict[str, Any] | None], number: int) -> None:
-        alive = [note for note in notes.values() if note is not None]
-        for note in alive:
+        running = [note for note in notes.values() if note is not None]
+        for note in running:
             with suppress(ProcessLookupError):
                 os.kill(note["pid"], number)
         deadline = time.monotonic() + PATIENCE
-        while any(map(_runs, alive)):
+        while any(map(alive, running)):
             if time.monotonic() > deadline:
-                for note in filter(_runs, alive):
+                for note in filter(alive, running):
                     os.kill(note["pid"], signal.SIGKILL)
-            for process in self._started:
-                process.poll()  # or it would stay as a zombie
+            for pid in self._started:
+                exited(pid)  # or it would stay as a zombie
             time.sleep(0.02)
 
     def _clear(self, agent: Path) -> None:
@@ -128,9 +126,3 @@ class LocalSite:
             while host.stop_all():
                 time.sleep(0.02)
             host.close()
-
-
-def _runs(note: dict[str, Any]) -> bool:
-    from tapfinger.live.home import alive
-
-    return alive(note)

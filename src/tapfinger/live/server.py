@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
 from pathlib import Path
 
@@ -14,19 +13,9 @@ from tapfinger.core.contract import Scheduler
 from tapfinger.errors import ConfigError
 from tapfinger.live.api import make_app
 from tapfinger.live.config import LiveConfig, build_site
-from tapfinger.live.home import announce
+from tapfinger.live.home import announce, set_up_logging
 from tapfinger.live.service import Service
 from tapfinger.live.wire import MAX_MESSAGE
-
-
-def set_up_logging(verbose: bool) -> None:
-    """One line per happening, to standard error."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
-    for noisy in ("httpx", "websockets"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def check_address(host: str, allow_remote: bool) -> None:
@@ -67,7 +56,7 @@ def serve_site(
     failed: list[str] = []
 
     def give_up() -> None:
-        failed.append("the store has failed; the log says how")
+        failed.append("the coordinator could not go on, and the log says why; start it again")
         server.should_exit = True
 
     app = make_app(service, lambda: None, give_up)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import time
@@ -13,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tapfinger.core.contract import Phase, Scheduler
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, TooMany
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, TooMany, UnknownNameError
 from tapfinger.live import tokens
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock
 from tapfinger.live.logs import Logs
 from tapfinger.live.messages import VERSION, AttemptId, Orders, Report
@@ -39,11 +39,7 @@ class Service:
     def __init__(self, state: Path, site: Site, config: LiveConfig, scheduler: Scheduler, fallback: Scheduler) -> None:
         """Take up the work that the state directory holds."""
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (state / "lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{state} is in use by another coordinator; stop it first: tapfinger down") from None
+        self._lock = hold(state, "coordinator; end it first: tapfinger down")
         self.store = Store(state / "store.db")
         self.config = config
         self.site = site
@@ -103,7 +99,7 @@ class Service:
     # -------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
-        """Slots and rounds, until cancelled; ends with an error if the store has failed."""
+        """Slots and rounds, until cancelled; ends with an error where only a new coordinator can go on."""
         while self._broken is None:
             self._act(Tick())
             with suppress(TimeoutError):
@@ -116,13 +112,15 @@ class Service:
         """Let the machine decide, save, and only then tell anyone."""
         if self._broken is not None:
             raise self._broken
-        instructions = self._machine.handle(stimulus, self.now())
         try:
+            instructions = self._machine.handle(stimulus, self.now())
             self.store.save(instructions.records, instructions.history)
+        except (ConfigError, UnknownNameError, NotFound, AgentRefused):
+            raise  # refused before anything was changed
         except BaseException as error:
-            # What the machine believes is not on disk. Only a new one, made from what is, can go on.
+            # What the machine believes is not what is on disk. Only a new one, made from that, can go on.
             self._broken = error
-            logger.critical("the store has failed: %s", error)
+            logger.critical("the coordinator cannot go on", exc_info=error)
             self._wanted.set()
             raise
         for line in instructions.history:

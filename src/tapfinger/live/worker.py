@@ -14,9 +14,8 @@ from tapfinger.live.backends.base import Backend
 from tapfinger.live.config import LiveConfig, cluster_capacities, load_site
 from tapfinger.live.connection import Line
 from tapfinger.live.devices import Devices, can_pin, device_ids
-from tapfinger.live.home import announce
+from tapfinger.live.home import announce, set_up_logging
 from tapfinger.live.host import Host, capacity_of
-from tapfinger.live.server import set_up_logging
 from tapfinger.registry import create
 
 
@@ -65,18 +64,18 @@ def run_agent(
     set_up_logging(verbose)
     token = _token(token_file)
     host = make_host(state.absolute(), cluster, config, backend, pin)
-    note = announce(state, "process", cluster=cluster)
     try:
-        asyncio.run(_run(host, Line(host, urls, token)))
+        asyncio.run(_run(host, Line(host, urls, token), state, cluster))
     finally:
-        note.unlink(missing_ok=True)
+        (state / "process.json").unlink(missing_ok=True)
         host.close()
 
 
-async def _run(host: Host, line: Line) -> None:
+async def _run(host: Host, line: Line, state: Path, cluster: str) -> None:
     loop, stop, clear = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _both, clear, stop)
+    announce(state, "process", cluster=cluster)  # whoever finds us by it may send signals
     await line.run(stop)
     # The line is cut first: a coordinator that heard of the ends would send the tasks here again.
     while clear.is_set() and host.stop_all():
