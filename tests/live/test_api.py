@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live.sites import CONFIG
+from live.sites import CONFIG, wait_for
 from starlette.websockets import WebSocketDisconnect
 
 from tapfinger.errors import ConfigError, CoordinatorError
@@ -258,4 +258,4 @@ def test_a_coordinator_that_cannot_save_tells_nobody_and_goes_no_further(
             assert http.post("/api/v1/tasks", json=submission()).status_code == 500
         assert http.post("/api/v1/tasks", json=submission()).status_code == 500, "what it believes is not on disk"
         assert http.get("/api/v1/tasks").json()["tasks"] == []
-    assert stopped == [True]
+        assert wait_for(lambda: stopped) == [True]

@@ -4,7 +4,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -13,6 +13,8 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, W
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
@@ -78,7 +80,7 @@ def make_app(
         service.close()
 
     app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan)
-    _limit_bodies(app, service.config.max_body)
+    app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)
 
@@ -241,15 +243,26 @@ def _listen(service: Service, cluster: str, message: Message, outbox: asyncio.Qu
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")
 
 
-def _limit_bodies(app: FastAPI, most: int) -> None:
-    @app.middleware("http")
-    async def limit(request: Request, following: Callable[[Request], Awaitable[Response]]) -> Response:
-        length = request.headers.get("content-length")
-        if length is None and request.method in ("POST", "PUT", "PATCH") and "transfer-encoding" in request.headers:
+class LimitBodies:
+    """Refuses long requests before anyone reads them."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        """``most``: bytes."""
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at the headers; what has no length in them must not have a body."""
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        length = headers.get("content-length")
+        if length is None and "transfer-encoding" in headers:
             return JSONResponse({"detail": "say how long the request is: Content-Length"}, 411)
-        if length is not None and (not length.isdigit() or int(length) > most):
-            return JSONResponse({"detail": f"a request may have {most} bytes"}, 413)
-        return await following(request)
+        if length is not None and (not length.isdigit() or int(length) > self._most):
+            return JSONResponse({"detail": f"a request may have {self._most} bytes"}, 413)
+        return None
 
 
 def _explain_errors(app: FastAPI) -> None:

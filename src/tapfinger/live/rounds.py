@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tapfinger.core.contract import Decision, Mode, Placement, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.events import Command, Event, StartTask, TaskArrived, TaskStarted
+from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources
 from tapfinger.core.session import Session, SlotOutcome
 from tapfinger.core.state import EdgeState
@@ -124,12 +125,18 @@ class Rounds:
     def play(self) -> tuple[list[StartTask], str]:
         """One round: what is to start, and what went wrong with the decision, if anything did."""
         self.stale = False
-        if not self.snapshot.queue:
+        if not self._possible():
             return [], ""
         fault = self._attempt(self._scheduler)
         if fault and self._fallback is not None:
             fault += self._attempt(self._fallback)
         return [c for c in self._session.collect() if isinstance(c, StartTask)], fault
+
+    def _possible(self) -> bool:
+        """Whether anything that waits could start now: with a long queue and full clusters, asking is dear."""
+        snapshot = self.snapshot
+        kinds = {(task.type.name, task.eligible): task for task in snapshot.queue}
+        return any(can_start(task, cluster) for task in kinds.values() for cluster in snapshot.clusters)
 
     def _attempt(self, scheduler: NoResizes) -> str:
         try:

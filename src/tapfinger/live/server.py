@@ -45,7 +45,8 @@ def serve_site(
     set_up_logging(verbose)
     service = Service(state, build_site(scenario), config, scheduler, fallback)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # The protocol is named, or asyncio does not recognise TCP and leaves small answers to be delayed by 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
