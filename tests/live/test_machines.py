@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from live.protocol import make_site
 
-from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, UnknownNameError
 from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.messages import Launch, Orders, Outcome, Report, RunReport
-from tapfinger.live.rounds import NoResizes, Rounds
+from tapfinger.live.rounds import Rounds
 from tapfinger.live.stimuli import Cancel, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.tasks import TaskRecord, TaskSpec
 from tapfinger.registry import create
@@ -210,7 +210,7 @@ def test_where_a_scheduler_fails_another_decides() -> None:
 
 
 class Resizing:
-    """Takes one cpu from each running task to start the first that waits."""
+    """Shrinks task 1 to one cpu, and starts the others with four cpus each on the first cluster."""
 
     one_shot = True
 
@@ -218,15 +218,22 @@ class Resizing:
         pass
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        start = create("scheduler", "min", {}).decide(snapshot)
-        return Decision(start.placements, tuple(Resize(t.id, Resources((1, 0))) for t in snapshot.clusters[0].running))
+        starts = tuple(Placement(task.id, 0, Resources((4, 0))) for task in snapshot.queue)
+        shrinks = tuple(Resize(task.id, Resources((1, 0))) for task in snapshot.clusters[0].running)
+        return Decision(starts, shrinks)
 
 
-def test_resizes_are_left_out() -> None:
-    driven = granted()
-    driven.report(0.5, RunReport((1, 1)))
-    decision = NoResizes(Resizing()).decide(driven.machine._rounds.snapshot)
-    assert decision.void
+def test_resizes_are_left_out_and_what_needs_the_room_they_would_make() -> None:
+    driven = Driven(scheduler=Resizing())
+    driven.report(0.0)
+    driven.tell(Submit([SPEC]), 0.1)
+    driven.tell(Tick(), 0.2)
+    driven.report(0.3, RunReport((1, 1)))
+    driven.tell(Submit([SPEC, SPEC]), 0.4)
+    (orders,) = driven.tell(Tick(), 0.5)
+    assert [launch.id for launch in orders.starts] == [(2, 1)], "eight cpus, of which task 1 keeps its four"
+    assert driven.machine.tasks[1].allocation == (4, 0)
+    assert "fault" not in driven.kinds
 
 
 # ------------------------------------------------------------------------- agent

@@ -21,10 +21,10 @@ class LiveConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    #: Who decides: a registered scheduler, with options after @.
-    scheduler: str = "greedy"
+    #: Who decides: a registered scheduler, with options after @. Nothing is lent: tasks keep their size.
+    scheduler: str = "tapfinger@lend=false@budget_ms=500"
     #: Who decides in rounds in which that one fails.
-    fallback: str = "min"
+    fallback: str = "greedy"
     #: Seconds that an agent may act without hearing from the coordinator.
     lease_seconds: PositiveFloat = 60.0
     #: Seconds beyond the lease after which its tasks are surely stopped.
