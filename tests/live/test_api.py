@@ -69,6 +69,17 @@ def test_roles(http: TestClient, role: str, allowed: set[str]) -> None:
     assert {answer.status_code for what, answer in tried.items() if what not in allowed} <= {403}
 
 
+def test_submitters_cancel_only_what_is_theirs(http: TestClient) -> None:
+    ann, operator = as_role(http, "submitter"), http.headers
+    theirs = http.post("/api/v1/tasks", json=submission(), headers=ann).json()["ids"][0]
+    others = http.post("/api/v1/tasks", json=submission()).json()["ids"][0]
+    refused = http.post(f"/api/v1/tasks/{others}/cancel", headers=ann)
+    assert (refused.status_code, refused.json()["detail"][:17]) == (403, f"task {others} is first's")
+    assert http.post(f"/api/v1/tasks/{theirs}/cancel", headers=ann).json()["phase"] == "cancelled"
+    assert http.post(f"/api/v1/tasks/{others}/cancel", headers=operator).json()["phase"] == "cancelled"
+    assert http.post("/api/v1/tasks/9/cancel", headers=ann).status_code == 404
+
+
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic abc", "nonsense"])
 def test_nobody_gets_in_without_a_valid_token(http: TestClient, given: str | None) -> None:
     http.headers.pop("Authorization")

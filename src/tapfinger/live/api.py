@@ -127,8 +127,11 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         history = [asdict(line) for _, line in service.store.history(0, MOST, task)]
         return {**shown(service.task(task), service), "history": history}
 
-    @app.post("/api/v1/tasks/{task}/cancel", dependencies=[may("submit")])
-    async def cancel(task: TaskId) -> dict[str, Any]:
+    @app.post("/api/v1/tasks/{task}/cancel")
+    async def cancel(task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
+        owner = service.task(task).owner
+        if token.role == "submitter" and token.name != owner:
+            raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
         return shown(service.cancel(task), service)
 
     @app.get("/api/v1/tasks/{task}/output", dependencies=[may("read")])

@@ -131,7 +131,7 @@ class Coordinator:
     @property
     def waiting(self) -> int:
         """How many tasks wait."""
-        return len(self._rounds.snapshot.queue)
+        return len(self.tasks) - sum(map(len, self._on.values()))
 
     @property
     def wants_round(self) -> bool:
@@ -174,8 +174,11 @@ class Coordinator:
 
     def _give_up(self, cluster: str, now: float) -> None:
         link = self._link(cluster)
-        if link.heard:
-            raise ConfigError(f"cluster {cluster!r} is not gone: its agent was heard of within its lease; drain it")
+        if now < link.ends:
+            raise ConfigError(
+                f"cluster {cluster!r} may not be gone: its agent may hold a lease for {link.ends - now:.0f} more seconds"
+                "; drain it, or wait"
+            )
         for record in list(self._on[cluster].values()):
             self._end(record, Outcome("lost", reason=f"cluster {cluster} was given up"), now)
         # Should the agent come back after all, it learns that its attempts are old, and stops them.

@@ -12,6 +12,9 @@ from tapfinger.live.tasks import TaskSpec
 #: Every size that differs from its type's is a type of its own for schedulers, with tables to match.
 MAX_TYPES = 300
 
+#: Characters of a task's arguments and environment: orders for many tasks must fit into one message.
+MAX_SPEC = 256 * 1024
+
 
 @dataclass
 class Site:
@@ -42,6 +45,11 @@ class Site:
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
         """The task as schedulers see it; refuses what could never run, with the reason."""
+        size = sum(map(len, (*spec.argv, *spec.env, *spec.env.values())))
+        if size > MAX_SPEC:
+            raise ConfigError(
+                f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
+            )
         task = Task(ident, self._type(spec), arrival, self._eligible(spec))
         label = f"task {spec.name!r}" if spec.name else "the task"
         check_eligible(task, self.clusters, label, self.resources.describe)

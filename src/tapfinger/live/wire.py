@@ -13,8 +13,8 @@ from tapfinger.live.messages import AttemptId, Orders, Report
 #: Bytes of output in one message.
 CHUNK = 256 * 1024
 
-#: Longest message: a report of an agent that runs thousands of tasks, or their orders.
-MAX_MESSAGE = 8 * 1024 * 1024
+#: Longest message: orders to start a hundred tasks with the longest arguments there may be.
+MAX_MESSAGE = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
