@@ -224,3 +224,24 @@ def test_the_minute_a_newcomer_has(
     assert out == "Stopped agent edge-1, agent edge-2, coordinator.\n"
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
+
+
+def test_a_site_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tapfinger", "up", "--state", str(tmp_path / "state")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        wait_for((tmp_path / "state" / "serve.log").exists)
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(60) != 0
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def test_a_site_in_the_foreground_ends_with_its_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tapfinger", "up", "--state", str(tmp_path / "state")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        assert "http://127.0.0.1:" in up.stdout.readline()
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(60) == 0
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert left.stdout == ""

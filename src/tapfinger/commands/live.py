@@ -26,17 +26,37 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 for any that is free.")] = 0,
 ) -> None:
     """Start a whole site on this machine: a coordinator and an agent per cluster."""
+    import signal
+
     from tapfinger.live.home import state_directory
     from tapfinger.live.local import LocalSite
 
     site = LocalSite(state_directory(state).absolute(), config)
-    url = site.up(port)
-    typer.echo(f"Coordinator: {url}  (state: {site.state})")
+    before = signal.signal(signal.SIGTERM, _interrupt)  # ends what was started, as Ctrl-C does
+    try:
+        url = site.up(port)
+        try:
+            _welcome(url, site.state, state, detach)
+            if not detach:
+                site.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if not detach:
+                site.down()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
+    typer.echo(f"Coordinator: {url}  (state: {directory})")
     where = f" --state {state}" if state is not None else ""
     typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
-    if not detach:
-        site.wait()
 
 
 def down(state: StateOption = None) -> None:

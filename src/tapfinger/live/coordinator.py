@@ -176,8 +176,8 @@ class Coordinator:
         link = self._link(cluster)
         if now < link.ends:
             raise ConfigError(
-                f"cluster {cluster!r} may not be gone: its agent may hold a lease for {link.ends - now:.0f} more seconds"
-                "; drain it, or wait"
+                f"cluster {cluster!r} may be there: its agent may hold a lease for {link.ends - now:.0f} more seconds; "
+                "drain it, or wait"
             )
         for record in list(self._on[cluster].values()):
             self._end(record, Outcome("lost", reason=f"cluster {cluster} was given up"), now)

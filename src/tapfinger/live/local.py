@@ -82,12 +82,9 @@ class LocalSite:
         return found
 
     def wait(self) -> None:
-        """Until Ctrl-C, SIGTERM or the end of the coordinator; then end the rest."""
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-        with suppress(KeyboardInterrupt):
-            while not exited(self._started[0]):
-                time.sleep(0.2)
-        self.down()
+        """Until the coordinator has ended, or someone interrupts."""
+        while not exited(self._started[0]):
+            time.sleep(0.2)
 
     def down(self) -> list[str]:
         """End agents with their tasks, then the coordinator; returns what was running."""
@@ -96,6 +93,7 @@ class LocalSite:
         self._end(running, signal.SIGINT)
         coordinator = {"coordinator": self._coordinator}
         self._end(coordinator, signal.SIGTERM)
+        self._end_unnoted()
         for path in agents:
             self._clear(path)
         return [name for name, note in {**running, **coordinator}.items() if note is not None]
@@ -113,6 +111,14 @@ class LocalSite:
             for pid in self._started:
                 exited(pid)  # or it would stay as a zombie
             time.sleep(0.02)
+
+    def _end_unnoted(self) -> None:
+        """What we have started and has not come so far as to leave a note."""
+        left = [pid for pid in self._started if not exited(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            os.waitpid(pid, 0)
 
     def _clear(self, agent: Path) -> None:
         """Stop what an agent that was killed has left behind."""
