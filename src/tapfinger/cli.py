@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, models, scenarios, simulate, train, workload
+from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
     name="tapfinger",
-    help="Place machine-learning tasks on edge clusters and decide what each one gets: try schedulers, compare them.",
+    help="Place machine-learning tasks on edge clusters and decide what each one gets: try schedulers, compare "
+    "them, run real tasks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -30,6 +31,20 @@ app.command("models")(models.models)
 app.command("train")(train.train)
 app.command("finetune")(train.finetune)
 app.command("export")(export.export)
+app.command("up")(live.up)
+app.command("down")(live.down)
+app.command("serve")(live.serve)
+app.command("agent")(live.agent)
+app.command("run")(tasks.run)
+app.command("submit")(tasks.submit)
+app.command("list")(tasks.list_tasks)
+app.command("show")(tasks.show)
+app.command("logs")(tasks.logs)
+app.command("cancel")(tasks.cancel)
+app.command("clusters")(tasks.clusters)
+app.command("drain")(tasks.drain)
+app.command("give-up")(tasks.give_up)
+app.command("token")(tasks.token)
 
 
 def _show_version(wanted: bool) -> None:

@@ -13,7 +13,14 @@ TapfingerError
 │   └── TooManyStarts
 ├── InvalidTransition      an event that cannot happen to this task now
 ├── CheckpointMismatch     a checkpoint or model that does not fit this version or this world
-└── MissingDependency      an optional package is needed for this
+├── MissingDependency      an optional package is needed for this
+├── NotFound               a task, cluster or token that does not exist
+├── TooMany                more than may wait, or be asked for at once
+├── AgentRefused           an agent that may not speak for its cluster
+├── CoordinatorError       the coordinator cannot be reached, or refuses
+└── BackendError           a backend that cannot do what it was asked
+    ├── LaunchFailed
+    └── UnsupportedOperation
 """
 
 from __future__ import annotations
@@ -83,3 +90,31 @@ class CheckpointMismatch(TapfingerError):  # noqa: N818
 
 class MissingDependency(TapfingerError):  # noqa: N818
     """An optional package is missing; says how to install it."""
+
+
+class NotFound(TapfingerError):  # noqa: N818
+    """A task, cluster or token that does not exist (any more)."""
+
+
+class TooMany(TapfingerError):  # noqa: N818
+    """More than may wait, or be asked for at once; later there may be room."""
+
+
+class AgentRefused(TapfingerError):  # noqa: N818
+    """An agent that may not speak for its cluster."""
+
+
+class BackendError(TapfingerError):
+    """A backend that cannot do what it was asked."""
+
+
+class LaunchFailed(BackendError):  # noqa: N818
+    """A task could not be started: no such program, no room, no permission."""
+
+
+class UnsupportedOperation(BackendError):  # noqa: N818
+    """A backend that cannot do this at all."""
+
+
+class CoordinatorError(TapfingerError):
+    """The coordinator cannot be reached, or refuses: says the address and the reason."""

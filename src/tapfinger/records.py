@@ -20,14 +20,17 @@ import numpy.typing as npt
 
 from tapfinger import __version__
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     Event,
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
 from tapfinger.errors import DataError
@@ -43,6 +46,9 @@ _NAMES: dict[type, str] = {
     TaskFailed: "failed",
     ClusterLost: "lost",
     ClusterJoined: "joined",
+    ClusterClosed: "closed",
+    TaskWithdrawn: "withdrawn",
+    TaskRequeued: "requeued",
 }
 _TYPES = {name: kind for kind, name in _NAMES.items()}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -71,9 +77,10 @@ def encode_event(event: Event) -> dict[str, Any]:
         task = event.task
         line |= {"task": task.id, "type": task.type.name, "arrival": task.arrival, "eligible": task.eligible}
         return line
-    if not isinstance(event, ClusterLost | ClusterJoined):
+    if not isinstance(event, ClusterLost | ClusterJoined | ClusterClosed):
         line["task"] = event.task
-    line["cluster"] = event.cluster
+    if not isinstance(event, TaskWithdrawn):
+        line["cluster"] = event.cluster
     if isinstance(event, TaskStarted | TaskResized):
         line["allocation"] = event.allocation
     elif isinstance(event, TaskFailed):

@@ -49,10 +49,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "day-night": "tapfinger.workloads.arrivals:DayNight",
         "trace": "tapfinger.workloads.trace:Trace",
     },
+    "backend": {
+        "process": "tapfinger.live.backends.process:Process",
+        "fake": "tapfinger.live.backends.fake:Fake",
+    },
 }
 
 #: Entry-point group of each kind.
-GROUPS = {"scheduler": "tapfinger.schedulers", "arrivals": "tapfinger.workloads"}
+GROUPS = {"scheduler": "tapfinger.schedulers", "arrivals": "tapfinger.workloads", "backend": "tapfinger.backends"}
 
 #: What a value of a plain annotation must be, in words.
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

@@ -1,4 +1,4 @@
-"""Conformance kit: does a scheduler or a workload keep its contract? For your own test suite.
+"""Conformance kit: does a scheduler, a workload or a backend keep its contract? For your own test suite.
 
     from tapfinger.testing import check_scheduler
     def test_mine():
@@ -15,6 +15,7 @@ import random  # noqa: TID251 - only to see that nobody touches its global state
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from tapfinger.core.model import Task, check_eligible
 from tapfinger.core.session import Session
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import InvalidDecision, TapfingerError
+from tapfinger.live.backends.base import Backend
+from tapfinger.live.backends.check import faults
 from tapfinger.records import encode_event
 from tapfinger.sim.run import informed, new_session
 from tapfinger.workloads.base import Arrivals, WorkloadContext
@@ -40,7 +43,7 @@ IDLE_TURNS = 1_000
 
 
 class CheckFailed(AssertionError):  # noqa: N818 - named for what it is, as the errors of the package
-    """A scheduler or workload breaks its contract."""
+    """A scheduler, workload or backend breaks its contract."""
 
 
 # ------------------------------------------------------------------ tiny worlds
@@ -416,3 +419,20 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
                 check_eligible(Task(i, task_type, 0, eligible_ids(row)), world.clusters)
             except TapfingerError as error:
                 raise CheckFailed(f"{where}: {error}") from error
+
+
+# --------------------------------------------------------------------- backends
+
+
+def check_backend(make: Callable[[], Backend], directory: Path, outlives: bool = True) -> None:
+    """Run short real tasks with a backend and check everything the contract asks of it; takes seconds.
+
+    ``make`` makes an instance; a second one stands for the agent after a restart. ``directory`` is an
+    empty one for the runs. ``outlives=False``: tasks end with the backend, as pretended ones do.
+
+    Checked: outcomes are true and stay the same; stopping works, twice and too late as well; time limits;
+    programs that do not exist; runs that were never started; a new instance finds, polls and stops what an
+    old one has started; tasks end with the agent's lease unless they are to be kept.
+    """
+    for fault in faults(make, directory, outlives):
+        raise CheckFailed(fault)

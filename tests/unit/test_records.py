@@ -6,13 +6,16 @@ import pytest
 from helpers import STEADY, R, make_task
 
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.model import Cluster
 from tapfinger.errors import DataError
@@ -29,6 +32,9 @@ EVENTS = [
     TaskResized(3, 0, 1, R((4, 2))),
     TaskFinished(4, 0, 1),
     TaskFailed(5, 9, 0, 'said "no"'),
+    ClusterClosed(6, 1),
+    TaskWithdrawn(6, 3),
+    TaskRequeued(6, 4, 1),
 ]
 
 
@@ -109,7 +115,7 @@ def test_another_format_is_refused(tmp_path):
 
 def test_a_record_survives_the_disk(tmp_path):
     collector = MetricsCollector(HEADER.resources, HEADER.clusters, [STEADY])
-    for event in EVENTS[:-1]:
+    for event in EVENTS[:7]:
         collector(event)
     record = collector.record("toy", "min", 7, conflicts=3, decision_seconds=[0.1, 0.3])
     record.save(tmp_path / "record.npz")

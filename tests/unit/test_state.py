@@ -7,6 +7,7 @@ from helpers import STEADY, R, arrive, constant_type, make_state, make_task, pla
 
 from tapfinger.core.contract import VOID, Decision, Mode, Phase, Placement, Resize
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     ResizeTask,
@@ -14,8 +15,10 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import (
@@ -356,3 +359,41 @@ def test_what_only_looks_like_a_decision_is_refused_and_changes_nothing(decision
         state.commit(decision)
     state.validate()
     assert state.snapshot() == before
+
+
+# ------------------------------------------------------------ what only real clusters do
+
+
+def test_a_closed_cluster_keeps_its_tasks_and_takes_no_new_ones() -> None:
+    state = running(make_state((16, 16), (16, 16)), make_task(0, eligible=(0, 1)), 0, 2, 1)
+    play(state, ClusterClosed(0, 0), *arrive(make_task(1, eligible=(0, 1))))
+    view = state.snapshot().clusters[0]
+    assert (view.up, [t.id for t in view.running], view.free) == (False, [0], (14, 15))
+    with pytest.raises(NotEligible, match=r"cluster 0 \(c0\) is down; choose one of \[1\]"):
+        state.commit(place(1, 0, 2, 1))
+    play(state, TaskFinished(0, 0, 0))
+    assert state.snapshot().clusters[0].free == (16, 16)
+    play(state, ClusterJoined(0, 0), place(1, 0, 2, 1))
+
+
+def test_a_requeued_task_gives_back_what_it_held_and_waits_at_its_old_place() -> None:
+    state = running(make_state(), make_task(0), 0, 2, 1)
+    play(state, *arrive(make_task(1), make_task(2)), place(1, 0, 4, 4), TaskRequeued(0, 0, 0), TaskRequeued(0, 1, 0))
+    snapshot = state.snapshot()
+    assert [t.id for t in snapshot.queue] == [0, 1, 2]
+    assert snapshot.free == ((16, 16),)
+
+
+def test_a_waiting_task_can_be_withdrawn_and_no_other() -> None:
+    state = running(make_state(), make_task(0), 0, 2, 1)
+    play(state, *arrive(make_task(1)), TaskWithdrawn(0, 1))
+    assert state.tasks_in_system == 1
+    with pytest.raises(InvalidTransition, match="task 0 should wait, but: task 0 is running on cluster 0"):
+        state.apply(TaskWithdrawn(0, 0))
+
+
+def test_a_task_that_could_not_be_launched_fails_before_it_runs() -> None:
+    state = make_state()
+    play(state, *arrive(make_task(0)), place(0, 0, 2, 1), TaskFailed(0, 0, 0, "no such program"))
+    assert state.tasks_in_system == 0
+    assert state.snapshot().free == ((16, 16),)

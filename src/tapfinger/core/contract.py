@@ -32,6 +32,7 @@ class Phase(Enum):
     PAUSED = "paused"
     FINISHED = "finished"
     FAILED = "failed"
+    CANCELLED = "cancelled"
     LOST = "lost"
 
 
@@ -71,7 +72,7 @@ class ClusterView:
     running: tuple[TaskView, ...]
     #: Paused tasks, in order of placement; only preemptive schedulers make any.
     paused: tuple[TaskView, ...]
-    #: False while the cluster is lost: nothing can be placed there.
+    #: False while the cluster is lost or closed: nothing can be placed there.
     up: bool
     #: How many tasks it may still start in this slot; None means no limit (multi-task mode).
     starts_left: int | None

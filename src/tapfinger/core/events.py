@@ -70,7 +70,44 @@ class ClusterJoined:
     cluster: int
 
 
-Event = TaskArrived | TaskStarted | TaskResized | TaskFinished | TaskFailed | ClusterLost | ClusterJoined
+@dataclass(frozen=True, slots=True)
+class ClusterClosed:
+    """A cluster takes no new tasks (its agent is silent, or it is drained); those on it stay. Joining opens it."""
+
+    slot: int
+    cluster: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWithdrawn:
+    """A waiting task leaves the system: it was cancelled."""
+
+    slot: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequeued:
+    """A task on a cluster has ended there and waits again, at its old place in the order of arrival."""
+
+    slot: int
+    task: int
+    cluster: int
+
+
+#: The last three happen to real clusters only.
+Event = (
+    TaskArrived
+    | TaskStarted
+    | TaskResized
+    | TaskFinished
+    | TaskFailed
+    | ClusterLost
+    | ClusterJoined
+    | ClusterClosed
+    | TaskWithdrawn
+    | TaskRequeued
+)
 
 #: Order of events inside one slot, so that logs of different executors can be compared line by line.
 EVENT_ORDER: tuple[type, ...] = (
@@ -81,6 +118,9 @@ EVENT_ORDER: tuple[type, ...] = (
     TaskStarted,
     TaskFinished,
     TaskFailed,
+    ClusterClosed,
+    TaskWithdrawn,
+    TaskRequeued,
 )
 
 
@@ -88,7 +128,7 @@ def event_key(event: Event) -> tuple[int, int, int]:
     """Canonical sort key: slot, kind, id of task or cluster."""
     if isinstance(event, TaskArrived):
         ident = event.task.id
-    elif isinstance(event, ClusterLost | ClusterJoined):
+    elif isinstance(event, ClusterLost | ClusterJoined | ClusterClosed):
         ident = event.cluster
     else:
         ident = event.task

@@ -56,9 +56,10 @@ class Session:
         self.conflicts = 0
         #: Sum over slots of tasks in the system: the objective.
         self.total_tasks_in_system = 0
-        self._take(executor.begin())
+        self.take(executor.begin())
 
-    def _take(self, events: list[Event]) -> None:
+    def take(self, events: list[Event]) -> None:
+        """Apply what happened and pass it on; live clusters also report between the ends of slots."""
         events.sort(key=event_key)
         for event in events:
             self.state.apply(event)
@@ -85,15 +86,19 @@ class Session:
         name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is
         raise InvalidDecision(f"{name} was still not void after {MAX_TURNS} turns in one slot")
 
+    def collect(self) -> list[Command]:
+        """What was decided and not yet handed on; whoever takes it carries it out."""
+        commands, self._commands = self._commands, []
+        return commands
+
     def end_slot(self) -> int:
         """Let the slot pass; returns the tasks that were in the system (minus the reward)."""
         count = self.state.tasks_in_system
         self.total_tasks_in_system += count
-        outcome = self._executor.run_slot(self.state.slot, self._commands)
-        self._commands = []
+        outcome = self._executor.run_slot(self.state.slot, self.collect())
         ends_with_slot = [event for event in outcome.events if event.slot == self.state.slot]
         next_slot = [event for event in outcome.events if event.slot > self.state.slot]
-        self._take(ends_with_slot)
+        self.take(ends_with_slot)
         self.state.end_slot(outcome.progress)
-        self._take(next_slot)
+        self.take(next_slot)
         return count

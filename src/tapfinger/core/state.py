@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Snapshot, TaskView
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     Command,
@@ -19,8 +20,10 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.feasibility import check_amounts, check_size
 from tapfinger.core.model import Cluster, Resources, Task, check_eligible
@@ -73,6 +76,7 @@ class EdgeState:
         self.turn = 0
         self._free = [cluster.capacity for cluster in self.clusters]
         self._up = [True] * len(self.clusters)
+        self._closed = [False] * len(self.clusters)  # up, but nothing new is placed there
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
         self._waiting: dict[int, TaskView] = {}  # insertion order = arrival order
         self._tasks: dict[int, Task] = {}  # the waiting ones
@@ -107,9 +111,12 @@ class EdgeState:
             self._free[index],
             tuple(running),
             tuple(paused),
-            self._up[index],
+            self._open(index),
             starts_left,
         )
+
+    def _open(self, index: int) -> bool:
+        return self._up[index] and not self._closed[index]
 
     @property
     def tasks_in_system(self) -> int:
@@ -189,8 +196,8 @@ class EdgeState:
                 f"placement of task {task}: cluster {cluster!r} is not among its eligible clusters {list(eligible)}; "
                 "choose one of those"
             )
-        if not self._up[cluster]:
-            up = [n for n in eligible if self._up[n]]
+        if not self._open(cluster):
+            up = [n for n in eligible if self._open(n)]
             raise NotEligible(
                 f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down; "
                 + (f"choose one of {up}" if up else "leave it waiting")
@@ -240,13 +247,24 @@ class EdgeState:
             self._cluster_views[event.cluster] = None
         elif isinstance(event, TaskResized):
             self._expect(event.task, Phase.RUNNING, Phase.PAUSED)
-        elif isinstance(event, TaskFinished | TaskFailed):
-            held = self._expect(event.task, Phase.RUNNING, Phase.PAUSED)
+        elif isinstance(event, TaskFinished):
+            self._release(self._expect(event.task, Phase.RUNNING, Phase.PAUSED))
+        elif isinstance(event, TaskFailed):
+            self._release(self._expect(event.task, Phase.PLACED, Phase.RUNNING, Phase.PAUSED))
+        elif isinstance(event, TaskRequeued):
+            held = self._expect(event.task, Phase.PLACED, Phase.RUNNING, Phase.PAUSED)
             self._release(held)
+            self._return([held.task])
+        elif isinstance(event, TaskWithdrawn):
+            self._withdraw(event.task)
         elif isinstance(event, ClusterLost):
             self._lose(event.cluster)
+        elif isinstance(event, ClusterClosed):
+            self._closed[event.cluster] = True
+            self._cluster_views[event.cluster] = None
         elif isinstance(event, ClusterJoined):
             self._up[event.cluster] = True
+            self._closed[event.cluster] = False
             self._cluster_views[event.cluster] = None
 
     def _arrive(self, task: Task) -> None:
@@ -275,13 +293,23 @@ class EdgeState:
         lost = list(self._on[cluster].values())
         for held in lost:
             self._release(held)
-        # A lost task is as old as before: it goes back to its place in the order of arrival.
-        back = [*self._tasks.values(), *(held.task for held in lost)]
+        self._return([held.task for held in lost])
+        self._cluster_views[cluster] = None
+
+    def _return(self, tasks: Sequence[Task]) -> None:
+        """A lost task is as old as before: it goes back to its place in the order of arrival."""
+        back = [*self._tasks.values(), *tasks]
         self._waiting.clear()
         self._tasks.clear()
         for task in sorted(back, key=lambda t: (t.arrival, t.id)):
             self._arrive(task)
-        self._cluster_views[cluster] = None
+
+    def _withdraw(self, task: int) -> None:
+        if task not in self._waiting:
+            raise InvalidTransition(f"task {task} should wait, but: {self.story(task)}")
+        del self._waiting[task]
+        del self._tasks[task]
+        self._queue_view = None
 
     def end_slot(self, progress: Mapping[int, float]) -> None:
         """Time passes: running tasks age by one slot and may have reported progress."""

@@ -1,0 +1,110 @@
+"""``tapfinger up``, ``down``, ``serve`` and ``agent``: the processes of a live site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="Where the site keeps its state. Without it: $TAPFINGER_STATE, or yours."
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="TOML", help="Clusters and task types. Without it: two on this machine."),
+]
+
+
+def up(
+    state: StateOption = None,
+    config: ConfigOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once everything runs.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 for any that is free.")] = 0,
+) -> None:
+    """Start a whole site on this machine: a coordinator and an agent per cluster."""
+    import signal
+
+    from tapfinger.live.home import state_directory
+    from tapfinger.live.local import LocalSite
+
+    site = LocalSite(state_directory(state).absolute(), config)
+    before = signal.signal(signal.SIGTERM, _interrupt)  # ends what was started, as Ctrl-C does
+    try:
+        url = site.up(port)
+        try:
+            _welcome(url, site.state, state, detach)
+            if not detach:
+                site.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if not detach:
+                site.down()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
+    typer.echo(f"Coordinator: {url}  (state: {directory})")
+    where = f" --state {state}" if state is not None else ""
+    typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
+    typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
+
+
+def down(state: StateOption = None) -> None:
+    """End a site that was started with up; tasks that run are stopped, and wait for the next up."""
+    from tapfinger.live.home import state_directory
+    from tapfinger.live.local import LocalSite
+
+    stopped = LocalSite(state_directory(state).absolute(), None).down()
+    typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+
+
+def serve(
+    state: StateOption = None,
+    config: ConfigOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 7410,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Listen beyond this machine, although nothing is encrypted.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")] = False,
+) -> None:
+    """Run the coordinator."""
+    from tapfinger.evaluation.specs import parse_spec
+    from tapfinger.live.config import load_site
+    from tapfinger.live.home import state_directory
+    from tapfinger.live.server import check_address, serve_site
+
+    check_address(host, allow_remote)
+    scenario, live = load_site(config)
+    scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
+    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose)
+
+
+def agent(
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster that this agent runs.")],
+    coordinator: Annotated[str, typer.Option(metavar="URL[,URL]", help="Addresses of the coordinator.")],
+    state: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where the agent keeps its state.")],
+    config: ConfigOption = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="How tasks are run: process, fake, package.module:Class.")
+    ] = ("process"),
+    pin: Annotated[bool, typer.Option(help="Give each task cores of its own, if there are enough.")] = True,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the agent's token. Without it: $TAPFINGER_TOKEN.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")] = False,
+) -> None:
+    """Run the agent of one cluster. SIGTERM leaves its tasks running for the next agent; Ctrl-C stops them."""
+    from tapfinger.live.worker import run_agent
+
+    run_agent(cluster, coordinator.split(","), state, config, backend, pin, token_file, verbose)

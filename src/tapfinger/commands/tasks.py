@@ -1,0 +1,322 @@
+"""``tapfinger run``, ``submit``, ``list``, ``show``, ``logs``, ``cancel``, ``clusters``: tasks of a live site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tapfinger.live.client import Client, TaskInfo
+    from tapfinger.live.tasks import TaskSpec
+
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="State directory of the site. Without it: $TAPFINGER_STATE."),
+]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="Address of the coordinator. Without it: $TAPFINGER_URL.")
+]
+TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number of a task.")]
+ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]
+TypeOption = Annotated[str, typer.Option("--type", metavar="NAME", help="Task type of the site.")]
+MinimumOption = Annotated[
+    list[str] | None,
+    typer.Option("--min", metavar="NAME=AMOUNT", help="Least of a resource, such as cpu=2; repeatable."),
+]
+MaximumOption = Annotated[
+    list[str] | None, typer.Option("--max", metavar="NAME=AMOUNT", help="Most of a resource; repeatable.")
+]
+ClusterOption = Annotated[
+    list[str] | None,
+    typer.Option("--cluster", metavar="NAME", help="Cluster it may run on; repeatable. Without it: any."),
+]
+EnvOption = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment of the task; repeatable.")
+]
+CwdOption = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Where it runs, on the cluster; '' for a new empty directory. Without it: here."),
+]
+RetriesOption = Annotated[int, typer.Option(min=0, help="How often it may fail and be run again.")]
+LimitOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest time an attempt may take.")]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="Let it run on if its cluster loses the coordinator; it is never moved then.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Submitting again with the same key gives the same task.")
+]
+
+
+def _client(state: Path | None, url: str | None) -> Client:
+    from tapfinger.live.client import Client
+    from tapfinger.live.home import find_coordinator
+
+    return Client(*find_coordinator(state, url))
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    from tapfinger.errors import ConfigError
+
+    pairs = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"{option} {text!r} must look like NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _amounts(option: str, given: list[str] | None) -> dict[str, float]:
+    from tapfinger.errors import ConfigError
+
+    try:
+        return {name: float(value) for name, value in _pairs(option, given).items()}
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}; an amount is a number, such as cpu=2") from None
+
+
+def _spec(
+    argv: list[str],
+    kind: str,
+    minimum: list[str] | None,
+    maximum: list[str] | None,
+    cluster: list[str] | None,
+    env: list[str] | None,
+    cwd: str | None,
+    retries: int,
+    time_limit: float | None,
+    keep: bool,
+    key: str | None = None,
+) -> TaskSpec:
+    from tapfinger.live.client import make_spec
+
+    return make_spec(
+        argv=argv,
+        type=kind,
+        minimum=_amounts("--min", minimum),
+        maximum=_amounts("--max", maximum),
+        clusters=cluster or [],
+        env=_pairs("--env", env),
+        cwd=str(Path.cwd()) if cwd is None else cwd or None,
+        retries=retries,
+        time_limit=time_limit,
+        on_disconnect="keep" if keep else "stop",
+        key=key,
+    )
+
+
+def run(
+    argv: ArgvArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    kind: TypeOption = "demo",
+    minimum: MinimumOption = None,
+    maximum: MaximumOption = None,
+    cluster: ClusterOption = None,
+    env: EnvOption = None,
+    cwd: CwdOption = None,
+    retries: RetriesOption = 0,
+    time_limit: LimitOption = None,
+    keep: KeepOption = False,
+) -> None:
+    """Run a program on the site, show its output, and return its exit code. Ctrl-C cancels it."""
+    import sys
+
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep)
+    with _client(state, url) as client:
+        (task,) = client.submit(spec)
+        try:
+            for piece in client.output(task, follow=True):
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+            info = client.wait(task)
+        except KeyboardInterrupt:
+            client.cancel(task)
+            typer.echo(f"task {task}: cancelling", err=True)
+            info = client.wait(task)
+    if info.phase.value != "finished":
+        typer.echo(f"task {task} {info.phase.value}{f': {info.reason}' if info.reason else ''}", err=True)
+    raise typer.Exit(_exit_code(info))
+
+
+def _exit_code(info: TaskInfo) -> int:
+    if info.phase.value == "cancelled":
+        return 130
+    if info.code is None:
+        return 0 if info.phase.value == "finished" else 1
+    return 128 - info.code if info.code < 0 else info.code
+
+
+def submit(
+    argv: ArgvArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    kind: TypeOption = "demo",
+    minimum: MinimumOption = None,
+    maximum: MaximumOption = None,
+    cluster: ClusterOption = None,
+    env: EnvOption = None,
+    cwd: CwdOption = None,
+    retries: RetriesOption = 0,
+    time_limit: LimitOption = None,
+    keep: KeepOption = False,
+    key: KeyOption = None,
+    copies: Annotated[int, typer.Option(min=1, max=10_000, help="How many of it.")] = 1,
+) -> None:
+    """Submit a program and print its number; it is safe with the coordinator then."""
+    from tapfinger.errors import ConfigError
+
+    if key is not None and copies > 1:
+        raise ConfigError("--key names one task; leave it out, or --copies")
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, key)
+    with _client(state, url) as client:
+        for task in client.submit(*[spec] * copies):
+            typer.echo(task)
+
+
+def list_tasks(
+    state: StateOption = None,
+    url: UrlOption = None,
+    phase: Annotated[
+        list[str] | None, typer.Option(metavar="PHASE", help="Only tasks in this phase, such as queued; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 20,
+) -> None:
+    """List the latest tasks."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tapfinger.core.contract import Phase
+    from tapfinger.errors import UnknownNameError
+
+    known = {p.value: p for p in Phase}
+    for name in phase or ():
+        if name not in known:
+            raise UnknownNameError("phase", name, known)
+    with _client(state, url) as client:
+        found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("task", "phase", "type", "cluster", "gets", "attempt", "code", "program"):
+        table.add_column(head, justify="right" if head in ("task", "attempt", "code") else "left")
+    for info in found:
+        gets = ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount)
+        code = "" if info.code is None else str(info.code)
+        program = " ".join(info.spec.argv).replace("\n", " ")[:50]
+        row = (
+            str(info.id),
+            info.phase.value,
+            info.spec.type,
+            info.cluster or "",
+            gets,
+            str(info.attempt),
+            code,
+            program,
+        )
+        table.add_row(*map(escape, row))
+    Console().print(table)
+    typer.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
+
+
+def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -> None:
+    """Show a task and what happened to it."""
+    from datetime import datetime
+
+    with _client(state, url) as client:
+        info = client.show(task)
+    typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
+    typer.echo(f"  {' '.join(info.spec.argv)}")
+    for line in info.history:
+        at = datetime.fromtimestamp(line["at"]).strftime("%H:%M:%S.%f")[:-3]
+        where = f" on {line['cluster']}" if line["cluster"] else ""
+        attempt = f" (attempt {line['attempt']})" if line["attempt"] else ""
+        detail = f": {line['detail']}" if line["detail"] else ""
+        typer.echo(f"  {at}  {line['kind']}{where}{attempt}{detail}")
+
+
+def logs(
+    task: TaskArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt. Without it: the latest.")] = None,
+) -> None:
+    """Print what a task has written."""
+    import sys
+
+    with _client(state, url) as client:
+        for piece in client.output(task, attempt, follow):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+
+def cancel(
+    task: TaskArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    wait: Annotated[bool, typer.Option(help="Return only when nothing of it is left.")] = True,
+) -> None:
+    """End a task, whatever it does."""
+    with _client(state, url) as client:
+        info = client.cancel(task)
+        if wait and not info.over:
+            info = client.wait(task)
+    ended = info.phase.value if info.over else "cancelling"
+    typer.echo(f"task {task}: {ended}" if info.cancelled else f"task {task} had ended already: {ended}")
+
+
+def clusters(state: StateOption = None, url: UrlOption = None) -> None:
+    """Show the clusters and what is free."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    with _client(state, url) as client:
+        found = client.clusters()
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("cluster", "agent", "free", "tasks"):
+        table.add_column(head)
+    for cluster in found:
+        free = ", ".join(
+            f"{cluster['free'][name]:g} of {amount:g} {name}" for name, amount in cluster["capacity"].items()
+        )
+        agent = "connected" if cluster["connected"] else "silent"
+        agent += ", drained" if cluster["drained"] else ""
+        table.add_row(*map(escape, (cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))))
+    Console().print(table)
+
+
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a cluster.")]
+
+
+def drain(
+    cluster: ClusterArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take tasks again.")] = False,
+) -> None:
+    """Let a cluster finish what it has and take nothing new."""
+    with _client(state, url) as client:
+        client.drain(cluster, undo)
+
+
+def give_up(cluster: ClusterArgument, state: StateOption = None, url: UrlOption = None) -> None:
+    """Say that a silent cluster's machine is gone for good; its tasks are run elsewhere, or end as lost."""
+    with _client(state, url) as client:
+        client.give_up(cluster)
+
+
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for; an older one of that name is void.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, submitter, operator or agent.")],
+    state: StateOption = None,
+    url: UrlOption = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,
+) -> None:
+    """Make a token for someone and print it; it is shown only once."""
+    with _client(state, url) as client:
+        typer.echo(client.new_token(name, role, cluster))

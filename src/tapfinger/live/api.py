@@ -1,0 +1,275 @@
+"""The coordinator's HTTP interface: REST for people and programs, a WebSocket for agents."""
+
+# Annotations are evaluated here, not kept as text: FastAPI reads them, and some name what only exists in a function.
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tapfinger import __version__
+from tapfinger.core.contract import Phase
+from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
+from tapfinger.live import tokens
+from tapfinger.live.messages import Orders, Report
+from tapfinger.live.service import Service
+from tapfinger.live.store import Token
+from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
+from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
+
+logger = logging.getLogger(__name__)
+
+#: Most tasks in one submission, and lines in one answer.
+MOST = 10_000
+#: Bytes of output in one answer.
+PIECE = 1024 * 1024
+
+TaskId = Annotated[int, Field(ge=1, le=2**62)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Submission(_Body):
+    """Tasks to run; all are taken or none."""
+
+    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
+
+
+class NewToken(_Body):
+    """Whom a token is for."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    role: str
+    cluster: Name | None = None
+
+
+def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
+    """A task for people: amounts by name instead of counts of units."""
+    plain = asdict(record)
+    plain["phase"] = record.phase.value
+    if record.allocation is not None:
+        names, units = service.site.resources.names, service.site.resources.units
+        plain["allocation"] = {n: a * u for n, a, u in zip(names, record.allocation, units, strict=True)}
+    return plain
+
+
+def make_app(
+    service: Service, on_ready: Callable[[], None] = lambda: None, on_failure: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """The application; the service's loop runs with it, and ``on_failure`` is called if that ends."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        loop = asyncio.create_task(service.run())
+        loop.add_done_callback(lambda ended: None if ended.cancelled() else on_failure())
+        on_ready()
+        yield
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        service.close()
+
+    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan)
+    app.add_middleware(LimitBodies, most=service.config.max_body)
+    _explain_errors(app)
+    bearer = HTTPBearer(auto_error=False)
+
+    def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
+        token = tokens.holder(service.store, given.credentials) if given is not None else None
+        if token is None:
+            raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
+        return token
+
+    def may(what: str) -> Any:
+        def check(token: Annotated[Token, Depends(holder)]) -> Token:
+            if what not in tokens.ROLES[token.role]:
+                raise HTTPException(403, f"the role {token.role!r} may not {what}")
+            return token
+
+        return Depends(check)
+
+    _tasks(app, service, may)
+    _site(app, service, may)
+    _agents(app, service)
+    return app
+
+
+def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
+    @app.post("/api/v1/tasks", status_code=201)
+    async def submit(body: Submission, token: Annotated[Token, may("submit")]) -> dict[str, list[int]]:
+        return {"ids": service.submit(body.tasks, token.name)}
+
+    @app.get("/api/v1/tasks", dependencies=[may("read")])
+    async def listed(
+        phase: Annotated[list[Phase] | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+        before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    ) -> dict[str, Any]:
+        found = service.tasks(phase or [], limit, before)
+        return {"tasks": [shown(record, service) for record in found], "counts": service.store.counts()}
+
+    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
+    async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
+        """A task with its history; waits for its end."""
+        until = service.now() + wait
+        while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
+            await service.change(left)
+        history = [asdict(line) for _, line in service.store.history(0, MOST, task)]
+        return {**shown(service.task(task), service), "history": history}
+
+    @app.post("/api/v1/tasks/{task}/cancel")
+    async def cancel(task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
+        owner = service.task(task).owner
+        if token.role == "submitter" and token.name != owner:
+            raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
+        return shown(service.cancel(task), service)
+
+    @app.get("/api/v1/tasks/{task}/output", dependencies=[may("read")])
+    async def output(
+        task: TaskId,
+        attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
+        offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+    ) -> Response:
+        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, and whether that is all."""
+        until = service.now() + wait
+        while True:
+            record = service.task(task)
+            which = attempt or max(1, record.attempt)
+            data = service.logs.read((task, which), offset, PIECE)
+            over = record.phase in ENDED or which < record.attempt
+            size = offset + len(data)
+            done = over and (which < record.attempt or size >= record.output or service.logs.full((task, which)))
+            left = until - service.now()
+            if data or done or left <= 0:
+                break
+            await service.change(left)
+        # The end of a lost attempt says nothing of its output: whoever reads on takes what there is.
+        headers = {
+            "X-Attempt": str(which),
+            "X-Offset": str(size),
+            "X-Complete": str(int(done)),
+            "X-Over": str(int(over)),
+        }
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
+    @app.get("/api/v1/clusters", dependencies=[may("read")])
+    async def clusters() -> dict[str, Any]:
+        return {"clusters": service.clusters()}
+
+    @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
+    async def drain(cluster: Name, undo: bool = False) -> dict[str, Any]:
+        service.drain(cluster, not undo)
+        return {"clusters": service.clusters()}
+
+    @app.post("/api/v1/clusters/{cluster}/give-up", dependencies=[may("operate")])
+    async def give_up(cluster: Name) -> dict[str, Any]:
+        service.give_up(cluster)
+        return {"clusters": service.clusters()}
+
+    @app.get("/api/v1/events", dependencies=[may("read")])
+    async def events(
+        after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = 1000,
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+    ) -> dict[str, Any]:
+        if wait and not service.store.history(after, 1):
+            await service.change(wait)
+        return {"events": [{"seq": seq, **asdict(line)} for seq, line in service.store.history(after, limit)]}
+
+    @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
+    async def new_token(body: NewToken) -> dict[str, str]:
+        return {"token": service.issue(body.name, body.role, body.cluster)}
+
+    @app.get("/api/v1/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "version": __version__}
+
+
+def _agents(app: FastAPI, service: Service) -> None:
+    @app.websocket("/api/v1/agent")
+    async def agent(socket: WebSocket) -> None:
+        given = socket.headers.get("authorization", "")
+        token = tokens.holder(service.store, given.removeprefix("Bearer "))
+        if token is None or token.role != "agent" or token.cluster is None:
+            await socket.close(4401, "a valid token of an agent is needed")
+            return
+        await socket.accept()
+        outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
+
+        def send(orders: Orders) -> None:
+            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next says it all again
+                outbox.put_nowait(orders)
+
+        writer = asyncio.create_task(_write(socket, outbox))
+        service.connect(token.cluster, send)
+        try:
+            while not writer.done():
+                _listen(service, token.cluster, decode(await socket.receive_text()), outbox)
+        except WebSocketDisconnect:
+            pass
+        except TapfingerError as error:
+            with suppress(Exception):
+                await socket.send_text(encode(Refusal(str(error))))
+                await socket.close(4400)
+        finally:
+            service.disconnect(token.cluster, send)
+            writer.cancel()
+
+
+async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.send_text(encode(await outbox.get()))
+
+
+def _listen(service: Service, cluster: str, message: Message, outbox: asyncio.Queue[Message]) -> None:
+    if isinstance(message, Report):
+        if message.cluster != cluster:
+            raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
+        service.report(message)
+    elif isinstance(message, LogChunk):
+        outbox.put_nowait(service.output(cluster, message))
+    else:
+        raise CoordinatorError(f"an agent does not send {type(message).__name__}")
+
+
+class LimitBodies:
+    """Refuses long requests before anyone reads them."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        """``most``: bytes."""
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at the headers; what has no length in them must not have a body."""
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        length = headers.get("content-length")
+        if length is None and "transfer-encoding" in headers:
+            return JSONResponse({"detail": "say how long the request is: Content-Length"}, 411)
+        if length is not None and (not length.isdigit() or int(length) > self._most):
+            return JSONResponse({"detail": f"a request may have {self._most} bytes"}, 413)
+        return None
+
+
+def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(TapfingerError)
+    async def explain(_request: Request, error: Exception) -> JSONResponse:
+        status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422
+        return JSONResponse({"detail": str(error)}, status)

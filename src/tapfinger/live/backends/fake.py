@@ -1,0 +1,86 @@
+"""A backend that runs nothing: attempts take a while on a given clock. For tests and dry runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live.backends.base import Run
+from tapfinger.live.messages import AttemptId, Launch, Outcome
+
+
+def by_environment(launch: Launch) -> tuple[float, int]:
+    """Seconds and exit code as the task's environment says: FAKE_SECONDS and FAKE_CODE."""
+    return float(launch.env.get("FAKE_SECONDS", "1")), int(launch.env.get("FAKE_CODE", "0"))
+
+
+@dataclass(slots=True)
+class _Pretended:
+    run: Run
+    ends: float
+    outcome: Outcome
+
+
+class Fake:
+    """Pretends to run tasks."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        script: Callable[[Launch], tuple[float, int]] = by_environment,
+        lease: Callable[[Run], float | None] = lambda _run: None,
+        polite: float = 0.0,
+    ) -> None:
+        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that an asked-for end takes."""
+        self._clock = clock
+        self._script = script
+        self._lease = lease
+        self._polite = polite
+        self._runs: dict[AttemptId, _Pretended] = {}
+
+    def start(self, run: Run) -> None:
+        """Begin to pretend; exit code 127 is a program that does not exist."""
+        seconds, code = self._script(run.launch)
+        if code == 127:
+            raise LaunchFailed(f"there is no program {run.launch.argv[0]!r}")
+        limit, ends = run.launch.time_limit, self._clock() + seconds
+        outcome = Outcome("failed" if code else "finished", code, output=0)
+        if limit is not None and limit < seconds:
+            ends, outcome = self._clock() + limit, Outcome("failed", -9, f"it took longer than {limit:g} s")
+        self._runs[run.id] = _Pretended(run, ends, outcome)
+
+    def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
+        """Any size will do."""
+        if not any(allocation.values()):
+            raise UnsupportedOperation("a pretended task cannot be paused")
+        pretended = self._runs[run.id]
+        launch = replace(run.launch, allocation=dict(allocation))
+        pretended.run = replace(run, launch=launch, devices=dict(devices))
+
+    def stop(self, run: Run, at_once: bool) -> None:
+        """It ends now, or soon."""
+        pretended = self._runs.get(run.id)
+        at = self._clock() + (0.0 if at_once else self._polite)
+        if pretended is not None and at < pretended.ends:
+            pretended.ends, pretended.outcome = at, Outcome("stopped", -9, "stopped")
+
+    def poll(self, run: Run) -> Outcome | None:
+        """Its outcome once its time has come; of a run that was never started, that it is lost."""
+        pretended = self._runs.get(run.id)
+        if pretended is None:
+            return Outcome("lost", reason="nothing is known of it")
+        lease = self._lease(run)
+        if run.launch.on_disconnect == "stop" and lease is not None and lease <= min(self._clock(), pretended.ends):
+            pretended.ends, pretended.outcome = lease, Outcome("stopped", -9, "the lease ended")
+        return pretended.outcome if self._clock() >= pretended.ends else None
+
+    def crash(self) -> None:
+        """The machine goes down with all that runs on it."""
+        self._runs.clear()
+
+    def alive(self) -> list[Run]:
+        """What pretends to run now."""
+        now = self._clock()
+        return [p.run for p in self._runs.values() if p.ends > now and self.poll(p.run) is None]

@@ -1,0 +1,204 @@
+"""Tasks as processes of this machine, each under a supervisor that outlives the agent. Linux only."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live.backends import supervise
+from tapfinger.live.backends.base import Run
+from tapfinger.live.leases import replace_file
+from tapfinger.live.messages import AttemptId, Outcome
+
+logger = logging.getLogger(__name__)
+
+#: What tasks get of the agent's own environment; secrets of the agent are none of their business.
+ALLOWED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+#: Numeric libraries start as many threads as the machine has cores unless one of these says otherwise.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+#: Names every process of a run, also those that have left its session.
+MARK = "TAPFINGER_RUN"
+
+
+class Process:
+    """Runs each task as a process tree of its own."""
+
+    def __init__(self, pin: bool = True, stop_seconds: float = 5.0, roots: tuple[str, ...] = ()) -> None:
+        """``pin`` tasks to their leased cores; ``stop_seconds`` from asking one to end to killing it.
+
+        ``roots``: directories that tasks may run in; none means anywhere.
+        """
+        self._pin = pin
+        self._stop_seconds = stop_seconds
+        self._roots = tuple(Path(root).resolve() for root in roots)
+        self._children: dict[AttemptId, int] = {}  # pids of supervisors that we have started
+
+    def start(self, run: Run) -> None:
+        """Leave everything in the run's directory and start the supervisor."""
+        launch = run.launch
+        mark = secrets.token_hex(16)
+        plan = {
+            "argv": launch.argv,
+            "env": self._environment(run, mark),
+            "cwd": str(self._directory(run)),
+            "cpus": list(run.devices.get("cpu", ())) if self._pin else [],
+            "time_limit": launch.time_limit,
+            "keep": launch.on_disconnect == "keep",
+            "lease": str(run.lease.resolve()),
+            "stop_seconds": self._stop_seconds,
+            "mark": mark,
+        }
+        replace_file(run.directory / "run.json", plan, sync=True)
+        command = [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())]
+        nothing, output = os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, nothing, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(run.output), output, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        try:
+            # Not subprocess.Popen: it insists on being waited for, and a supervisor is to outlive us.
+            pid = os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
+        except OSError as error:
+            raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
+        self._children[run.id] = pid
+        # It writes pid.json itself once it listens to signals. Until then, a successor of ours must know it will.
+        with suppress(OSError):
+            replace_file(run.directory / "spawned.json", {"pid": pid, "start": supervise.start_time(pid)})
+
+    def _directory(self, run: Run) -> Path:
+        if run.launch.cwd is None:
+            work = run.directory / "work"
+            work.mkdir(exist_ok=True)
+            return work.resolve()
+        path = Path(run.launch.cwd).resolve()
+        if self._roots and not any(path.is_relative_to(root) for root in self._roots):
+            raise LaunchFailed(f"working directory {path} is not within {', '.join(map(str, self._roots))}")
+        if not path.is_dir():
+            raise LaunchFailed(f"working directory {path} does not exist on this cluster")
+        return path
+
+    def _environment(self, run: Run, mark: str) -> dict[str, str]:
+        launch = run.launch
+        env = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+        cpus, gpus = launch.allocation.get("cpu", 0), launch.allocation.get("gpu", 0)
+        env |= dict.fromkeys(THREADS, str(max(1, int(cpus))))
+        env["PYTHONUNBUFFERED"] = "1"  # output is followed while it runs
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, run.devices.get("gpu", ())))
+        env |= launch.env  # the task's own wishes come before ours, but for what it was granted
+        for name, amount in launch.allocation.items():
+            env[f"TAPFINGER_{name.upper()}S"] = f"{amount:g}"
+        env |= {"TAPFINGER_CPUS": f"{cpus:g}", "TAPFINGER_GPUS": f"{gpus:g}"}
+        task, attempt = launch.id
+        return env | {"TAPFINGER_TASK": str(task), "TAPFINGER_ATTEMPT": str(attempt), MARK: mark}
+
+    def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
+        """Move all its threads to other cores; nothing else of a running process can be changed."""
+        if not any(allocation.values()):
+            raise UnsupportedOperation("the process backend does not pause tasks")
+        for name, amount in allocation.items():
+            if name != "cpu" and amount != run.launch.allocation.get(name, 0):
+                raise UnsupportedOperation(f"the process backend cannot change the {name} of a running task")
+        supervisor = self._supervisor(run)
+        if supervisor is None or not self._pin or not devices.get("cpu"):
+            return
+        # Twice: what was forked during the first pass has the old cores.
+        for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
+            with suppress(OSError):
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(thread), devices["cpu"])
+
+    def stop(self, run: Run, at_once: bool) -> None:
+        """Leave word for a supervisor that has not begun yet, and signal one that has."""
+        (run.directory / "stop").touch()
+        pid = self._supervisor(run)
+        if pid is None:
+            return
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)  # from here on it is this process and no other of that number
+            try:
+                if self._supervisor(run) == pid:
+                    signal.pidfd_send_signal(handle, signal.SIGUSR1 if at_once else signal.SIGTERM)
+            finally:
+                os.close(handle)
+
+    def _supervisor(self, run: Run, note: str = "pid.json") -> int | None:
+        """Its pid, if the process of that number is still the one that was noted."""
+        try:
+            noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
+            return int(noted["pid"]) if supervise.start_time(noted["pid"]) == noted["start"] else None
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def poll(self, run: Run) -> Outcome | None:
+        """What the supervisor wrote down as its last act; if it could not, that the attempt is lost."""
+        child = self._children.get(run.id)
+        if child is not None:
+            if not _exited(child):
+                return None
+            del self._children[run.id]
+        return _read_end(run) or self._bury(run)
+
+    def _bury(self, run: Run) -> Outcome | None:
+        """No child of ours: a predecessor's, which may be alive, or one that was killed."""
+        with (run.directory / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None  # alive
+            if (end := _read_end(run)) is not None:
+                return end
+            if self._supervisor(run, "spawned.json") is not None:
+                return None  # about to begin
+            # With the lock in hand: a supervisor that comes late finds the end written, and does not begin.
+            if _sweep(run):
+                return None
+            outcome = Outcome("lost", reason="its supervisor was killed, or the machine restarted", output=_size(run))
+            end_data = {"result": "lost", "code": None, "reason": outcome.reason, "output": outcome.output}
+            replace_file(run.directory / "end.json", end_data, sync=True)
+            return outcome
+
+
+def _exited(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def _size(run: Run) -> int:
+    return run.output.stat().st_size if run.output.exists() else 0
+
+
+def _read_end(run: Run) -> Outcome | None:
+    try:
+        return Outcome(**json.loads((run.directory / "end.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def _sweep(run: Run) -> bool:
+    """Kill what a dead supervisor has left behind; whether there was anything."""
+    try:
+        mark = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))["mark"]
+    except FileNotFoundError:
+        return False  # nothing was started
+    wanted, found = f"{MARK}={mark}".encode(), False
+    for pid, _ in supervise.parents():
+        with suppress(OSError):
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found = True
+                os.kill(pid, signal.SIGKILL)
+                logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
+    return found

@@ -1,0 +1,239 @@
+"""The tiny program above each task of the process backend. It stands alone: ``python -I -S supervise.py DIRECTORY``.
+
+It outlives the agent. It starts the task in a session of its own, ends it when it is told to, when its
+time is over or when the agent's lease ends, sees to it that nothing the task has started is left, and
+then, as the last thing, writes down how it ended. While it lives it holds a lock on the directory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+_AT_ONCE = signal.SIGUSR1
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
+
+
+def clock() -> float:
+    """As the agent's lease counts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def lease_end(path: str) -> float:
+    """As ``leases.read_lease``, without importing anything."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        with open(path, encoding="utf-8") as file:
+            lease = json.load(file)
+        return float(lease["until"]) if lease["boot"] == boot else 0.0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def start_time(pid: int) -> str:
+    """Clock ticks from boot to the start of a process: with the pid, a name that is never used again.
+
+    Nothing for one that is no more than a number waiting to be taken note of.
+    """
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def write(name: str, data: Any) -> None:
+    """Whole or not at all, and on disk."""
+    with open(f".{name}.part", "w", encoding="utf-8") as file:
+        json.dump(data, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f".{name}.part", name)
+
+
+def parents() -> Iterator[tuple[int, int]]:
+    """Every process with its parent; a zombie is no more than a number and is left out."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue  # gone meanwhile
+            if state not in "ZX":
+                yield int(entry), int(parent)
+
+
+def descendants(root: int) -> list[int]:
+    """All that a process has started, however indirectly: orphans come to the one above, which is this one."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    new = [root]
+    while new:
+        new = [child for pid in new for child in children.get(pid, ())]
+        found += new
+    return found
+
+
+def signal_all(number: int) -> bool:
+    """Send a signal to everything below; whether there was anything."""
+    found = descendants(os.getpid())
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return bool(found)
+
+
+def begin(run: dict[str, Any]) -> tuple[int, str]:
+    """Start the task; its pid, or 0 and the reason."""
+    above = os.getpid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+    faults, tell = os.pipe()  # closed by a successful exec
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != above:
+                os._exit(127)
+            if run["cpus"]:
+                os.sched_setaffinity(0, run["cpus"])
+            os.chdir(run["cwd"])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so
+                signal.signal(ignored, signal.SIG_DFL)
+            os.execvpe(run["argv"][0], run["argv"], run["env"])
+        except BaseException as error:
+            os.write(tell, str(error).encode()[:4000])
+        finally:
+            os._exit(127)
+    os.close(tell)
+    with os.fdopen(faults, "rb") as file:
+        fault = file.read().decode(errors="replace")
+    return (0, f"{run['argv'][0]!r} could not be started: {fault}") if fault else (pid, "")
+
+
+class Supervision:
+    """Waits for the end, and for reasons to bring it about."""
+
+    def __init__(self, run: dict[str, Any], pid: int) -> None:
+        """``pid``: of the task."""
+        self._run = run
+        self._pid = pid
+        limit = run["time_limit"]
+        self._limit = None if limit is None else clock() + limit
+        self._kill_at: float | None = None
+        self._heeds_lease = not run["keep"]
+        #: Why it was ended, and what that makes of it.
+        self.reason, self.result = "", ""
+        self.status: int | None = None
+
+    def wait(self) -> None:
+        """Until the task has ended."""
+        while self.status is None:
+            # Never for long: a machine that was asleep must notice soon that time has passed.
+            got = signal.sigtimedwait(_SIGNALS, max(0.0, min(5.0, self._next() - clock())))
+            number = got.si_signo if got is not None else None
+            self.reap()
+            if self.status is None:
+                self._judge(number, clock())
+
+    def _next(self) -> float:
+        times = [t for t in (self._limit, self._kill_at) if t is not None]
+        if self._heeds_lease:
+            times.append(lease_end(self._run["lease"]))
+        return min(times, default=float("inf"))
+
+    def _judge(self, number: int | None, now: float) -> None:
+        polite = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        if number == _AT_ONCE:
+            self._end("stopped", "stopped", now, 0.0)
+        elif number in polite:
+            self._end("stopped", "stopped", now, self._run["stop_seconds"])
+        elif self._heeds_lease and now >= lease_end(self._run["lease"]):
+            self._heeds_lease = False
+            self._end("stopped", "the lease of its agent ended", now, 0.0)
+        elif self._limit is not None and now >= self._limit:
+            self._limit = None
+            reason = f"it took longer than {self._run['time_limit']:g} s"
+            self._end("failed", reason, now, self._run["stop_seconds"])
+        if self._kill_at is not None and now >= self._kill_at:
+            signal_all(signal.SIGKILL)
+            self._kill_at = now + 0.05  # again, if a fork was quicker
+
+    def _end(self, result: str, reason: str, now: float, patience: float) -> None:
+        self.result, self.reason = self.result or result, self.reason or reason
+        if patience:
+            signal_all(signal.SIGTERM)
+        kill_at = now + patience
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def reap(self) -> bool:
+        """Take note of children that have ended; whether there may be more."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._pid:
+                self.status = os.waitstatus_to_exitcode(status)
+
+    def clear(self) -> None:
+        """What the task leaves behind goes with it: its resources are given to others."""
+        while signal_all(signal.SIGKILL) or self.reap():
+            time.sleep(0.005)
+
+    def outcome(self) -> dict[str, Any]:
+        """How it ended."""
+        code = self.status
+        reason = self.reason
+        if not reason and code is not None and code < 0:
+            reason = f"ended by signal {-code} ({signal.strsignal(-code)})"
+        return {"result": self.result or ("failed" if code else "finished"), "code": code, "reason": reason}
+
+
+def main(directory: str) -> None:
+    """Run the task of this directory."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    os.chdir(directory)
+    lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if os.path.exists("end.json"):
+        return  # the agent has given it up before it began
+    with open("run.json", encoding="utf-8") as file:
+        run = json.load(file)
+    write("pid.json", {"pid": os.getpid(), "start": start_time(os.getpid())})
+    # After the pid: whoever wants it to stop leaves the file first, and then looks for a pid to signal.
+    if os.path.exists("stop"):
+        end: dict[str, Any] = {"result": "stopped", "code": None, "reason": "it had not started"}
+    elif not run["keep"] and clock() >= lease_end(run["lease"]):
+        end = {"result": "stopped", "code": None, "reason": "the lease of its agent ended"}
+    else:
+        pid, fault = begin(run)
+        if pid:
+            supervision = Supervision(run, pid)
+            supervision.wait()
+            supervision.clear()
+            end = supervision.outcome()
+        else:
+            end = {"result": "failed", "code": 127, "reason": fault}
+    sys.stdout.flush()
+    end["output"] = os.path.getsize("output")
+    write("end.json", end)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

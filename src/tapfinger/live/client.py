@@ -1,0 +1,195 @@
+"""The typed Python client: the same words as the command line and the HTTP interface."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
+from tapfinger.live.tasks import ENDED, TaskSpec
+
+#: Seconds that the output of an ended task may take to arrive.
+PATIENCE = 10.0
+
+_specs = TypeAdapter(TaskSpec)
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A task as the coordinator shows it."""
+
+    id: int
+    spec: TaskSpec
+    owner: str
+    submitted: float
+    phase: Phase
+    attempt: int
+    cluster: str | None
+    #: Natural amounts by resource.
+    allocation: dict[str, float] | None
+    started: float | None
+    ended: float | None
+    failures: int
+    losses: int
+    cancelled: bool
+    code: int | None
+    reason: str
+    output: int
+    agent: str | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its end."""
+        return self.phase in ENDED
+
+
+_infos = TypeAdapter(TaskInfo)
+
+
+def make_spec(**given: Any) -> TaskSpec:
+    """A task to submit; faults are named as on the wire."""
+    try:
+        return _specs.validate_python(given)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(faults)) from None
+
+
+class Client:
+    """Talks to one coordinator. Use as a context, or call ``close``."""
+
+    def __init__(self, url: str, token: str, timeout: float = 35.0) -> None:
+        """``timeout``: seconds; longer than the longest wait that is asked for."""
+        self._url = url
+        local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+        try:
+            self._http = httpx.Client(
+                base_url=f"{url.rstrip('/')}/api/v1/",
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=timeout,
+                trust_env=not local,  # no proxy to oneself
+            )
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+
+    def __enter__(self) -> Self:
+        """Use as a context."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
+
+    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise CoordinatorError(f"no answer from the coordinator at {self._url}: {error}") from None
+        if answer.is_success:
+            return answer
+        try:
+            detail = answer.json()["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = answer.text[:200]
+        if isinstance(detail, list):  # faults as pydantic finds them
+            detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+        kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
+        raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
+
+    # --------------------------------------------------------------------- tasks
+
+    def submit(self, *specs: TaskSpec) -> list[int]:
+        """Submit tasks, all or none; they are safe with the coordinator when this returns."""
+        body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
+        ids: list[int] = self._call("POST", "tasks", json=body).json()["ids"]
+        return ids
+
+    def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:
+        """The latest tasks in these phases, or in any, from the newest on."""
+        asked: dict[str, Any] = {"phase": [p.value for p in phases], "limit": limit}
+        if before is not None:
+            asked["before"] = before
+        return [_infos.validate_python(t) for t in self._call("GET", "tasks", params=asked).json()["tasks"]]
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks are in each phase."""
+        counts: dict[str, int] = self._call("GET", "tasks", params={"limit": 1}).json()["counts"]
+        return counts
+
+    def show(self, task: int, wait: float = 0.0) -> TaskInfo:
+        """One task, with its history; ``wait``: at most so many seconds for its end, 30 at most."""
+        return _infos.validate_python(self._call("GET", f"tasks/{task}", params={"wait": wait}).json())
+
+    def cancel(self, task: int) -> TaskInfo:
+        """End a task. It may take a moment until nothing of it is left; ``wait`` for that."""
+        return _infos.validate_python(self._call("POST", f"tasks/{task}/cancel").json())
+
+    def wait(self, task: int, timeout: float | None = None) -> TaskInfo:
+        """Until it has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 20.0 if deadline is None else min(20.0, deadline - time.monotonic())
+            info = self.show(task, max(0.0, left))
+            if info.over:
+                return info
+            if left <= 0:
+                raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
+
+    def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
+        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come."""
+        which = attempt or max(1, self.show(task).attempt)
+        offset, quiet_since = 0, time.monotonic()
+        while True:
+            asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
+            answer = self._call("GET", f"tasks/{task}/output", params=asked)
+            offset = int(answer.headers["X-Offset"])
+            if answer.content:
+                quiet_since = time.monotonic()
+                yield answer.content
+                continue
+            late = answer.headers["X-Over"] == "1" and time.monotonic() > quiet_since + PATIENCE
+            if not (answer.headers["X-Complete"] == "1" or late or not follow):
+                continue
+            if attempt is not None or not follow or self.show(task).over:
+                return
+            which, offset = which + 1, 0
+
+    # ---------------------------------------------------------------------- site
+
+    def clusters(self) -> Sequence[Mapping[str, Any]]:
+        """Every cluster: capacity, what is free, whether its agent is there."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "clusters").json()["clusters"]
+        return found
+
+    def drain(self, cluster: str, undo: bool = False) -> None:
+        """Let a cluster take no new tasks, or take them again."""
+        self._call("POST", f"clusters/{cluster}/drain", params={"undo": undo})
+
+    def give_up(self, cluster: str) -> None:
+        """Say that a silent cluster is gone for good and nothing on it is alive."""
+        self._call("POST", f"clusters/{cluster}/give-up")
+
+    def events(self, after: int = 0, limit: int = 1000, wait: float = 0.0) -> Sequence[dict[str, Any]]:
+        """What happened since the line of that number."""
+        asked = {"after": after, "limit": limit, "wait": wait}
+        found: Sequence[dict[str, Any]] = self._call("GET", "events", params=asked).json()["events"]
+        return found
+
+    def new_token(self, name: str, role: str, cluster: str | None = None) -> str:
+        """A token for someone else; one of the same name stops working."""
+        body = {"name": name, "role": role, "cluster": cluster}
+        token: str = self._call("POST", "tokens", json=body).json()["token"]
+        return token

@@ -1,0 +1,105 @@
+"""Configuration of a live site: a scenario's clusters and task types, and a table ``[live]`` of its own."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from tapfinger.config import Scenario, parse_scenario
+from tapfinger.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tapfinger.live.site import Site
+
+
+class LiveConfig(BaseModel):
+    """Keys of ``[live]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    #: Who decides: a registered scheduler, with options after @. Nothing is lent: tasks keep their size.
+    scheduler: str = "tapfinger@lend=false@budget_ms=500"
+    #: Who decides in rounds in which that one fails.
+    fallback: str = "greedy"
+    #: Seconds that an agent may act without hearing from the coordinator.
+    lease_seconds: PositiveFloat = 60.0
+    #: Seconds beyond the lease after which its tasks are surely stopped.
+    grace_seconds: PositiveFloat = 10.0
+    #: Seconds between an agent's reports when nothing happens.
+    beat_seconds: PositiveFloat = 5.0
+    #: Seconds from asking a task to end to killing it.
+    stop_seconds: Annotated[float, Field(ge=0.0)] = 5.0
+    #: Most tasks that may wait; beyond, submissions are refused.
+    max_waiting: PositiveInt = 100_000
+    #: Longest request, in bytes.
+    max_body: PositiveInt = 16 * 1024 * 1024
+    #: Most bytes of output kept for an attempt; what comes after is dropped.
+    max_log: PositiveInt = 16 * 1024 * 1024
+    #: Directories that tasks may run in, on every cluster; none means anywhere.
+    roots: tuple[str, ...] = ()
+
+
+def default_site() -> dict[str, Any]:
+    """Two pretended clusters that share this machine, and a task type for anything."""
+    cpus = max(2, len(os.sched_getaffinity(0)) // 2)
+    clusters = [{"name": f"edge-{n}", "capacity": {"cpu": cpus, "gpu": 0}} for n in (1, 2)]
+    speed = {"kind": "amdahl", "seconds": 60, "parallel": {"cpu": 0.8}}
+    demo = {"name": "demo", "minimum": {"cpu": 1, "gpu": 0}, "maximum": {"cpu": cpus}, "speed": speed}
+    return {"name": "laptop", "clusters": clusters, "task_types": [demo]}
+
+
+def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
+    """Read a site's TOML file, or make one up for this machine."""
+    if path is None:
+        data, source, directory = default_site(), "the default site", "."
+    else:
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as a TOML file: {error}") from None
+        source, directory = str(path), str(path.parent.resolve())
+    live = data.pop("live", {})
+    try:
+        config = LiveConfig.model_validate(live)
+    except ValidationError as error:
+        faults = [
+            f"{source}: live.{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+        ]
+        raise ConfigError("\n".join(faults)) from None
+    if config.stop_seconds >= config.grace_seconds:
+        raise ConfigError(
+            f"{source}: live.stop_seconds = {config.stop_seconds:g} must be below live.grace_seconds = "
+            f"{config.grace_seconds:g}: tasks must have been killed when the grace is over"
+        )
+    if config.beat_seconds * 2 > config.lease_seconds:
+        raise ConfigError(
+            f"{source}: live.beat_seconds = {config.beat_seconds:g} must be at most half of live.lease_seconds = "
+            f"{config.lease_seconds:g}, or one lost message ends a lease"
+        )
+    return parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory), config
+
+
+def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
+    """Capacity of each cluster by name."""
+    found: dict[str, dict[str, float]] = {}
+    for cluster in scenario.clusters:
+        for copy in range(cluster.count):
+            found[f"{cluster.name}-{copy}" if cluster.count > 1 else cluster.name] = dict(cluster.capacity)
+    return found
+
+
+def build_site(scenario: Scenario) -> Site:
+    """The domain objects of a site."""
+    from tapfinger.live.site import Site
+    from tapfinger.workloads.world import build_world
+
+    world = build_world(scenario)
+    types = {t.name: t for t in world.task_types}
+    bad = [name for name in types if "[" in name]
+    if bad:
+        raise ConfigError(f"{scenario.source}: task type {bad[0]!r} has a bracket in its name; rename it")
+    return Site(world.resources, world.clusters, types, scenario.slot_seconds)

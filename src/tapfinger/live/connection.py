@@ -1,0 +1,107 @@
+"""An agent's line to the coordinator: it calls out, and calls again; its tasks and its lease do not wait for that."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from tapfinger.errors import AgentRefused, CoordinatorError
+from tapfinger.live.host import Host
+from tapfinger.live.messages import Orders, Report
+from tapfinger.live.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at what runs.
+PULSE = 0.1
+#: Longest wait before calling again.
+MAX_PAUSE = 5.0
+
+
+class Line:
+    """Keeps a host going, connected or not."""
+
+    def __init__(self, host: Host, urls: Sequence[str], token: str) -> None:
+        """``urls``: of coordinators, tried in turn."""
+        self._host = host
+        self._urls = [url.rstrip("/").replace("http", "ws", 1) + "/api/v1/agent" for url in urls]
+        self._token = token
+        self._socket: ClientConnection | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until told to stop."""
+        caller = asyncio.create_task(self._call())
+        try:
+            while not stop.is_set():
+                await self._send(self._host.step())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), PULSE)
+                if caller.done():
+                    caller.result()
+        finally:
+            caller.cancel()
+            await asyncio.gather(caller, return_exceptions=True)
+
+    async def _send(self, reports: list[Report]) -> None:
+        socket = self._socket
+        if socket is None:
+            return
+        try:
+            # A line that is stuck must not keep us from looking after tasks and lease.
+            async with asyncio.timeout(PULSE * 10):
+                messages: list[Message] = [*reports, *self._host.chunks()]
+                for message in messages:
+                    await socket.send(encode(message))
+        except (ConnectionClosed, TimeoutError):
+            if self._socket is socket:
+                self._socket = None
+            asyncio.create_task(socket.close())  # noqa: RUF006 - nobody waits for it
+
+    async def _call(self) -> None:
+        pause = 0.1
+        for url in itertools.cycle(self._urls):
+            try:
+                async with connect(
+                    url,
+                    additional_headers={"Authorization": f"Bearer {self._token}"},
+                    max_size=MAX_MESSAGE,
+                    open_timeout=5.0,
+                    ping_timeout=10.0,
+                    close_timeout=1.0,
+                    proxy=None if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") else True,
+                ) as socket:
+                    logger.info("connected to %s", url)
+                    pause = 0.1
+                    await self._talk(socket)
+            except AgentRefused as error:
+                logger.error("refused: %s", error)
+                pause = MAX_PAUSE
+            except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed, CoordinatorError) as error:
+                logger.warning("no connection to %s: %s", url, error)
+            except InvalidURI as error:
+                raise CoordinatorError(f"{url} is no address of a coordinator: {error}") from None
+            finally:
+                self._socket = None
+            await asyncio.sleep(pause)
+            pause = min(MAX_PAUSE, pause * 2)
+
+    async def _talk(self, socket: ClientConnection) -> None:
+        self._host.connected()
+        await socket.send(encode(self._host.report()))
+        self._socket = socket
+        async for text in socket:
+            message = decode(text)
+            if isinstance(message, Orders):
+                await self._send(self._host.step(message))
+            elif isinstance(message, LogSize):
+                self._host.arrived(message)
+            elif isinstance(message, Refusal):
+                raise AgentRefused(message.reason)
+        raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")

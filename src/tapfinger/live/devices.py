@@ -1,0 +1,66 @@
+"""Which cores and accelerators each task has: whole devices, leased by id."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from tapfinger.errors import LaunchFailed
+
+Leased = dict[str, tuple[int, ...]]
+
+
+class NoRoom(LaunchFailed):
+    """More was asked for than is free: the coordinator's book-keeping and ours differ."""
+
+
+class Devices:
+    """The ids of each resource that nobody holds."""
+
+    def __init__(self, ids: Mapping[str, Sequence[int]]) -> None:
+        """Resources that are not named here have no devices: any amount of them is given."""
+        self._free = {name: sorted(set(pool)) for name, pool in ids.items()}
+
+    def lease(self, amounts: Mapping[str, float]) -> Leased:
+        """The lowest free ids; a part of a device takes a whole one."""
+        wanted = {name: math.ceil(amount) for name, amount in amounts.items() if name in self._free}
+        for name, count in wanted.items():
+            if count > len(self._free[name]):
+                raise NoRoom(f"{count} {name} were asked for, {len(self._free[name])} are free")
+        return {name: self._take(name, self._free[name][:count]) for name, count in wanted.items()}
+
+    def _take(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
+        taken = tuple(ids)
+        self._free[name] = [i for i in self._free[name] if i not in taken]
+        return taken
+
+    def hold(self, leased: Mapping[str, Sequence[int]]) -> None:
+        """Take exactly these: a task that runs since before holds them."""
+        for name, ids in leased.items():
+            if name in self._free:
+                self._take(name, ids)
+
+    def release(self, leased: Mapping[str, Sequence[int]]) -> None:
+        """Give them back."""
+        for name, ids in leased.items():
+            if name in self._free:
+                self._free[name] = sorted({*self._free[name], *ids})
+
+    @property
+    def free(self) -> dict[str, int]:
+        """How many of each nobody holds."""
+        return {name: len(ids) for name, ids in self._free.items()}
+
+
+def device_ids(capacity: Mapping[str, float], pin: bool) -> dict[str, list[int]]:
+    """Ids for a cluster's capacity: real cores if tasks are pinned, otherwise mere numbers to count with."""
+    ids = {name: list(range(math.ceil(amount))) for name, amount in capacity.items() if name in ("cpu", "gpu")}
+    if pin and "cpu" in ids:
+        ids["cpu"] = sorted(os.sched_getaffinity(0))[: len(ids["cpu"])]
+    return ids
+
+
+def can_pin(capacity: Mapping[str, float]) -> bool:
+    """Whether this machine has a core for every cpu that the cluster promises."""
+    return math.ceil(capacity.get("cpu", 0)) <= len(os.sched_getaffinity(0))

@@ -1,0 +1,236 @@
+"""An agent's hands: carries out what its state machine says, with a backend, devices and a directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from tapfinger.errors import BackendError, ConfigError
+from tapfinger.live.agent import (
+    Agent,
+    AgentInstruction,
+    AgentStimulus,
+    AgentTick,
+    ForgetRun,
+    Found,
+    HoldLease,
+    Observed,
+    StartRun,
+    StopRun,
+)
+from tapfinger.live.backends.base import Backend, Run
+from tapfinger.live.devices import Devices, NoRoom
+from tapfinger.live.home import hold
+from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
+from tapfinger.live.messages import AttemptId, Launch, Outcome, Report
+from tapfinger.live.wire import CHUNK, LogChunk, LogSize
+
+logger = logging.getLogger(__name__)
+_launches = TypeAdapter(Launch)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A run with what the agent remembers of it."""
+
+    run: Run
+    ended: bool = False
+    forgotten: bool = False
+    #: Bytes of output that the coordinator has; None until it was asked.
+    shipped: int | None = None
+    #: Something was sent that it has not answered yet.
+    asked: bool = False
+    #: The coordinator wants no more of it.
+    full: bool = False
+
+
+class Host:
+    """Runs tasks on one cluster; does not care how messages travel."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster: str,
+        backend: Backend,
+        devices: Devices,
+        beat: float,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        """Take up what a predecessor has left in the directory; only one agent may use it."""
+        (directory / "runs").mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._lock = hold(directory, "agent; stop that one, or use another --state")
+        self._backend = backend
+        self._devices = devices
+        self._clock = clock
+        self._lease = directory / "lease"
+        self._runs: dict[AttemptId, _Kept] = {}
+        name, incarnation = self._register(cluster)
+        found = self._find()
+        self.machine = Agent(cluster, name, incarnation, clock(), beat, found, read_lease(self._lease))
+
+    def close(self) -> None:
+        """Let go of the directory; tasks run on."""
+        self._lock.close()
+
+    def _register(self, cluster: str) -> tuple[str, int]:
+        path = self._directory / "agent.json"
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            known = {"name": secrets.token_hex(8), "cluster": cluster, "incarnation": 0}
+        if known["cluster"] != cluster:
+            raise ConfigError(
+                f"{self._directory} belongs to the agent of cluster {known['cluster']!r}, not {cluster!r}"
+            )
+        known["incarnation"] += 1
+        replace_file(path, known, sync=True)
+        return known["name"], known["incarnation"]
+
+    def _find(self) -> list[Found]:
+        found = []
+        for directory in sorted((self._directory / "runs").iterdir()):
+            try:
+                saved = json.loads((directory / "launch.json").read_text(encoding="utf-8"))
+                launch = _launches.validate_python(saved["launch"])
+            except (OSError, ValueError, KeyError):
+                shutil.rmtree(directory, ignore_errors=True)  # written before anything was started: nothing was
+                continue
+            run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
+            outcome = self._backend.poll(run)
+            self._runs[run.id] = _Kept(run, ended=outcome is not None)
+            if outcome is None:
+                self._devices.hold(run.devices)
+            found.append(Found(run.id, launch.on_disconnect, outcome))
+            logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
+        return found
+
+    # --------------------------------------------------------------- what happens
+
+    def step(self, stimulus: AgentStimulus | None = None) -> list[Report]:
+        """Look at what runs, take note of a stimulus, and do what follows; returns what to report."""
+        ends = {ident: outcome for ident, outcome in self._poll().items() if outcome is not None}
+        reports = self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
+        if stimulus is not None:
+            reports += self._do(self.machine.handle(stimulus, self._clock()))
+        return reports[-1:]  # each is a whole picture
+
+    def _poll(self) -> dict[AttemptId, Outcome | None]:
+        ends = {i: self._backend.poll(kept.run) for i, kept in self._runs.items() if not kept.ended}
+        for ident, outcome in ends.items():
+            if outcome is not None:
+                self._runs[ident].ended = True
+                self._devices.release(self._runs[ident].run.devices)
+                logger.info("task %d attempt %d ended: %s", *ident, outcome)
+        return ends
+
+    def _do(self, instructions: list[AgentInstruction]) -> list[Report]:
+        reports: list[Report] = []
+        for instruction in instructions:
+            if isinstance(instruction, Report):
+                reports.append(instruction)
+            elif isinstance(instruction, HoldLease):
+                write_lease(self._lease, instruction.until)
+            elif isinstance(instruction, StartRun):
+                reports += self._start(instruction.launch)
+            elif isinstance(instruction, StopRun):
+                self._backend.stop(self._runs[instruction.id].run, instruction.at_once)
+            elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
+                self._runs[instruction.id].forgotten = True
+                self._clean(instruction.id)
+        return reports
+
+    def _start(self, launch: Launch) -> list[Report]:
+        outcome: Outcome
+        try:
+            devices = self._devices.lease(launch.allocation)
+        except NoRoom as error:
+            # Not the task's fault: it goes back to the queue.
+            return self._do(
+                self.machine.handle(Observed({launch.id: Outcome("lost", reason=str(error))}), self._clock())
+            )
+        directory = self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}"
+        directory.mkdir(exist_ok=True)
+        run = Run(launch, directory, devices, self._lease)
+        # On disk before it starts: a successor must know of everything that may run.
+        replace_file(directory / "launch.json", {"launch": asdict(launch), "devices": devices}, sync=True)
+        self._runs[run.id] = _Kept(run)
+        try:
+            self._backend.start(run)
+        except BackendError as error:
+            logger.warning("task %d attempt %d could not start: %s", *launch.id, error)
+            self._devices.release(devices)
+            self._runs[run.id].ended = True
+            outcome = Outcome("failed", 127, str(error))
+            return self._do(self.machine.handle(Observed({run.id: outcome}), self._clock()))
+        return []
+
+    def report(self) -> Report:
+        """All that is here, now."""
+        return self.machine.report(self._clock())
+
+    def stop_all(self) -> bool:
+        """Make everything end; whether anything is left. To be called until nothing is."""
+        left = [i for i, outcome in self._poll().items() if outcome is None]
+        for ident in left:
+            self._backend.stop(self._runs[ident].run, at_once=False)
+        return bool(left)
+
+    # --------------------------------------------------------------------- output
+
+    def connected(self) -> None:
+        """A new connection: how much output has arrived must be asked again."""
+        for kept in self._runs.values():
+            kept.shipped, kept.asked = None, False
+
+    def chunks(self) -> list[LogChunk]:
+        """Output that the coordinator does not have yet, some of each task."""
+        chunks: list[LogChunk] = []
+        for ident, kept in self._runs.items():
+            if kept.full or kept.asked:
+                continue
+            before = len(chunks)
+            if kept.shipped is None:
+                chunks.append(LogChunk(ident, 0))
+            elif _size(kept.run.output) > kept.shipped:
+                with kept.run.output.open("rb") as file:
+                    file.seek(kept.shipped)
+                    chunks.append(LogChunk(ident, kept.shipped, file.read(CHUNK).decode("latin-1")))
+            kept.asked = len(chunks) > before
+        return chunks
+
+    def arrived(self, size: LogSize) -> None:
+        """The coordinator says how much it has."""
+        kept = self._runs.get(size.id)
+        if kept is not None:
+            kept.shipped, kept.full, kept.asked = size.size, size.full, False
+            self._clean(size.id)
+
+    def _clean(self, ident: AttemptId) -> None:
+        """Remove a run once its end is recorded and its output has arrived."""
+        kept = self._runs[ident]
+        done = kept.full or (kept.shipped is not None and kept.shipped >= _size(kept.run.output))
+        if kept.forgotten and done:
+            del self._runs[ident]
+            shutil.rmtree(kept.run.directory, ignore_errors=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def capacity_of(clusters: Mapping[str, Mapping[str, float]], name: str) -> Mapping[str, float]:
+    """A cluster's capacity from the configuration."""
+    if name not in clusters:
+        raise ConfigError(f"there is no cluster {name!r}; the configuration has {', '.join(sorted(clusters))}")
+    return clusters[name]

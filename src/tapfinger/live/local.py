@@ -1,0 +1,134 @@
+"""A whole site on one machine: starts its processes, finds them again, and ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
+from tapfinger.live.client import Client
+from tapfinger.live.config import cluster_capacities, load_site
+from tapfinger.live.home import alive, exited, noted
+
+#: Seconds that processes may take to start or to end.
+PATIENCE = 60.0
+
+
+class LocalSite:
+    """The processes of one state directory."""
+
+    def __init__(self, state: Path, config: Path | None) -> None:
+        """``config``: only needed to start."""
+        self.state = state
+        self._config = config
+        self._started: list[int] = []  # pids
+
+    @property
+    def _coordinator(self) -> dict[str, Any] | None:
+        return noted(self.state / "coordinator.json")
+
+    def up(self, port: int) -> str:
+        """Start coordinator and agents; returns the coordinator's address once all are there."""
+        if self._coordinator is not None:
+            raise ConfigError(f"a coordinator runs in {self.state} already; end it with: tapfinger down")
+        scenario, _ = load_site(self._config)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        given = ["--config", str(self._config.absolute())] if self._config is not None else []
+        try:
+            self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
+            note = self._await(lambda: self._coordinator, "coordinator")
+            token = (self.state / "token").read_text(encoding="ascii").strip()
+            with Client(note["url"], token) as client:
+                for name in cluster_capacities(scenario):
+                    folder = ["--state", str(self.state / "agents" / name), "--no-pin", *given]
+                    secret = {"TAPFINGER_TOKEN": client.new_token(f"agent-{name}", "agent", name)}
+                    self._start(
+                        f"agent-{name}", ["agent", "--cluster", name, "--coordinator", note["url"], *folder], secret
+                    )
+                self._await(lambda: all(c["connected"] for c in client.clusters()), "agents")
+        except BaseException:
+            self.down()
+            raise
+        return str(note["url"])
+
+    def _start(self, name: str, words: list[str], env: dict[str, str]) -> None:
+        log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.state / f"{name}.log"), log, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        command = [sys.executable, "-m", "tapfinger", *words, "--verbose"]
+        # In a session of its own: Ctrl-C is for us, and we end them in order.
+        pid = os.posix_spawn(command[0], command, {**os.environ, **env}, file_actions=files, setsid=True)
+        self._started.append(pid)
+
+    def _await(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := condition()):
+            dead = [pid for pid in self._started if exited(pid)]
+            if dead or time.monotonic() > deadline:
+                logs = sorted(self.state.glob("*.log"), key=lambda p: p.stat().st_mtime)
+                said = logs[-1].read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if logs else []
+                raise CoordinatorError(f"the {what} did not start; the last word in {self.state}: {''.join(said)}")
+            time.sleep(0.05)
+        return found
+
+    def wait(self) -> None:
+        """Until the coordinator has ended, or someone interrupts."""
+        while not exited(self._started[0]):
+            time.sleep(0.2)
+
+    def down(self) -> list[str]:
+        """End agents with their tasks, then the coordinator; returns what was running."""
+        agents = [path.parent for path in sorted(self.state.glob("agents/*/agent.json"))]
+        running = {f"agent {path.name}": noted(path / "process.json") for path in agents}
+        self._end(running, signal.SIGINT)
+        coordinator = {"coordinator": self._coordinator}
+        self._end(coordinator, signal.SIGTERM)
+        self._end_unnoted()
+        for path in agents:
+            self._clear(path)
+        return [name for name, note in {**running, **coordinator}.items() if note is not None]
+
+    def _end(self, notes: dict[str, dict[str, Any] | None], number: int) -> None:
+        running = [note for note in notes.values() if note is not None]
+        for note in running:
+            with suppress(ProcessLookupError):
+                os.kill(note["pid"], number)
+        deadline = time.monotonic() + PATIENCE
+        while any(map(alive, running)):
+            if time.monotonic() > deadline:
+                for note in filter(alive, running):
+                    os.kill(note["pid"], signal.SIGKILL)
+            for pid in self._started:
+                exited(pid)  # or it would stay as a zombie
+            time.sleep(0.02)
+
+    def _end_unnoted(self) -> None:
+        """What we have started and has not come so far as to leave a note."""
+        left = [pid for pid in self._started if not exited(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            os.waitpid(pid, 0)
+
+    def _clear(self, agent: Path) -> None:
+        """Stop what an agent that was killed has left behind."""
+        from tapfinger.live.backends.process import Process
+        from tapfinger.live.devices import Devices
+        from tapfinger.live.host import Host
+
+        with suppress(TapfingerError, OSError, ValueError):
+            cluster = json.loads((agent / "agent.json").read_text(encoding="utf-8"))["cluster"]
+            host = Host(agent, cluster, Process(), Devices({}), 1.0)
+            while host.stop_all():
+                time.sleep(0.02)
+            host.close()

@@ -1,0 +1,98 @@
+"""What coordinator and agents say to each other: two messages, each a whole picture.
+
+An agent reports everything it runs; the coordinator answers with everything it wants of it. Nothing
+depends on a single message: one that is lost is made good by the next, and one that is late is
+recognised by its numbers and dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: Raised when a message changes its meaning; both sides must have the same.
+VERSION = 1
+
+#: Task and attempt: attempts of a task are numbered from 1 and only one of them may be alive.
+AttemptId = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended."""
+
+    #: finished: exit code 0. failed: any other, or it could not start, or it took too long.
+    #: stopped: ended on order or with the lease. lost: the agent cannot tell how it ended, only that it has.
+    result: Literal["finished", "failed", "stopped", "lost"]
+    #: Exit code; minus the signal's number if one ended it; None where no process has run.
+    code: int | None = None
+    reason: str = ""
+    #: Bytes of output it wrote.
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One attempt as its agent sees it."""
+
+    id: AttemptId
+    #: None while it runs.
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Agent to coordinator: all that runs, and all that has ended and was not yet taken note of."""
+
+    cluster: str
+    #: Random name of the agent, kept on its disk: two agents for one cluster can be told apart.
+    agent: str
+    #: Rises with every start of the agent.
+    incarnation: int
+    #: Rises with every report of an incarnation.
+    seq: int
+    #: Of the coordinator that the agent last heard of; 0 before it has heard of any.
+    epoch: int
+    runs: tuple[RunReport, ...] = ()
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What an agent needs to know to run an attempt."""
+
+    id: AttemptId
+    argv: tuple[str, ...]
+    #: Natural amounts by resource name.
+    allocation: dict[str, float]
+    env: dict[str, str]
+    #: None: a new empty directory.
+    cwd: str | None = None
+    #: Seconds after which it is stopped and has failed; None for no limit.
+    time_limit: float | None = None
+    #: What becomes of it when the agent's lease ends: the agent stops it, or lets it run on.
+    on_disconnect: Literal["stop", "keep"] = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Coordinator to agent: all that it should start, stop and forget."""
+
+    cluster: str
+    agent: str
+    #: Of the agent that this is meant for; a restarted one does not obey what was meant for its predecessor.
+    incarnation: int
+    #: Rises with every start of a coordinator: an older one is not obeyed.
+    epoch: int
+    #: Rises with every message of an epoch to this cluster.
+    seq: int
+    #: The report this lease answers: the lease runs from when that was sent.
+    echo: int
+    #: Seconds; 0 grants none.
+    lease: float
+    starts: tuple[Launch, ...] = ()
+    #: Attempts that must end; one that is unknown to the agent must never start.
+    stops: tuple[AttemptId, ...] = ()
+    #: Ended attempts whose outcome is recorded, or does not count.
+    forgets: tuple[AttemptId, ...] = ()
+    version: int = VERSION

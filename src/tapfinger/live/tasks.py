@@ -1,0 +1,105 @@
+"""A task as people submit it, as the coordinator keeps it, and what happened to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tapfinger.core.contract import Phase
+from tapfinger.live.messages import AttemptId
+
+#: Longest text in a request: what a kernel takes as one argument of a program.
+MAX_TEXT = 128 * 1024
+
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
+Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+
+#: Phases in which a task has come to its end.
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What someone wants to be run."""
+
+    #: Program and arguments; never a line for a shell.
+    argv: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    #: A task type of the configuration: it says how speed depends on resources.
+    type: Name
+    #: Least and most it may get, by resource; what is left out is as the type says.
+    minimum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
+    maximum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
+    #: Clusters it may run on; none means all.
+    clusters: tuple[Name, ...] = ()
+    env: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=1000)] = (
+        field(default_factory=dict)
+    )
+    #: Where it runs, on the cluster; without it, in a new empty directory.
+    cwd: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
+    #: How often it may fail and be run again.
+    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    #: Seconds that one attempt may take.
+    time_limit: Annotated[float, Field(gt=0.0)] | None = None
+    #: What becomes of it if its cluster loses the coordinator for longer than the lease.
+    on_disconnect: Literal["stop", "keep"] = "stop"
+    #: Whether it is run again if its cluster was lost; if not, it ends as lost.
+    requeue_lost: bool = True
+    #: Submitting again with the same key gives the same task.
+    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    name: Name = ""
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """A task and what has become of it; one row of the store."""
+
+    id: int
+    spec: TaskSpec
+    #: Whose token submitted it.
+    owner: str
+    #: Seconds since the epoch.
+    submitted: float
+    phase: Phase = Phase.QUEUED
+    #: Number of the latest attempt; 0 before the first.
+    attempt: int = 0
+    cluster: str | None = None
+    #: Name of the agent that the attempt was granted to.
+    agent: str | None = None
+    #: In units, by resource.
+    allocation: tuple[int, ...] | None = None
+    started: float | None = None
+    ended: float | None = None
+    failures: int = 0
+    losses: int = 0
+    #: Whether someone has cancelled it; it ends as cancelled, however its attempt ends.
+    cancelled: bool = False
+    code: int | None = None
+    reason: str = ""
+    #: Bytes of output of the latest attempt that ended.
+    output: int = 0
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """Task and latest attempt."""
+        return (self.id, self.attempt)
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether an attempt may be alive, and holds resources."""
+        return self.phase in (Phase.PLACED, Phase.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of the history."""
+
+    at: float
+    #: submitted, granted, started, ended, requeued, cancelling, refused, and the phases a task ends in;
+    #: of clusters: joined, silent, drained, opened; of decisions: fault.
+    kind: str
+    task: int | None = None
+    attempt: int | None = None
+    cluster: str | None = None
+    detail: str = ""

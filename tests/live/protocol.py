@@ -1,0 +1,348 @@
+"""A whole site in one thread on a made-up clock, with everything going wrong: coordinator, agents, links, machines.
+
+What is true (which process is alive where) is known to the simulation and to nobody else; the checker
+holds it against what the coordinator has recorded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from helpers import R, constant_type
+
+from tapfinger.core.contract import Phase
+from tapfinger.core.model import Cluster, ResourceTypes
+from tapfinger.errors import AgentRefused, LaunchFailed, NotFound
+from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
+from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.fake import Fake
+from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.messages import Launch, Orders, Outcome, Report
+from tapfinger.live.rounds import Rounds
+from tapfinger.live.site import Site
+from tapfinger.live.stimuli import Cancel, Instructions, Leases, Submit, Tick
+from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
+from tapfinger.registry import create
+
+LEASES = Leases(lease=6.0, grace=1.0)
+STEP = 0.25
+CAPACITIES = ((8, 4), (4, 4), (6, 2))
+
+
+class Broken(AssertionError):  # noqa: N818 - as its siblings in the package
+    """An invariant does not hold."""
+
+
+def make_site() -> Site:
+    clusters = tuple(Cluster(f"c{n}", R(c)) for n, c in enumerate(CAPACITIES))
+    types = [constant_type((1, 0), (4, 2), 3.0, "small"), constant_type((3, 1), (6, 4), 5.0, "large")]
+    return Site(ResourceTypes(), clusters, {t.name: t for t in types}, slot_seconds=1.0)
+
+
+@dataclass
+class Disk:
+    """What the coordinator has saved."""
+
+    records: dict[int, TaskRecord] = field(default_factory=dict)
+    history: list[Happening] = field(default_factory=list)
+    epoch: int = 0
+
+    def save(self, instructions: Instructions) -> None:
+        for record in instructions.records:
+            before = self.records.get(record.id)
+            if before is not None and before.phase in ENDED:
+                raise Broken(f"task {record.id} had ended as {before.phase} and is recorded again")
+            self.records[record.id] = record
+        self.history += instructions.history
+
+
+class Host:
+    """One cluster's machine: its processes and its disk outlive the agent."""
+
+    def __init__(self, world: World, name: str, offset: float, agent_class: type[Agent]) -> None:
+        self.world, self.name, self._offset = world, name, offset
+        self._agent_class = agent_class
+        self.lease = 0.0
+        self.incarnation = 0
+        self.runs: dict[tuple[int, int], Run] = {}
+        self.backend = Fake(self.clock, world.script, lambda _run: self.lease, polite=0.5)
+        self.agent: Agent | None = None
+
+    def clock(self) -> float:
+        return self.world.now + self._offset
+
+    def boot(self) -> None:
+        self.incarnation += 1
+        found = [Found(i, r.launch.on_disconnect, self.backend.poll(r)) for i, r in self.runs.items()]
+        self.agent = self._agent_class(
+            self.name, f"agent-of-{self.name}", self.incarnation, self.clock(), 2.0, found, self.lease
+        )
+
+    def crash(self) -> None:
+        """Power is cut: processes are gone, the disk is not."""
+        self.agent = None
+        self.backend.crash()
+        self.lease = 0.0
+
+    def step(self) -> None:
+        if self.agent is None:
+            return
+        ends = {i: end for i in self.agent.running if i in self.runs and (end := self.backend.poll(self.runs[i]))}
+        self.obey(self.agent.handle(Observed(ends) if ends else AgentTick(), self.clock()))
+
+    def hear(self, orders: Orders) -> None:
+        if self.agent is not None:
+            self.obey(self.agent.handle(orders, self.clock()))
+
+    def obey(self, instructions: list[Any]) -> None:
+        assert self.agent is not None
+        for instruction in instructions:
+            if isinstance(instruction, Report):
+                self.world.send(instruction)
+            elif isinstance(instruction, StartRun):
+                self.start(instruction.launch)
+            elif isinstance(instruction, StopRun):
+                self.backend.stop(self.runs[instruction.id], instruction.at_once)
+            elif isinstance(instruction, HoldLease):
+                self.lease = instruction.until
+            elif isinstance(instruction, ForgetRun):
+                self.runs.pop(instruction.id, None)
+
+    def start(self, launch: Launch) -> None:
+        assert self.agent is not None
+        run = Run(launch, Path("nowhere"))
+        self.runs[launch.id] = run
+        try:
+            self.backend.start(run)
+            self.world.started(self, launch)
+        except LaunchFailed as error:
+            del self.runs[launch.id]
+            outcome = Outcome("failed", 127, str(error))
+            self.world.truth[launch.id] = 127
+            self.obey(self.agent.handle(Observed({launch.id: outcome}), self.clock()))
+
+
+class World:
+    """The site, its troubles, and the truth."""
+
+    def __init__(self, seed: int, coordinator: type[Coordinator] = Coordinator, agent: type[Agent] = Agent) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.now = 0.0
+        self._coordinator_class = coordinator
+        self._post: list[tuple[float, int, Any]] = []
+        self._posted = 0
+        self.disk = Disk()
+        self.acknowledged: set[int] = set()
+        self.cancelled: set[int] = set()
+        #: Exit code that each attempt has, or would have if nobody stopped it.
+        self.truth: dict[tuple[int, int], int] = {}
+        self.coordinator: Coordinator | None = None
+        self.trouble = True
+        self.cut: dict[str, float] = {}
+        self.hosts = {
+            f"c{n}": Host(self, f"c{n}", float(self.rng.uniform(0, 1000)), agent) for n in range(len(CAPACITIES))
+        }
+        self._boot()
+        for host in self.hosts.values():
+            host.boot()
+
+    # ---------------------------------------------------------------- mechanics
+
+    def script(self, launch: Launch) -> tuple[float, int]:
+        return float(launch.env["FAKE_SECONDS"]), self.truth.setdefault(
+            launch.id, int(self.rng.choice([0, 0, 0, 1, 127])) if "FLAKY" in launch.env else 0
+        )
+
+    def _boot(self) -> None:
+        self.disk.epoch += 1
+        live = [replace(r) for r in self.disk.records.values() if r.phase not in ENDED]
+        site = make_site()
+        scheduler = create("scheduler", ("min", "fifo")[self.disk.epoch % 2], {})
+        self.coordinator = self._coordinator_class(
+            site, Rounds(site, scheduler, int(self.now)), LEASES, self.disk.epoch, self.now, live,
+            next_id=max(self.disk.records, default=0) + 1,
+        )  # fmt: skip
+
+    def tell(self, stimulus: Any) -> bool:
+        """Handle, save, send; the coordinator may die between any two of these. True: it was saved."""
+        if self.coordinator is None:
+            return False
+        try:
+            instructions = self.coordinator.handle(stimulus, self.now)
+        except (AgentRefused, NotFound):
+            return False
+        dies = self.trouble and self.rng.random() < 0.004
+        if dies and self.rng.random() < 0.5:
+            self.coordinator = None
+            return False
+        self.disk.save(instructions)
+        self.check_ended(instructions)
+        if dies:
+            self.coordinator = None
+            return False  # saved, but nobody was told
+        if instructions.history:
+            self.coordinator.validate()
+        for orders in instructions.orders:
+            self.send(orders)
+        return True
+
+    def send(self, message: Report | Orders) -> None:
+        delay = 0.05
+        if self.trouble:
+            if self.rng.random() < 0.08 or self.cut.get(message.cluster, 0.0) > self.now:
+                return
+            delay = float(self.rng.exponential(0.3)) if self.rng.random() < 0.9 else float(self.rng.uniform(0, 20))
+            if self.rng.random() < 0.1:
+                self._deliver_after(message, float(self.rng.uniform(0, 20)))
+        self._deliver_after(message, delay)
+
+    def _deliver_after(self, message: Any, delay: float) -> None:
+        self._posted += 1
+        heapq.heappush(self._post, (self.now + delay, self._posted, message))
+
+    def step(self) -> None:
+        self.now += STEP
+        if self.trouble:
+            self._make_trouble()
+        while self._post and self._post[0][0] <= self.now:
+            message = heapq.heappop(self._post)[2]
+            if isinstance(message, Report):
+                self.tell(message)
+            else:
+                self.hosts[message.cluster].hear(message)
+        for host in self.hosts.values():
+            host.step()
+        self.tell(Tick())
+        self.check_alive()
+
+    def _make_trouble(self) -> None:
+        roll = self.rng.random(6)
+        if self.coordinator is None:
+            if roll[0] < 0.15:
+                self._boot()
+        elif roll[0] < 0.01:
+            self.coordinator = None
+        host = self.hosts[f"c{int(self.rng.integers(len(self.hosts)))}"]
+        if host.agent is None:
+            if roll[1] < 0.2:
+                host.boot()
+        elif roll[1] < 0.03:
+            host.agent = None  # killed: its tasks run on
+        elif roll[1] < 0.035:
+            host.crash()
+        if roll[2] < 0.02:
+            self.cut[host.name] = self.now + float(self.rng.uniform(0.5, 15.0))
+        if roll[3] < 0.15:
+            self.submit(int(self.rng.integers(1, 4)))
+        if roll[4] < 0.05 and self.acknowledged:
+            task = int(self.rng.choice(sorted(self.acknowledged)))
+            if self.tell(Cancel(task)):
+                self.cancelled.add(task)
+
+    def submit(self, count: int) -> None:
+        specs = [self._spec() for _ in range(count)]
+        before = set(self.disk.records)
+        if self.tell(Submit(specs)):
+            self.acknowledged |= set(self.disk.records) - before
+
+    def _spec(self) -> TaskSpec:
+        env = {"FAKE_SECONDS": f"{self.rng.exponential(4.0):.2f}"}
+        if self.rng.random() < 0.3:
+            env["FLAKY"] = "yes"
+        return TaskSpec(
+            argv=("work",),
+            type=("small", "large")[int(self.rng.integers(2))],
+            env=env,
+            retries=int(self.rng.integers(3)),
+            clusters=("c0",) if self.rng.random() < 0.2 else (),
+            on_disconnect="keep" if self.rng.random() < 0.3 else "stop",
+            requeue_lost=bool(self.rng.random() < 0.8),
+        )
+
+    # ------------------------------------------------------------------- checks
+
+    def started(self, host: Host, launch: Launch) -> None:
+        """A process begins: it must be the only one of its task, and the task must want it."""
+        others = [r.id for h in self.hosts.values() for r in h.backend.alive() if r.id[0] == launch.id[0]]
+        if set(others) - {launch.id}:
+            raise Broken(f"at {self.now}: attempts {others} of one task are alive")
+        record = self.disk.records[launch.id[0]]
+        if record.phase in ENDED:
+            raise Broken(f"task {record.id} was {record.phase.value} and starts")
+
+    def check_alive(self) -> None:
+        for n, host in enumerate(self.hosts.values()):
+            used = R((0, 0))
+            for run in host.backend.alive():
+                used = used + R(map(int, run.launch.allocation.values()))
+            if not used.fits(CAPACITIES[n]):
+                raise Broken(f"{host.name} runs {used} of {CAPACITIES[n]}")
+
+    def check_ended(self, instructions: Instructions) -> None:
+        """Whatever is recorded as ended is dead, and ended as recorded."""
+        for record in instructions.records:
+            if record.phase not in ENDED:
+                continue
+            alive = [r.id for h in self.hosts.values() for r in h.backend.alive() if r.id[0] == record.id]
+            if alive:
+                raise Broken(f"task {record.id} is recorded as {record.phase.value}, but {alive} is alive")
+            code = self.truth.get(record.attempt_id)
+            if record.phase is Phase.FINISHED and (code != 0 or record.code != 0):
+                raise Broken(f"task {record.id} is recorded as finished, but its code was {code}")
+            if record.phase is Phase.FAILED and (not code or record.code != code):
+                raise Broken(f"task {record.id} is recorded as failed with {record.code}, but its code was {code}")
+
+    def check_history(self) -> None:
+        """Every acknowledged task has one story, with at most one end, and a cancelled one ends as cancelled."""
+        ends: dict[int, list[str]] = {}
+        failures: Counter[int] = Counter()
+        for line in self.disk.history:
+            if line.task is None:
+                continue
+            failures[line.task] += line.kind == "ended" and line.detail.startswith("failed")
+            told = ends.setdefault(line.task, [])
+            if told:
+                raise Broken(f"after task {line.task} was {told}: {line}")
+            if line.kind in {phase.value for phase in ENDED}:
+                told.append(line.kind)
+        for task in self.acknowledged:
+            record = self.disk.records[task]
+            if ends[task] != ([record.phase.value] if record.phase in ENDED else []):
+                raise Broken(f"task {task} is {record.phase}, its history says {ends[task]}")
+            if record.phase is Phase.FAILED and failures[task] != record.spec.retries + 1:
+                raise Broken(f"task {task} with {record.spec.retries} retries failed {failures[task]} times")
+        for task in self.cancelled:
+            if self.disk.records[task].phase in ENDED - {Phase.CANCELLED}:
+                raise Broken(f"task {task} was cancelled and is {self.disk.records[task].phase}")
+
+    def heal(self) -> None:
+        """Everything works again, for ever."""
+        self.trouble = False
+        self.cut.clear()
+        if self.coordinator is None:
+            self._boot()
+        for host in self.hosts.values():
+            if host.agent is None:
+                host.boot()
+
+
+def play(seed: int, steps: int = 120, **classes: Any) -> World:
+    """A history with troubles, then a calm in which every task must come to its end."""
+    world = World(seed, **classes)
+    for _ in range(steps):
+        world.step()
+    world.heal()
+    for _ in range(2000):
+        world.step()
+        assert world.coordinator is not None
+        if not world.coordinator.tasks:
+            break
+    else:
+        raise Broken(f"tasks {sorted(world.coordinator.tasks.values(), key=lambda r: r.id)[:3]} never end")
+    world.check_history()
+    return world

@@ -1,0 +1,117 @@
+"""Real sites for tests: coordinator and agents as processes of their own, with leases of seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tapfinger.live.client import Client, make_spec
+from tapfinger.live.home import noted
+
+CONFIG = """
+slot_seconds = 0.2
+[[clusters]]
+name = "left"
+capacity = {cpu = 4, gpu = 0}
+[[clusters]]
+name = "right"
+capacity = {cpu = 4, gpu = 0}
+[[task_types]]
+name = "demo"
+minimum = {cpu = 1, gpu = 0}
+maximum = {cpu = 4}
+speed = {kind = "amdahl", seconds = 10, parallel = {cpu = 0.5}}
+[live]
+scheduler = "fifo"
+lease_seconds = 3.0
+grace_seconds = 1.0
+beat_seconds = 0.3
+stop_seconds = 0.5
+"""
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.02)
+    return value
+
+
+class RealSite:
+    """Starts, kills and restarts the parts of a site."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.state.mkdir()
+        self.config = directory / "site.toml"
+        self.config.write_text(CONFIG)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = 0
+        self.client: Client | None = None
+
+    def _start(self, name: str, *words: str, **env: str) -> None:
+        command = [sys.executable, "-m", "tapfinger", *words, "--config", str(self.config), "--verbose"]
+        with (self.state / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **env})
+
+    def serve(self) -> Client:
+        """Start the coordinator, at the same address as before."""
+        self._start("coordinator", "serve", "--state", str(self.state), "--port", str(self.port))
+        note = wait_for(lambda: noted(self.state / "coordinator.json"))
+        self.port = int(note["url"].rpartition(":")[2])
+        if self.client is not None:
+            self.client.close()
+        self.client = Client(note["url"], (self.state / "token").read_text().strip())
+        wait_for(self._answers)
+        return self.client
+
+    def _answers(self) -> bool:
+        assert self.client is not None
+        try:
+            self.client.counts()
+        except Exception:
+            return False
+        return True
+
+    def agent(self, cluster: str) -> None:
+        assert self.client is not None
+        token = self.client.new_token(f"agent-{cluster}", "agent", cluster)
+        where = ("--coordinator", f"http://127.0.0.1:{self.port}", "--state", str(self.state / "agents" / cluster))
+        self._start(cluster, "agent", "--cluster", cluster, *where, "--no-pin", TAPFINGER_TOKEN=token)
+        note = self.state / "agents" / cluster / "process.json"
+        wait_for(lambda: (noted(note) or {}).get("pid") == self.processes[cluster].pid)
+
+    def up(self) -> Client:
+        client = self.serve()
+        for cluster in ("left", "right"):
+            self.agent(cluster)
+        wait_for(lambda: all(c["connected"] for c in client.clusters()))
+        return client
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+        self.processes[name].wait()
+
+    def close(self) -> None:
+        """End everything, tasks included, and check that nothing is left."""
+        from tapfinger.live.local import LocalSite
+
+        LocalSite(self.state, None).down()
+        if self.client is not None:
+            self.client.close()
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def python(code: str, **more: Any) -> Any:
+    """A task that runs Python code."""
+    return make_spec(**{"argv": [sys.executable, "-c", code], "type": "demo", "maximum": {"cpu": 1}, **more})

@@ -1,0 +1,272 @@
+"""The HTTP interface: who may do what, and what it does with nonsense."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live.sites import CONFIG, wait_for
+from starlette.websockets import WebSocketDisconnect
+
+from tapfinger.errors import ConfigError, CoordinatorError
+from tapfinger.live.api import make_app
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.messages import Orders, Outcome, Report, RunReport
+from tapfinger.live.service import Service
+from tapfinger.live.tokens import hashed
+from tapfinger.live.wire import LogChunk, LogSize, Message, Refusal, decode, encode
+from tapfinger.registry import create
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
+    from fastapi.testclient import TestClient
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    path = tmp_path / "site.toml"
+    path.write_text(CONFIG + "max_waiting = 3\nmax_body = 20000\nmax_log = 10\n")
+    scenario, config = load_site(path)
+    site = build_site(scenario)
+    return Service(tmp_path / "state", site, config, create("scheduler", "fifo", {}), create("scheduler", "min", {}))
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[TestClient]:
+    with TestClient(make_app(service), headers={"Authorization": f"Bearer {service.token}"}) as client:
+        yield client
+
+
+def submission(*argv: str, **more: object) -> dict[str, object]:
+    return {"tasks": [{"argv": argv or ["x"], "type": "demo", **more}]}
+
+
+def as_role(http: TestClient, role: str, cluster: str | None = None) -> dict[str, str]:
+    body = {"name": f"a {role} {cluster}", "role": role, "cluster": cluster}
+    return {"Authorization": f"Bearer {http.post('/api/v1/tokens', json=body).json()['token']}"}
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        ("viewer", {"read"}),
+        ("submitter", {"read", "submit"}),
+        ("operator", {"read", "submit", "operate"}),
+        ("agent", set()),
+    ],
+)
+def test_roles(http: TestClient, role: str, allowed: set[str]) -> None:
+    headers = as_role(http, role, "left" if role == "agent" else None)
+    tried = {
+        "read": http.get("/api/v1/tasks", headers=headers),
+        "submit": http.post("/api/v1/tasks", json=submission(), headers=headers),
+        "operate": http.post("/api/v1/clusters/left/drain", headers=headers),
+    }
+    assert {what for what, answer in tried.items() if answer.is_success} == allowed
+    assert {answer.status_code for what, answer in tried.items() if what not in allowed} <= {403}
+
+
+def test_submitters_cancel_only_what_is_theirs(http: TestClient) -> None:
+    ann, operator = as_role(http, "submitter"), http.headers
+    theirs = http.post("/api/v1/tasks", json=submission(), headers=ann).json()["ids"][0]
+    others = http.post("/api/v1/tasks", json=submission()).json()["ids"][0]
+    refused = http.post(f"/api/v1/tasks/{others}/cancel", headers=ann)
+    assert (refused.status_code, refused.json()["detail"][:17]) == (403, f"task {others} is first's")
+    assert http.post(f"/api/v1/tasks/{theirs}/cancel", headers=ann).json()["phase"] == "cancelled"
+    assert http.post(f"/api/v1/tasks/{others}/cancel", headers=operator).json()["phase"] == "cancelled"
+    assert http.post("/api/v1/tasks/9/cancel", headers=ann).status_code == 404
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic abc", "nonsense"])
+def test_nobody_gets_in_without_a_valid_token(http: TestClient, given: str | None) -> None:
+    http.headers.pop("Authorization")
+    headers = {} if given is None else {"Authorization": given}
+    for path in ("tasks", "tasks/1", "tasks/1/output", "clusters", "events"):
+        assert http.get(f"/api/v1/{path}", headers=headers).status_code == 401
+    for path in ("tasks", "tasks/1/cancel", "clusters/left/drain", "clusters/left/give-up", "tokens"):
+        assert http.post(f"/api/v1/{path}", json={}, headers=headers).status_code in (401, 422)
+    assert http.get("/api/v1/health").json()["status"] == "ok"
+
+
+def test_tokens_are_kept_as_hashes_and_replaced_by_name(http: TestClient, service: Service, tmp_path: Path) -> None:
+    first, second = as_role(http, "viewer"), as_role(http, "viewer")
+    assert http.get("/api/v1/tasks", headers=first).status_code == 401
+    assert http.get("/api/v1/tasks", headers=second).status_code == 200
+    secret = second["Authorization"].removeprefix("Bearer ")
+    assert hashed(secret) in {token.hash for token in service.store.tokens()}
+    files = [path for path in (tmp_path / "state").iterdir() if path.is_file() and path.name != "token"]
+    assert not any(
+        secret.encode() in path.read_bytes() or service.token.encode() in path.read_bytes() for path in files
+    )
+    assert (tmp_path / "state" / "token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tasks": []},
+        {"tasks": [{"argv": [], "type": "demo"}]},
+        {"tasks": [{"argv": "ls -l", "type": "demo"}]},
+        {"tasks": [{"argv": ["a\0b"], "type": "demo"}]},
+        submission(env={"A=B": "c"}),
+        submission(cwd="relative"),
+        submission(time_limit=-1),
+        submission(minimum={"cpu": "NaN"}),
+        submission(on_disconnect="maybe"),
+        submission(type="nothing"),
+        {**submission(), "extra": 1},
+    ],
+)
+def test_bad_submissions_are_refused_with_a_reason(http: TestClient, body: dict[str, object]) -> None:
+    answer = http.post("/api/v1/tasks", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+    assert http.get("/api/v1/tasks").json()["tasks"] == []
+
+
+def test_too_much_is_refused(http: TestClient) -> None:
+    assert http.post("/api/v1/tasks", json={"tasks": submission()["tasks"] * 3}).status_code == 201  # type: ignore[operator]
+    full = http.post("/api/v1/tasks", json=submission())
+    assert (full.status_code, full.json()["detail"]) == (
+        429,
+        "1 tasks are more than the 0 that may still wait; try again later",
+    )
+    assert http.post("/api/v1/tasks", content=b"x" * 20_001).status_code == 413
+    pieces = http.post("/api/v1/tasks", content=iter([b"x" * 30_000]))
+    assert pieces.status_code == 411
+    assert http.get("/api/v1/tasks/99999999999999999999999").status_code == 422
+
+
+def test_a_key_gives_the_same_task_again_but_no_other(http: TestClient) -> None:
+    first = http.post("/api/v1/tasks", json=submission("a", key="k")).json()["ids"]
+    assert http.post("/api/v1/tasks", json=submission("a", key="k")).json()["ids"] == first
+    other = http.post("/api/v1/tasks", json=submission("b", key="k"))
+    assert (other.status_code, "another task" in other.json()["detail"]) == (422, True)
+    batch = {"tasks": [{"argv": ["c"], "type": "demo", "key": key} for key in (None, "n", "n")]}
+    assert http.post("/api/v1/tasks", json=batch).json()["ids"] == [2, 3, 3]
+
+
+# ------------------------------------------------------------------------- agents
+
+
+def test_an_agent_speaks_only_for_its_own_cluster(http: TestClient) -> None:
+    headers = as_role(http, "agent", "left")
+    with http.websocket_connect("/api/v1/agent", headers=headers) as socket:
+        socket.send_text(encode(Report("right", "a", 1, 1, 0)))
+        assert decode(socket.receive_text()) == Refusal("this token speaks for cluster 'left', not for 'right'")
+    for wrong in (as_role(http, "operator"), {"Authorization": "Bearer x"}):
+        with pytest.raises(WebSocketDisconnect), http.websocket_connect("/api/v1/agent", headers=wrong):
+            pass
+
+
+@pytest.mark.parametrize(
+    "garbage", ["", "{", "[]", '{"Report": 1}', '{"Nothing": {}}', '{"a":1,"b":2}', '{"Orders": {}}']
+)
+def test_garbage_from_an_agent_ends_its_connection_and_nothing_else(http: TestClient, garbage: str) -> None:
+    headers = as_role(http, "agent", "left")
+    with http.websocket_connect("/api/v1/agent", headers=headers) as socket:
+        socket.send_text(garbage)
+        assert isinstance(decode(socket.receive_text()), Refusal)
+    assert http.get("/api/v1/clusters").json()["clusters"][0]["connected"] is False
+
+
+def test_a_task_over_the_wire_with_output_in_pieces(http: TestClient) -> None:
+    def orders() -> Orders:
+        while not isinstance(message := decode(socket.receive_text()), Orders) or not (
+            message.starts or message.forgets
+        ):
+            if isinstance(message, Orders):
+                socket.send_text(encode(Report("left", "a", 1, message.echo + 1, message.epoch)))
+        return message
+
+    with http.websocket_connect("/api/v1/agent", headers=as_role(http, "agent", "left")) as socket:
+        socket.send_text(encode(Report("left", "a", 1, 1, 0)))
+        assert http.post("/api/v1/tasks", json=submission()).json() == {"ids": [1]}
+        got = orders()
+        assert got.starts[0].id == (1, 1)
+        for chunk, size in (
+            (LogChunk((1, 1), 0), LogSize((1, 1), 0)),
+            (LogChunk((1, 1), 3, "late"), LogSize((1, 1), 0)),
+            (LogChunk((1, 1), 0, "one\xff"), LogSize((1, 1), 4)),
+            (LogChunk((1, 1), 2, "e\xfftwo"), LogSize((1, 1), 7)),
+            (LogChunk((1, 1), 7, "and more"), LogSize((1, 1), 10, full=True)),
+            (LogChunk((1, 2), 0, "no such attempt"), LogSize((1, 2), 0, full=True)),
+        ):
+            socket.send_text(encode(chunk))
+            while not isinstance(answer := decode(socket.receive_text()), LogSize):
+                pass
+            assert answer == size
+        end = RunReport((1, 1), Outcome("finished", 0, output=15))
+        socket.send_text(encode(Report("left", "a", 1, 1000, got.epoch, (end,))))
+        assert orders().forgets == ((1, 1),)
+    answer = http.get("/api/v1/tasks/1/output?offset=2")
+    assert (answer.content, answer.headers["X-Offset"], answer.headers["X-Complete"]) == (b"e\xfftwoand", "10", "1")
+    assert http.get("/api/v1/tasks/1").json()["phase"] == "finished"
+
+
+def test_messages_survive_the_wire() -> None:
+    messages: list[Message] = [
+        Report("c", "a", 1, 2, 3, (RunReport((1, 2), Outcome("failed", -9, "why", 7)), RunReport((3, 4)))),
+        Orders("c", "a", 1, 2, 3, 4, 5.0, (), ((1, 2),), ((3, 4),)),
+        LogChunk((1, 2), 3, "\x00\xff"),
+    ]
+    assert [decode(encode(message)) for message in messages] == messages
+    with pytest.raises(CoordinatorError, match="not a message"):
+        decode(json.dumps({"Report": {"cluster": "c"}}))
+
+
+# --------------------------------------------------------------------------- sites
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[live]\nlease = 3", "live.lease: Extra inputs"),
+        ("[live]\nlease_seconds = 0", "live.lease_seconds"),
+        ("[live]\nstop_seconds = 20", r"live\.stop_seconds = 20 must be below live\.grace_seconds = 10"),
+        ("[live]\nbeat_seconds = 40", r"live\.beat_seconds = 40 must be at most half"),
+        ("not toml", "cannot be read as a TOML file"),
+        ("clusters = []", "clusters is empty"),
+    ],
+)
+def test_a_bad_site_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_site(path)
+
+
+def test_two_coordinators_cannot_share_a_state(service: Service, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in use by another coordinator"):
+        Service(
+            tmp_path / "state",
+            service.site,
+            service.config,
+            create("scheduler", "fifo", {}),
+            create("scheduler", "min", {}),
+        )
+    service.close()
+
+
+def test_a_coordinator_that_cannot_save_tells_nobody_and_goes_no_further(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    stopped: list[bool] = []
+    with TestClient(
+        make_app(service, on_failure=lambda: stopped.append(True)),
+        headers={"Authorization": f"Bearer {service.token}"},
+        raise_server_exceptions=False,
+    ) as http:
+        with monkeypatch.context() as patch:
+            patch.setattr(service.store, "save", fail)
+            assert http.post("/api/v1/tasks", json=submission()).status_code == 500
+        assert http.post("/api/v1/tasks", json=submission()).status_code == 500, "what it believes is not on disk"
+        assert http.get("/api/v1/tasks").json()["tasks"] == []
+        assert wait_for(lambda: stopped) == [True]

@@ -1,0 +1,296 @@
+"""Backends with real processes, and the kit that checks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live.backends import supervise
+from tapfinger.live.backends.base import Backend, Run
+from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.process import Process
+from tapfinger.live.devices import Devices, NoRoom, can_pin, device_ids
+from tapfinger.live.leases import boot_clock, read_lease, write_lease
+from tapfinger.live.messages import Launch, Outcome
+from tapfinger.testing import CheckFailed, check_backend
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{condition} did not come true"
+        time.sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Path:
+    write_lease(tmp_path / "lease", boot_clock() + 600.0)
+    return tmp_path / "lease"
+
+
+@pytest.fixture
+def start(tmp_path: Path, lease: Path) -> Iterator[Callable[..., Run]]:
+    """Start Python code with a process backend; whatever is left is killed afterwards."""
+    backend, runs = Process(stop_seconds=2.0), []
+
+    def call(code: str, *argv: str, devices: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Run:
+        directory = tmp_path / f"{len(runs)}"
+        directory.mkdir()
+        allocation = {"cpu": 2.0, "gpu": 1.0}
+        launch = Launch((len(runs) + 1, 1), (sys.executable, "-c", code, *argv), allocation, {})
+        run = Run(replace(launch, **more), directory, devices or {}, lease)
+        runs.append(run)
+        backend.start(run)
+        return run
+
+    yield call
+    for run in runs:
+        backend.stop(run, at_once=True)
+        wait_for(lambda run=run: Process().poll(run))
+
+
+def end_of(run: Run) -> Outcome:
+    return wait_for(lambda: Process().poll(run))
+
+
+def said(run: Run) -> str:
+    return run.output.read_text()
+
+
+# ------------------------------------------------------------------------ the kit
+
+
+def test_the_process_backend_fulfils_the_contract(tmp_path: Path) -> None:
+    check_backend(Process, tmp_path)
+
+
+def test_the_fake_backend_fulfils_the_contract(tmp_path: Path) -> None:
+    check_backend(Fake, tmp_path, outlives=False)
+
+
+class Forgets(Fake):
+    """Does not know how tasks ended once it was asked."""
+
+    def poll(self, run: Run) -> Outcome | None:
+        end = super().poll(run)
+        if end is not None:
+            self._runs.pop(run.id, None)
+        return end
+
+
+class Deaf(Fake):
+    def stop(self, run: Run, at_once: bool) -> None:
+        pass
+
+
+class Optimist(Fake):
+    def poll(self, run: Run) -> Outcome | None:
+        return Outcome("finished", 0)
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        (Forgets, "poll must say the same on every call"),
+        (Deaf, r"after stop\(at_once=True\) a task must end"),
+        (Optimist, "a task that exits with 3 must end as 'failed'"),
+    ],
+)
+def test_the_kit_notices(backend: type[Fake], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tapfinger.live.backends.check.SOON", 0.3)
+    with pytest.raises(CheckFailed, match=message):
+        check_backend(backend, tmp_path, outlives=False)
+
+
+def test_they_are_backends() -> None:
+    assert isinstance(Process(), Backend)
+    assert isinstance(Fake(), Backend)
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def test_a_task_sees_what_it_was_granted_and_no_secrets(
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAPFINGER_TOKEN", "secret")
+    code = "import json, os; print(json.dumps([dict(os.environ), sorted(os.sched_getaffinity(0)), os.getcwd()]))"
+    core = min(os.sched_getaffinity(0))
+    run = start(code, devices={"cpu": (core,), "gpu": (3,)}, env={"OMP_NUM_THREADS": "7", "MINE": "x"})
+    assert end_of(run).code == 0, said(run)
+    env, cores, cwd = json.loads(said(run))
+    assert (env["TAPFINGER_CPUS"], env["TAPFINGER_GPUS"], env["CUDA_VISIBLE_DEVICES"]) == ("2", "1", "3")
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["MINE"]) == ("7", "2", "x")
+    assert "TAPFINGER_TOKEN" not in env
+    assert cores == [core]
+    assert cwd == str(run.directory / "work")
+
+
+def test_arguments_reach_the_program_as_they_are(start: Callable[..., Run]) -> None:
+    nasty = ["; touch /tmp/x", "$(id)", "a b", "", "*", "ü\n'\""]
+    run = start("import json, sys; print(json.dumps(sys.argv[1:]))", *nasty)
+    end_of(run)
+    assert json.loads(said(run)) == nasty
+
+
+TREE = """
+import os, subprocess, sys, time
+def sleeper(): return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        sleeper(); time.sleep(600)
+    os._exit(0)
+sleeper()
+os.wait()
+print("ready", flush=True)
+if sys.argv[1] == "stay": time.sleep(600)
+"""
+
+
+def tree_of(run: Run) -> list[int]:
+    pid = Process()._supervisor(run)
+    return supervise.descendants(pid) if pid else []
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid, _ in supervise.parents() if pid in pids]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_stopping_ends_the_whole_tree_and_only_that(start: Callable[..., Run], at_once: bool) -> None:
+    run, other = start(TREE, "stay"), start(TREE, "stay")
+    wait_for(lambda: "ready" in said(run) and "ready" in said(other))
+    mine, others = (
+        wait_for(lambda: len(t := tree_of(run)) == 4 and t),
+        wait_for(lambda: len(t := tree_of(other)) == 4 and t),
+    )
+    Process().stop(run, at_once)
+    assert end_of(run).result == "stopped"
+    assert alive(mine) == []
+    assert sorted(alive(others)) == sorted(others)
+
+
+def test_what_a_task_leaves_behind_ends_with_it(start: Callable[..., Run]) -> None:
+    run = start(TREE, "go")
+    assert (end_of(run).result, end_of(run).code) == ("finished", 0)
+    marked = Path(run.directory / "run.json").read_text()
+    left = [pid for pid, _ in supervise.parents() if _environment(pid, json.loads(marked)["mark"])]
+    assert left == []
+
+
+def _environment(pid: int, mark: str) -> bool:
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_task_that_does_not_listen_is_killed(start: Callable[..., Run]) -> None:
+    run = start("import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)")
+    wait_for(lambda: "deaf" in said(run))
+    Process().stop(run, at_once=False)
+    assert (end_of(run).result, end_of(run).code) == ("stopped", -9)
+
+
+def test_a_task_has_time_to_clean_up(start: Callable[..., Run]) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(600)"
+    )
+    run = start(code)
+    wait_for(lambda: "up" in said(run))
+    Process().stop(run, at_once=False)
+    assert (end_of(run).result, end_of(run).code) == ("stopped", 5)
+
+
+def test_a_killed_supervisor_takes_its_task_along_and_the_attempt_is_lost(start: Callable[..., Run]) -> None:
+    run = start(TREE, "stay")
+    wait_for(lambda: "ready" in said(run))
+    tree = wait_for(lambda: len(t := tree_of(run)) == 4 and t)
+    os.kill(Process()._supervisor(run) or 0, signal.SIGKILL)
+    assert end_of(run).result == "lost"
+    assert alive(tree) == []
+
+
+def test_a_task_that_was_given_up_before_its_supervisor_began_does_not_begin(tmp_path: Path, lease: Path) -> None:
+    run = Run(Launch((1, 1), ("touch", str(tmp_path / "ran")), {"cpu": 1.0}, {}), tmp_path / "run", {}, lease)
+    run.directory.mkdir()
+    assert Process().poll(run) == Outcome("lost", reason="its supervisor was killed, or the machine restarted")
+    backend = Process()
+    backend.start(run)
+    wait_for(lambda: backend.poll(run))
+    wait_for(lambda: not backend._children)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pid_that_is_used_again_is_not_signalled(start: Callable[..., Run]) -> None:
+    victim, run = start("import time; time.sleep(600)"), start("pass")
+    end_of(run)
+    pid = wait_for(lambda: Process()._supervisor(victim))
+    (run.directory / "pid.json").write_text(json.dumps({"pid": pid, "start": "1"}))
+    Process().stop(run, at_once=True)
+    assert Process().poll(victim) is None
+
+
+def test_directories_are_checked(start: Callable[..., Run], tmp_path: Path, lease: Path) -> None:
+    with pytest.raises(LaunchFailed, match="/no/such/place does not exist"):
+        start("pass", cwd="/no/such/place")
+    (tmp_path / "d").mkdir()
+    run = Run(Launch((9, 1), ("true",), {}, {}, cwd="/etc/../etc"), tmp_path / "d", {}, lease)
+    with pytest.raises(LaunchFailed, match=f"/etc is not within {tmp_path}"):
+        Process(roots=(str(tmp_path),)).start(run)
+
+
+def test_cores_of_a_running_task_can_be_changed_and_nothing_else(start: Callable[..., Run]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    run = start("import time; time.sleep(600)", devices={"cpu": (cores[0],), "gpu": (0,)})
+    (task,) = wait_for(lambda: tree_of(run))
+    Process().resize(run, {"cpu": 1.0, "gpu": 1.0}, {"cpu": (cores[-1],)})
+    assert os.sched_getaffinity(task) == {cores[-1]}
+    with pytest.raises(UnsupportedOperation, match="cannot change the gpu"):
+        Process().resize(run, {"cpu": 2.0, "gpu": 0.0}, {})
+    with pytest.raises(UnsupportedOperation, match="does not pause"):
+        Process().resize(run, {"cpu": 0.0, "gpu": 0.0}, {})
+
+
+# ------------------------------------------------------------------ devices, leases
+
+
+def test_devices_are_leased_and_given_back() -> None:
+    devices = Devices({"cpu": [4, 5, 6], "gpu": [0]})
+    first = devices.lease({"cpu": 1.5, "gpu": 0, "memory": 100.0})
+    assert first == {"cpu": (4, 5), "gpu": ()}
+    with pytest.raises(NoRoom, match="2 cpu were asked for, 1 are free"):
+        devices.lease({"gpu": 1, "cpu": 2})
+    assert devices.free == {"cpu": 1, "gpu": 1}, "a lease that fails takes nothing"
+    devices.release(first)
+    devices.hold({"cpu": (5,)})
+    assert devices.lease({"cpu": 2}) == {"cpu": (4, 6)}
+
+
+def test_devices_of_a_machine() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    assert device_ids({"cpu": 1, "gpu": 2, "memory": 64}, pin=True) == {"cpu": cores[:1], "gpu": [0, 1]}
+    assert device_ids({"cpu": 1000}, pin=False)["cpu"] == list(range(1000))
+    assert can_pin({"cpu": len(cores)})
+    assert not can_pin({"cpu": len(cores) + 1})
+
+
+def test_a_lease_of_another_boot_means_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    assert read_lease(path) == 0.0
+    write_lease(path, 12.5)
+    assert read_lease(path) == supervise.lease_end(str(path)) == 12.5
+    path.write_text(json.dumps({"boot": "another", "until": 12.5}))
+    assert read_lease(path) == supervise.lease_end(str(path)) == 0.0

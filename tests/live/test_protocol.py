@@ -1,0 +1,133 @@
+"""Many random histories of the whole protocol, each with every kind of trouble; and the checker itself is checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from live.protocol import play
+
+from tapfinger.core.events import StartTask
+from tapfinger.errors import TapfingerError
+from tapfinger.live.agent import Agent, AgentInstruction
+from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_nothing_is_lost_and_nothing_runs_twice(block: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(block * 40, block * 40 + 40):
+        try:
+            world = play(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        seen.update(line.kind for line in world.disk.history)
+    # Otherwise the troubles were too mild to prove anything.
+    assert all(seen[kind] > 5 for kind in ("finished", "failed", "cancelled", "lost", "requeued", "silent", "refused"))
+
+
+# Each of these breaks one rule of the protocol; if the checker did not notice, it would prove nothing.
+
+
+class TrustsOldReports(Coordinator):
+    """Draws conclusions from reports that were made before it began."""
+
+    def _report(self, report: Report, now: float) -> list[Orders]:
+        return super()._report(replace(report, epoch=self.epoch), now)
+
+
+class GrantsTooSoon(Coordinator):
+    """Does not wait until the agent's lease is over."""
+
+    def _until(self, now: float) -> float:
+        return now + 2.5
+
+
+class CancelsOnPaper(Coordinator):
+    """Records a cancelled task as ended although nobody has confirmed it."""
+
+    def _cancel(self, ident: int, now: float) -> list[Orders]:
+        orders = super()._cancel(ident, now)
+        if ident in self.tasks:
+            self._end(self.tasks[ident], Outcome("stopped"), now)
+        return orders
+
+
+class TakesAnyResult(Coordinator):
+    """Takes the result of an old attempt for that of the latest."""
+
+    def _compare(self, report: Report, now: float) -> tuple[list[AttemptId], list[AttemptId]]:
+        runs = []
+        for run in report.runs:
+            record = self.tasks.get(run.id[0])
+            runs.append(run if record is None or not record.on_cluster else replace(run, id=record.attempt_id))
+            if record is not None:
+                record.cluster, record.agent = record.cluster and report.cluster, record.agent and report.agent
+        return super()._compare(replace(report, runs=tuple(runs)), now)
+
+
+class ForgetsTheAttempt(Coordinator):
+    """Numbers every attempt alike."""
+
+    def _grant(self, start: StartTask, now: float) -> str:
+        cluster = super()._grant(start, now)
+        self.tasks[start.task.id].attempt = 1
+        return cluster
+
+
+class LeaseFromArrival(Agent):
+    """Counts its lease from when the answer came."""
+
+    def _renew(self, orders: Orders) -> list[AgentInstruction]:
+        if self._sent:
+            self._sent[orders.echo] = max(self._sent.values())
+        return super()._renew(orders)
+
+
+class StartsWithoutLease(Agent):
+    """Starts whatever it is told to, however long the orders took."""
+
+    def _obey(self, orders: Orders, now: float) -> list[AgentInstruction]:
+        return super()._obey(orders, -1000.0)
+
+
+class ObeysLateOrders(Agent):
+    """Does not look at the number of orders."""
+
+    def _obey(self, orders: Orders, now: float) -> list[AgentInstruction]:
+        self._heard = 0
+        return super()._obey(orders, now)
+
+
+class ObeysForItsPredecessor(Agent):
+    """Does not look whom orders are meant for."""
+
+    def _obey(self, orders: Orders, now: float) -> list[AgentInstruction]:
+        return super()._obey(replace(orders, incarnation=self.incarnation), now)
+
+
+#: With a seed from which on it does not take long until the fault shows.
+BROKEN: list[tuple[dict[str, Any], int]] = [
+    ({"coordinator": TrustsOldReports}, 0),
+    ({"coordinator": GrantsTooSoon}, 0),
+    ({"coordinator": CancelsOnPaper}, 0),
+    ({"coordinator": TakesAnyResult}, 0),
+    ({"coordinator": ForgetsTheAttempt}, 4),
+    ({"agent": LeaseFromArrival}, 47),
+    ({"agent": StartsWithoutLease}, 56),
+    ({"agent": ObeysLateOrders}, 0),
+    ({"agent": ObeysForItsPredecessor}, 12),
+]
+
+
+@pytest.mark.parametrize(("classes", "first"), BROKEN, ids=[next(iter(c.values())).__name__ for c, _ in BROKEN])
+def test_the_checker_notices_a_broken_rule(classes: dict[str, Any], first: int) -> None:
+    for seed in range(first, first + 100):
+        try:
+            play(seed, **classes)
+        except (AssertionError, TapfingerError, KeyError):
+            return
+    pytest.fail("100 histories went by without a complaint")
