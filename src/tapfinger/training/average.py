@@ -1,4 +1,4 @@
-"""The mean of the networks that a run goes through: it does better than each of them, for their errors differ."""
+"""The mean of the networks that a run goes through: it does better than most of them, for their errors differ."""
 
 from __future__ import annotations
 
