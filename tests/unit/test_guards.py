@@ -39,8 +39,39 @@ def test_nobody_is_overdue_before_the_time():
         assert (rest is snapshot) == (not placements and slot < 4)
         due.update((p.task, slot) for p in placements if p.task not in due)
         state.end_slot({})
-    assert due == {0: 4, 1: 10}  # twice their 2 and 5 slots
+    assert due == {0: 4, 1: 7}  # twice its 2 slots; twice 3.5, the mean of the two, since longer ones wait no longer
     assert ageing.holds == 0
+
+
+#: 1 gpu: 8 slots, 2: 4, 4: 2. The ideal on a cluster of 4 is 2 slots.
+HALVING = TaskType("halving", R((1, 1)), R((1, 4)), SpeedProfile(R((1, 1)), R((1, 4)), (1 / 8, 1 / 4, 1 / 4, 1 / 2)))
+
+
+def test_a_cluster_is_held_rather_than_a_slow_size_given():
+    state = make_state((4, 4))
+    running(state, make_task(90, SMALL), 0, 1, 1)
+    running(state, make_task(91, SMALL), 0, 2, 2)
+    pass_slots(state, 20)
+    ageing = Ageing(2.0)
+    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    play(state, *arrive(make_task(0, HALVING)))
+    placements, rest = ageing.start(state.snapshot())
+    assert (placements, rest.clusters[0].up, ageing.holds) == ((), False, 1)  # 8 slots instead of 2
+    play(state, TaskFinished(state.slot, 91, 0))
+    placements, _ = ageing.start(state.snapshot())
+    assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 2)))]  # 4 slots will do
+
+
+def test_with_more_overdue_tasks_than_clusters_any_size_will_do():
+    state = make_state((4, 4))
+    running(state, make_task(90, SMALL), 0, 1, 1)
+    running(state, make_task(91, SMALL), 0, 2, 2)
+    pass_slots(state, 20)
+    ageing = Ageing(2.0)
+    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
+    placements, _ = ageing.start(state.snapshot())
+    assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 1)))]
 
 
 def test_oldest_first_and_what_is_left_is_told():
@@ -168,16 +199,13 @@ def test_no_budget_no_limit(ms):
 
 
 def test_far_slower_sizes_are_refused():
-    # 1 gpu: 8 slots, 2: 4, 4: 2. The ideal on a cluster of 4 is 2 slots.
-    rates = (1 / 8, 1 / 4, 1 / 4, 1 / 2)
-    halving = TaskType("halving", R((1, 1)), R((1, 4)), SpeedProfile(R((1, 1)), R((1, 4)), rates))
     state = make_state((4, 4))
-    play(state, *arrive(make_task(0, halving), make_task(1, halving)))
+    play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
     limit = SizeLimit(3.0)
-    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (halving,), state.mode))
+    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
     slow, fair = Proposal(0, 0, R((1, 1)), 0.9), Proposal(0, 1, R((1, 2)), 0.8)
     assert limit.keep([slow, fair], state.snapshot().queue) == [fair]
     assert limit.refused == 1
     off = SizeLimit(0.0)
-    off.reset(SchedulerContext(ResourceTypes(), state.clusters, (halving,), state.mode))
+    off.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
     assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]

@@ -62,6 +62,8 @@ class Card:
     training: dict[str, Any] = field(default_factory=dict)
     #: In ideal durations: a task that has waited so long comes first, whatever the network says.
     max_wait: float = MAX_WAIT
+    #: In ideal durations: while few tasks wait, sizes at which one would take longer are refused; 0: none is.
+    max_stretch: float = 0.0
     #: Mean completion times on fresh workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -124,9 +126,12 @@ def read_card(text: str, source: str) -> Card:
             f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of "
             f"{' or '.join(map(repr, SCHEMAS))}; train anew or use the version that made it"
         )
-    wait = data.get("max_wait", MAX_WAIT)
-    if not isinstance(wait, int | float) or not math.isfinite(wait) or wait < 0:
-        raise CheckpointMismatch(f"{source}: field 'max_wait' of the card must be a number, zero or more, got {wait!r}")
+    for name in ("max_wait", "max_stretch"):
+        limit = data.get(name, 0.0)
+        if not isinstance(limit, int | float) or not math.isfinite(limit) or limit < 0:
+            raise CheckpointMismatch(
+                f"{source}: field {name!r} of the card must be a number, zero or more, got {limit!r}"
+            )
     known = {f.name for f in fields(Card)}
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known}
     return Card(**values)

@@ -13,12 +13,17 @@ from dataclasses import replace
 
 from tapfinger.core.contract import Placement, Proposal, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start
+from tapfinger.core.model import TaskType
 from tapfinger.profiles.durations import mean_slots
 from tapfinger.profiles.options import Options
 from tapfinger.schedulers.greedy import Greedy
 
 #: Sizes are limited while there are at most this many waiting tasks per cluster: beyond it, any start is a good one.
-CALM = 2.0
+CALM = 1.0
+
+#: A cluster is held for an overdue task rather than start it at a size at which it takes this many times as long as at
+#: its best there. A task that has waited for long and then runs for long is the very tail.
+SLOWEST = 3.0
 
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
 LONGEST_REST = 64
@@ -27,17 +32,18 @@ _log = logging.getLogger(__name__)
 
 
 class Ageing:
-    """A task is overdue once it has waited ``max_wait`` times its ideal duration; then it comes first.
+    """A task is overdue once it has waited ``max_wait`` times its ideal duration, or the usual one where that is less.
 
-    Before anybody else decides, each overdue task that fits somewhere is started, oldest first, with
-    the place and size that Greedy gives it. If it fits nowhere, a cluster is held for it, which starts
+    Then it comes first: before anybody else decides, each overdue task that fits somewhere is started, oldest first,
+    with the place and size that Greedy gives it. If it fits nowhere, or only at a size that is ``SLOWEST`` times as
+    slow as the best and no more tasks than clusters are overdue, a cluster is held for it, which starts
     nothing else until it fits; one cluster per task and one task per cluster. Hence, without outages:
 
-    - an overdue task that fits a cluster is started in that very turn, unless older overdue tasks take
+    - an overdue task that fits a cluster well is started in that very turn, unless older overdue tasks take
       the room (or, in single-task mode, the start), or the cluster is held for another;
     - with r older tasks waiting when it becomes overdue, it starts within (r + 2) (D + 1) slots,
       where D is the longest that any task runs. Proof: a held cluster is empty after at most D slots,
-      and then its task fits and starts. So among the clusters that could run the task, one that is held is
+      and then its task fits and starts, at any size. So among the clusters that could run the task, one that is held is
       released every D + 1 slots, to the oldest overdue task that lacks one: at most r go before it,
       then it holds one itself and starts D + 1 slots later at most.
     """
@@ -48,7 +54,7 @@ class Ageing:
     holds = 0
 
     def __init__(self, max_wait: float) -> None:
-        """``max_wait``: in ideal durations, the shortest a task could have on its clusters."""
+        """``max_wait``: in ideal durations, the shortest a task could have on its clusters. Usual: the types' mean."""
         self._max_wait = max_wait
         # Any size will do now, and nobody jumps the queue.
         self._greedy = Greedy(max_wait=0.0, short_first=0.0)
@@ -63,7 +69,10 @@ class Ageing:
     def learn(self, context: SchedulerContext) -> None:
         """Work out how long tasks may wait."""
         self._options = Options(context)
+        self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
         self._greedy.learn(context)
+        #: Slots that tasks may wait, by type and eligible clusters.
+        self._longest: dict[tuple[str, tuple[int, ...]], float] = {}
         #: No task is overdue before this many slots.
         self._earliest = self._max_wait * min(sizes[0].slots for sizes in self._options.of.values())
 
@@ -103,16 +112,36 @@ class Ageing:
             waited = snapshot.slot - task.arrival
             if waited < self._earliest:
                 break  # and so have all that follow
-            if waited >= self._max_wait * self._options.ideal(task.type.name, task.eligible):
+            if waited >= self._longest_wait(task):
                 found.append(task)
         return found
+
+    def _longest_wait(self, task: TaskView) -> float:
+        """In slots. A long task may wait no longer than a usual one: it comes late enough as it is."""
+        key = (task.type.name, task.eligible)
+        if key not in self._longest:
+            ideals = [self._options.ideal(name, task.eligible) for name in self._options.of]
+            possible = [ideal for ideal in ideals if ideal < float("inf")]
+            ideal = self._options.ideal(*key)
+            self._longest[key] = self._max_wait * min(ideal, sum(possible) / max(1, len(possible)))
+        return self._longest[key]
 
     def _place(
         self, snapshot: Snapshot, tasks: Sequence[TaskView], closed: Collection[int], placed: tuple[Placement, ...]
     ) -> tuple[Snapshot, tuple[Placement, ...]]:
         """Have Greedy start these tasks where it may; the snapshot afterwards, and all placements so far."""
         more = self._greedy.decide(replace(_close(snapshot, closed), queue=tuple(tasks))).placements
+        if len(tasks) <= len(snapshot.clusters):  # with more of them, any start is a good one
+            kinds = {task.id: task.type for task in tasks}
+            more = tuple(placement for placement in more if self._will_do(placement, kinds[placement.task], snapshot))
         return _after(snapshot, more), placed + more
+
+    def _will_do(self, placement: Placement, kind: TaskType, snapshot: Snapshot) -> bool:
+        """Whether it runs fast enough, or no size that ever fits there may be faster."""
+        cluster = snapshot.clusters[placement.cluster]
+        slots = self._slots[kind.name][kind.profile.index(placement.allocation)]
+        fast = slots <= SLOWEST * self._options.ideal_on(kind.name, placement.cluster)
+        return bool(fast or cluster.free == cluster.capacity)
 
     def _hold(self, task: TaskView, snapshot: Snapshot) -> None:
         """Of the clusters that could run it once they are empty, hold the one with most room."""

@@ -52,7 +52,7 @@ class TapFinger:
         self,
         model: str = "",
         max_wait: float | None = None,
-        max_stretch: float = 0.0,
+        max_stretch: float | None = None,
         budget_ms: float = 0.0,
         lend: bool | None = None,
         share: bool | None = None,
@@ -61,9 +61,8 @@ class TapFinger:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
         A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and
-        a cluster is held for it if it does not fit; None: as the model's card says. Before that, while few
-        tasks wait, a size at which it would run more than ``max_stretch`` times that duration is refused;
-        0: any size will do.
+        a cluster is held for it if it does not fit. Before that, while few tasks wait, a size at which it would run
+        more than ``max_stretch`` times that duration is refused; 0: any size will do. None: as the model's card says.
 
         Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
         the same seed gives the same decisions on any machine.
@@ -82,15 +81,16 @@ class TapFinger:
                 raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
-        wait = MAX_WAIT if max_wait is None else max_wait
-        limits = {"max_wait": wait, "max_stretch": max_stretch, "budget_ms": budget_ms, "crowd": crowd or 0.0}
+        limits = {"max_wait": max_wait, "max_stretch": max_stretch, "budget_ms": budget_ms, "crowd": crowd}
         for name, value in limits.items():
+            if value is None:
+                continue
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
-        self._max_wait = max_wait
-        self._ageing = Ageing(wait)
-        self._size_limit = SizeLimit(max_stretch)
+        self._max_wait, self._max_stretch = max_wait, max_stretch
+        self._ageing = Ageing(MAX_WAIT)
+        self._size_limit = SizeLimit(0.0)
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
         self._lend, self._share, self._crowd = lend, share, crowd
@@ -108,6 +108,7 @@ class TapFinger:
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         self._ageing = Ageing(card.max_wait if self._max_wait is None else self._max_wait)
         self._ageing.reset(context)
+        self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
         self._size_limit.reset(context)
         self._budget.reset()
         self._greedy.reset(context)

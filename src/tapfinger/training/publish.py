@@ -28,8 +28,9 @@ from tapfinger.training.universal import site_world
 from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
 
-#: Bounds on waiting to choose from, in ideal durations, and the share of the mean that one may cost.
-WAITS = (3.0, 4.0, 6.0, 10.0, 20.0)
+#: Bounds on waiting and on slow sizes to choose from, in ideal durations, and the share of the mean that one may cost.
+WAITS = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
+STRETCHES = (0.0, 3.5, 3.0, 2.5, 2.0)
 COST = 0.005
 
 #: How many tasks a bound is tried on, at each load.
@@ -81,7 +82,8 @@ def publish(
     card = make_card(world.scenario, name=name, network=config.network, seeds=(config.seed,), schema=schema)
     card = replace(card, training=asdict(config))
     path = export(network, sizes, card, folder / f"{name}.onnx")
-    card = replace(card, max_wait=best_wait(training_worlds(world, config), str(path)))
+    wait, stretch = best_limits(training_worlds(world, config), str(path))
+    card = replace(card, max_wait=wait, max_stretch=stretch)
     export(network, sizes, card, path)
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + runs)
     mine = [_mean(world, TapFinger(model=str(path)), seed) for seed in seeds]
@@ -95,21 +97,31 @@ def publish(
     return export(network, sizes, card, path), evaluation
 
 
-def best_wait(worlds: Sequence[World], model: str) -> float:
-    """The bound on waiting with the best tail, of those that cost next to nothing at any load.
+def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:
+    """The bounds on waiting and on slow sizes with the best tail, of those that cost next to nothing at any load.
 
-    By selection workloads of each; of equal ones the shorter.
+    By selection workloads of each load. First the one on waiting, then, beside it, the one on sizes; of equal ones the
+    tighter on waiting, the looser on sizes.
     """
     runs = max(2, _TASKS_TRIED // (worlds[0].scenario.tasks or _TASKS_TRIED))
 
-    def times(load: int, max_wait: float) -> list[int]:
+    def times(load: int, wait: float, stretch: float) -> list[int]:
         seeds = range(SELECTION_SEEDS + load, SELECTION_SEEDS + len(worlds) * runs, len(worlds))
-        return [t for s in seeds for t in completion_times(worlds[load], TapFinger(model, max_wait=max_wait), s)]
+        scheduler = TapFinger(model, max_wait=wait, max_stretch=stretch)
+        return [t for s in seeds for t in completion_times(worlds[load], scheduler, s)]
 
-    found = {wait: [times(load, wait) for load in range(len(worlds))] for wait in (*WAITS, MAX_WAIT)}
-    free = [np.mean(t) for t in found[MAX_WAIT]]
-    cheap = [w for w, t in found.items() if all(np.mean(m) <= (1 + COST) * f for m, f in zip(t, free, strict=True))]
-    return min(cheap, key=lambda w: (sum(max(t) for t in found[w]), w))
+    def tried(wait: float, stretch: float) -> list[list[int]]:
+        return [times(load, wait, stretch) for load in range(len(worlds))]
+
+    free = [np.mean(t) for t in tried(MAX_WAIT, 0.0)]
+
+    def best(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        found = {pair: tried(*pair) for pair in pairs}
+        cheap = [p for p, t in found.items() if all(np.mean(m) <= (1 + COST) * f for m, f in zip(t, free, strict=True))]
+        return min(cheap or [(MAX_WAIT, 0.0)], key=lambda pair: sum(max(t) for t in found.get(pair, [[0]])))
+
+    wait, _ = best([(wait, 0.0) for wait in (*WAITS, MAX_WAIT)])
+    return best([(wait, stretch) for stretch in STRETCHES])
 
 
 def completion_times(world: World, scheduler: Scheduler, seed: int) -> list[int]:
