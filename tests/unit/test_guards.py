@@ -199,7 +199,7 @@ def test_no_budget_no_limit(ms):
 
 
 def test_far_slower_sizes_are_refused():
-    state = make_state((4, 4))
+    state = make_state((4, 4), (4, 4))
     play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
     limit = SizeLimit(3.0)
     limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
@@ -209,3 +209,8 @@ def test_far_slower_sizes_are_refused():
     off = SizeLimit(0.0)
     off.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
     assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]
+    play(state, *arrive(make_task(2, HALVING)))
+    assert limit.keep([slow, fair], state.snapshot().queue) == [
+        slow,
+        fair,
+    ]  # more than one per cluster: any start counts
