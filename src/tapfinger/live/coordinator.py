@@ -411,7 +411,7 @@ class Coordinator:
                 "drained": self._links[view.name].drained,
                 "lease_ends_in": max(0.0, self._links[view.name].ends - now),
             }
-            for view in self._rounds.snapshot.clusters
+            for view in self._rounds.clusters
         ]
 
     def _note(
