@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ PATIENCE = 10.0
 
 #: Seconds that it may take until another coordinator leads, with a long queue to take up.
 ELECTION = 30.0
+#: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
+ANSWER = 15.0
 
 _specs = TypeAdapter(TaskSpec)
 
@@ -102,7 +105,6 @@ class Client:
                 self._lines[url] = httpx.Client(
                     base_url=f"{url}/api/v1/",
                     headers=self._headers,
-                    timeout=httpx.Timeout(self._timeout, connect=min(5.0, self._timeout)),
                     trust_env=not local,  # no proxy to oneself
                 )
             except (httpx.InvalidURL, UnicodeError) as error:
@@ -124,11 +126,12 @@ class Client:
 
     def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
         """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
-        deadline = time.monotonic() + ELECTION
+        deadline = math.inf
+        patience = ANSWER + float(more.get("params", {}).get("wait", 0.0)) if len(self._urls) > 1 else self._timeout
         while True:
             url, following, fault = self._current, "", None
             try:
-                answer = self._line(url).request(method, path, **more)
+                answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
                 if answer.status_code != 503 or "X-Leader" not in answer.headers:
                     return _checked(answer)
                 following = answer.headers["X-Leader"]
@@ -142,7 +145,8 @@ class Client:
                         f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
                         "be free to submit again"
                     ) from None
-            if time.monotonic() > deadline:
+            deadline = min(deadline, time.monotonic() + ELECTION)
+            if time.monotonic() >= deadline:
                 raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
             self._turn(url, following)
 
