@@ -17,7 +17,7 @@ from helpers import R, constant_type
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import Cluster, ResourceTypes
-from tapfinger.errors import AgentRefused, LaunchFailed, NotFound
+from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
 from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
@@ -30,6 +30,8 @@ from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
 from tapfinger.registry import create
 
 LEASES = Leases(lease=6.0, grace=1.0)
+#: Seconds that a coordinator leads after it has last reached its disk.
+TERM = 2.0
 STEP = 0.25
 CAPACITIES = ((8, 4), (4, 4), (6, 2))
 
@@ -130,8 +132,16 @@ class Host:
 class World:
     """The site, its troubles, and the truth."""
 
-    def __init__(self, seed: int, coordinator: type[Coordinator] = Coordinator, agent: type[Agent] = Agent) -> None:
+    def __init__(
+        self,
+        seed: int,
+        coordinator: type[Coordinator] = Coordinator,
+        agent: type[Agent] = Agent,
+        replicas: bool = False,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
+        #: Whether coordinators may be deposed by others without knowing it.
+        self.replicas = replicas
         self.now = 0.0
         self._coordinator_class = coordinator
         self._post: list[tuple[float, int, Any]] = []
@@ -142,6 +152,12 @@ class World:
         #: Exit code that each attempt has, or would have if nobody stopped it.
         self.truth: dict[tuple[int, int], int] = {}
         self.coordinator: Coordinator | None = None
+        #: One that was cut off from the disk, or slept, while another took over; it does not know, and acts.
+        self.deposed: Coordinator | None = None
+        #: Whether that one only answers reports; one that watches the time soon wants to save something.
+        self.dozes = False
+        #: Until when a cluster's agent talks to the deposed one.
+        self.misled: dict[str, float] = {}
         self.trouble = True
         self.cut: dict[str, float] = {}
         self.hosts = {
@@ -166,12 +182,14 @@ class World:
         self.coordinator = self._coordinator_class(
             site, Rounds(site, scheduler, int(self.now)), LEASES, self.disk.epoch, self.now, live,
             next_id=max(self.disk.records, default=0) + 1,
+            longest_lease=LEASES.lease + TERM if self.replicas else 0.0,
         )  # fmt: skip
 
     def tell(self, stimulus: Any) -> bool:
         """Handle, save, send; the coordinator may die between any two of these. True: it was saved."""
         if self.coordinator is None:
             return False
+        self.coordinator.leads_until = self.now + TERM  # it reaches the disk at least once in every step
         try:
             instructions = self.coordinator.handle(stimulus, self.now)
         except (AgentRefused, NotFound):
@@ -190,6 +208,23 @@ class World:
         for orders in instructions.orders:
             self.send(orders)
         return True
+
+    def tell_deposed(self, stimulus: Any) -> None:
+        """It may say what needs no saving; the disk takes nothing from it, and then it knows."""
+        if self.deposed is None:
+            return
+        try:
+            instructions = self.deposed.handle(stimulus, self.now)
+        except AgentRefused:
+            return
+        except NotLeading:
+            self.deposed = None
+            return
+        if instructions.records or instructions.history:
+            self.deposed = None
+            return
+        for orders in instructions.orders:
+            self.send(orders)
 
     def send(self, message: Report | Orders) -> None:
         delay = 0.05
@@ -211,16 +246,29 @@ class World:
             self._make_trouble()
         while self._post and self._post[0][0] <= self.now:
             message = heapq.heappop(self._post)[2]
-            if isinstance(message, Report):
+            if isinstance(message, Report) and self.misled.get(message.cluster, 0.0) > self.now:
+                self.tell_deposed(message)
+            elif isinstance(message, Report):
                 self.tell(message)
             else:
                 self.hosts[message.cluster].hear(message)
         for host in self.hosts.values():
             host.step()
         self.tell(Tick())
+        if not self.dozes:
+            self.tell_deposed(Tick())
         self.check_alive()
 
+    def _depose(self) -> None:
+        """Another coordinator takes over, and some agents do not notice either."""
+        self.deposed, self.dozes = self.coordinator, bool(self.rng.random() < 0.7)
+        names = self.rng.choice(sorted(self.hosts), int(self.rng.integers(1, 3)), replace=False)
+        self.misled = {str(name): self.now + float(self.rng.uniform(5, 25)) for name in names}
+        self._boot()
+
     def _make_trouble(self) -> None:
+        if self.replicas and self.coordinator is not None and self.rng.random() < 0.02:
+            self._depose()
         roll = self.rng.random(6)
         if self.coordinator is None:
             if roll[0] < 0.15:
@@ -251,7 +299,9 @@ class World:
             self.acknowledged |= set(self.disk.records) - before
 
     def _spec(self) -> TaskSpec:
-        env = {"FAKE_SECONDS": f"{self.rng.exponential(4.0):.2f}"}
+        # A deposed coordinator is dangerous while nothing happens that it would have to save.
+        mean = 20.0 if self.replicas and self.rng.random() < 0.3 else 4.0
+        env = {"FAKE_SECONDS": f"{min(60.0, self.rng.exponential(mean)):.2f}"}
         if self.rng.random() < 0.3:
             env["FLAKY"] = "yes"
         return TaskSpec(
@@ -324,6 +374,8 @@ class World:
         """Everything works again, for ever."""
         self.trouble = False
         self.cut.clear()
+        self.misled.clear()
+        self.deposed = None
         if self.coordinator is None:
             self._boot()
         for host in self.hosts.values():

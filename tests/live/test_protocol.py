@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -14,14 +15,15 @@ from tapfinger.errors import TapfingerError
 from tapfinger.live.agent import Agent, AgentInstruction
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
+from tapfinger.live.stimuli import Instructions, Stimulus
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_nothing_is_lost_and_nothing_runs_twice(block: int) -> None:
+@pytest.mark.parametrize(("block", "replicas"), [*((n, False) for n in range(4)), (4, True), (5, True)])
+def test_nothing_is_lost_and_nothing_runs_twice(block: int, replicas: bool) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * 40, block * 40 + 40):
         try:
-            world = play(seed)
+            world = play(seed, replicas=replicas)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         seen.update(line.kind for line in world.disk.history)
@@ -44,6 +46,14 @@ class GrantsTooSoon(Coordinator):
 
     def _until(self, now: float) -> float:
         return now + 2.5
+
+
+class LeadsForEver(Coordinator):
+    """Answers reports when its term is over and another one leads."""
+
+    def handle(self, stimulus: Stimulus, now: float) -> Instructions:
+        self.leads_until = math.inf
+        return super().handle(stimulus, now)
 
 
 class CancelsOnPaper(Coordinator):
@@ -113,6 +123,7 @@ class ObeysForItsPredecessor(Agent):
 BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": TrustsOldReports}, 0),
     ({"coordinator": GrantsTooSoon}, 0),
+    ({"coordinator": LeadsForEver, "replicas": True}, 25),
     ({"coordinator": CancelsOnPaper}, 0),
     ({"coordinator": TakesAnyResult}, 0),
     ({"coordinator": ForgetsTheAttempt}, 4),

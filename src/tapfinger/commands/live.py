@@ -76,9 +76,19 @@ def serve(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, although nothing is encrypted.")
     ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="PostgreSQL database, which several coordinators may share. Without it: a file."
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address at which others reach this coordinator, if it is another."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")] = False,
 ) -> None:
-    """Run the coordinator."""
+    """Run the coordinator; of several that share a store, one leads and the others stand by."""
     from tapfinger.evaluation.specs import parse_spec
     from tapfinger.live.config import load_site
     from tapfinger.live.home import state_directory
@@ -86,8 +96,10 @@ def serve(
 
     check_address(host, allow_remote)
     scenario, live = load_site(config)
+    if store is not None:
+        live = live.model_copy(update={"store": store})
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
-    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose)
+    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose, advertise)
 
 
 def agent(

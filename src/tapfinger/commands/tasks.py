@@ -16,7 +16,8 @@ StateOption = Annotated[
     typer.Option("--state", metavar="DIR", help="State directory of the site. Without it: $TAPFINGER_STATE."),
 ]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Address of the coordinator. Without it: $TAPFINGER_URL.")
+    str | None,
+    typer.Option("--url", metavar="URL[,URL]", help="Addresses of coordinators. Without it: $TAPFINGER_URL."),
 ]
 TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number of a task.")]
 ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]

@@ -18,9 +18,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
-from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
+from tapfinger.errors import (
+    AgentRefused,
+    CoordinatorError,
+    NotFound,
+    NotLeading,
+    StoreUnavailable,
+    TapfingerError,
+    TooMany,
+)
 from tapfinger.live import tokens
-from tapfinger.live.messages import Orders, Report
+from tapfinger.live.messages import Report
 from tapfinger.live.service import Service
 from tapfinger.live.store import Token
 from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
@@ -84,14 +92,14 @@ def make_app(
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)
 
-    def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
+    async def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
         token = tokens.holder(service.store, given.credentials) if given is not None else None
         if token is None:
             raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
         return token
 
     def may(what: str) -> Any:
-        def check(token: Annotated[Token, Depends(holder)]) -> Token:
+        async def check(token: Annotated[Token, Depends(holder)]) -> Token:
             if what not in tokens.ROLES[token.role]:
                 raise HTTPException(403, f"the role {token.role!r} may not {what}")
             return token
@@ -107,7 +115,7 @@ def make_app(
 def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
     @app.post("/api/v1/tasks", status_code=201)
     async def submit(body: Submission, token: Annotated[Token, may("submit")]) -> dict[str, list[int]]:
-        return {"ids": service.submit(body.tasks, token.name)}
+        return {"ids": await service.submit(body.tasks, token.name)}
 
     @app.get("/api/v1/tasks", dependencies=[may("read")])
     async def listed(
@@ -132,7 +140,7 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         owner = service.task(task).owner
         if token.role == "submitter" and token.name != owner:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
-        return shown(service.cancel(task), service)
+        return shown(await service.cancel(task), service)
 
     @app.get("/api/v1/tasks/{task}/output", dependencies=[may("read")])
     async def output(
@@ -171,12 +179,12 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
     async def drain(cluster: Name, undo: bool = False) -> dict[str, Any]:
-        service.drain(cluster, not undo)
+        await service.drain(cluster, not undo)
         return {"clusters": service.clusters()}
 
     @app.post("/api/v1/clusters/{cluster}/give-up", dependencies=[may("operate")])
     async def give_up(cluster: Name) -> dict[str, Any]:
-        service.give_up(cluster)
+        await service.give_up(cluster)
         return {"clusters": service.clusters()}
 
     @app.get("/api/v1/events", dependencies=[may("read")])
@@ -195,7 +203,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.get("/api/v1/health")
     async def health() -> dict[str, str]:
-        return {"status": "ok", "version": __version__}
+        return {"status": "ok", "version": __version__, "role": service.role, "leader": service.leader}
 
 
 def _agents(app: FastAPI, service: Service) -> None:
@@ -209,20 +217,21 @@ def _agents(app: FastAPI, service: Service) -> None:
         await socket.accept()
         outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
 
-        def send(orders: Orders) -> None:
+        def send(message: Message) -> None:
             with suppress(asyncio.QueueFull):  # lost, as any message may be; the next says it all again
-                outbox.put_nowait(orders)
+                outbox.put_nowait(message)
 
         writer = asyncio.create_task(_write(socket, outbox))
-        service.connect(token.cluster, send)
         try:
+            service.connect(token.cluster, send)
             while not writer.done():
-                _listen(service, token.cluster, decode(await socket.receive_text()), outbox)
+                _listen(service, token.cluster, decode(await socket.receive_text()), send)
         except WebSocketDisconnect:
             pass
         except TapfingerError as error:
             with suppress(Exception):
-                await socket.send_text(encode(Refusal(str(error))))
+                leader = error.leader if isinstance(error, NotLeading) else ""
+                await socket.send_text(encode(Refusal(str(error), isinstance(error, NotLeading), leader)))
                 await socket.close(4400)
         finally:
             service.disconnect(token.cluster, send)
@@ -235,13 +244,13 @@ async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
             await socket.send_text(encode(await outbox.get()))
 
 
-def _listen(service: Service, cluster: str, message: Message, outbox: asyncio.Queue[Message]) -> None:
+def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:
     if isinstance(message, Report):
         if message.cluster != cluster:
             raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
         service.report(message)
     elif isinstance(message, LogChunk):
-        outbox.put_nowait(service.output(cluster, message))
+        service.output(cluster, message, send)
     else:
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")
 
@@ -272,4 +281,9 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(TapfingerError)
     async def explain(_request: Request, error: Exception) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422
-        return JSONResponse({"detail": str(error)}, status)
+        headers = {}
+        if isinstance(error, NotLeading):  # nothing was done: whoever asks the leader asks for the first time
+            status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
+        elif isinstance(error, StoreUnavailable):
+            status, headers = 503, {"Retry-After": "1"}
+        return JSONResponse({"detail": str(error)}, status, headers)

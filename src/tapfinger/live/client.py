@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ from tapfinger.live.tasks import ENDED, TaskSpec
 
 #: Seconds that the output of an ended task may take to arrive.
 PATIENCE = 10.0
+
+#: Seconds that it may take until another coordinator leads, with a long queue to take up.
+ELECTION = 30.0
+#: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
+ANSWER = 15.0
 
 _specs = TypeAdapter(TaskSpec)
 
@@ -64,22 +70,46 @@ def make_spec(**given: Any) -> TaskSpec:
         raise ConfigError("; ".join(faults)) from None
 
 
+def _checked(answer: httpx.Response) -> httpx.Response:
+    """An answer that says what was asked for; any other is raised."""
+    if answer.is_success:
+        return answer
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:200]
+    if isinstance(detail, list):  # faults as pydantic finds them
+        detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+    kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
+    raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
+
+
 class Client:
-    """Talks to one coordinator. Use as a context, or call ``close``."""
+    """Talks to the coordinator that leads. Use as a context, or call ``close``."""
 
     def __init__(self, url: str, token: str, timeout: float = 35.0) -> None:
-        """``timeout``: seconds; longer than the longest wait that is asked for."""
-        self._url = url
-        local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-        try:
-            self._http = httpx.Client(
-                base_url=f"{url.rstrip('/')}/api/v1/",
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=timeout,
-                trust_env=not local,  # no proxy to oneself
-            )
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait."""
+        self._urls = [one.strip().rstrip("/") for one in url.split(",")]
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._timeout = timeout
+        self._lines: dict[str, httpx.Client] = {}
+        for one in self._urls:
+            self._line(one)
+        self._current = self._urls[0]
+
+    def _line(self, url: str) -> httpx.Client:
+        """Connections to one coordinator."""
+        if url not in self._lines:
+            local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+            try:
+                self._lines[url] = httpx.Client(
+                    base_url=f"{url}/api/v1/",
+                    headers=self._headers,
+                    trust_env=not local,  # no proxy to oneself
+                )
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+        return self._lines[url]
 
     def __enter__(self) -> Self:
         """Use as a context."""
@@ -91,30 +121,51 @@ class Client:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._http.close()
+        for line in self._lines.values():
+            line.close()
 
-    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
-            answer = self._http.request(method, path, **more)
-        except httpx.HTTPError as error:
-            raise CoordinatorError(f"no answer from the coordinator at {self._url}: {error}") from None
-        if answer.is_success:
-            return answer
-        try:
-            detail = answer.json()["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = answer.text[:200]
-        if isinstance(detail, list):  # faults as pydantic finds them
-            detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
-        kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
-        raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
+    def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
+        """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
+        deadline = math.inf
+        patience = ANSWER + float(more.get("params", {}).get("wait", 0.0)) if len(self._urls) > 1 else self._timeout
+        while True:
+            url, following, fault = self._current, "", None
+            try:
+                answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
+                if answer.status_code != 503 or "X-Leader" not in answer.headers:
+                    return _checked(answer)
+                following = answer.headers["X-Leader"]
+            except httpx.HTTPError as error:
+                fault = f"no answer from the coordinator at {url}: {error}"
+                unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if len(self._urls) == 1 and url == self._urls[0]:
+                    raise CoordinatorError(fault) from None
+                if not unsent and not again:
+                    raise CoordinatorError(
+                        f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
+                        "be free to submit again"
+                    ) from None
+            deadline = min(deadline, time.monotonic() + ELECTION)
+            if time.monotonic() >= deadline:
+                raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
+            self._turn(url, following)
+
+    def _turn(self, url: str, leader: str) -> None:
+        """Ask another one next: the leader, if it is known and not who was asked, or the next of those given."""
+        if leader and leader.rstrip("/") != url:
+            self._current = leader.rstrip("/")
+            return
+        place = self._urls.index(url) + 1 if url in self._urls else 0
+        self._current = self._urls[place % len(self._urls)]
+        time.sleep(0.2)
 
     # --------------------------------------------------------------------- tasks
 
     def submit(self, *specs: TaskSpec) -> list[int]:
         """Submit tasks, all or none; they are safe with the coordinator when this returns."""
         body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
-        ids: list[int] = self._call("POST", "tasks", json=body).json()["ids"]
+        keyed = all(spec.key is not None for spec in specs)
+        ids: list[int] = self._call("POST", "tasks", again=keyed, json=body).json()["ids"]
         return ids
 
     def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:

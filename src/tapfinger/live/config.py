@@ -39,6 +39,8 @@ class LiveConfig(BaseModel):
     max_body: PositiveInt = 16 * 1024 * 1024
     #: Most bytes of output kept for an attempt; what comes after is dropped.
     max_log: PositiveInt = 16 * 1024 * 1024
+    #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
+    store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()
 

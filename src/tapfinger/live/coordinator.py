@@ -10,6 +10,7 @@ if the task is to be kept, it stays that agent's until it reports again or is gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,7 @@ from tapfinger.core.events import (
     TaskWithdrawn,
 )
 from tapfinger.core.model import Resources
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, TapfingerError, UnknownNameError
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
 from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
@@ -74,6 +75,8 @@ class Coordinator:
         self._rounds = rounds
         self._leases = leases
         self.epoch = epoch
+        #: When its own time is over, unless it is told otherwise: another one may lead from then on.
+        self.leads_until = math.inf
         self._origin = origin
         self._next_id = next_id
         #: By id: tasks that have not ended.
@@ -110,6 +113,9 @@ class Coordinator:
 
     def handle(self, stimulus: Stimulus, now: float) -> Instructions:
         """Take note of something, and say what is to be done. Raises before it has changed anything."""
+        if now >= self.leads_until:
+            # Above all it must not answer a report: the lease it gave would outlast what its successor waits for.
+            raise NotLeading
         orders: list[Orders] = []
         if isinstance(stimulus, Report):
             orders = self._report(stimulus, now)
@@ -405,7 +411,7 @@ class Coordinator:
                 "drained": self._links[view.name].drained,
                 "lease_ends_in": max(0.0, self._links[view.name].ends - now),
             }
-            for view in self._rounds.snapshot.clusters
+            for view in self._rounds.clusters
         ]
 
     def _note(

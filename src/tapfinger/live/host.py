@@ -70,6 +70,8 @@ class Host:
         self._backend = backend
         self._devices = devices
         self._clock = clock
+        #: Seconds between reports when nothing happens.
+        self.beat = beat
         self._lease = directory / "lease"
         self._runs: dict[AttemptId, _Kept] = {}
         name, incarnation = self._register(cluster)

@@ -44,7 +44,8 @@ class LocalSite:
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
             note = self._await(lambda: self._coordinator, "coordinator")
-            token = (self.state / "token").read_text(encoding="ascii").strip()
+            # Where coordinators share a store, it is made by the first of them that leads.
+            token = self._await(lambda: _read(self.state / "token"), "coordinator")
             with Client(note["url"], token) as client:
                 for name in cluster_capacities(scenario):
                     folder = ["--state", str(self.state / "agents" / name), "--no-pin", *given]
@@ -132,3 +133,10 @@ class LocalSite:
             while host.stop_all():
                 time.sleep(0.02)
             host.close()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""

@@ -1,14 +1,53 @@
-"""Output of tasks as the coordinator keeps it: one file per attempt."""
+"""Output of tasks as the coordinator keeps it: in files, or in a store that several coordinators share."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from tapfinger.live.messages import AttemptId
+from tapfinger.live.store import Store
+
+
+class Output(Protocol):
+    """What can be asked of either."""
+
+    def size(self, ident: AttemptId) -> int:
+        """Bytes there are."""
+        ...
+
+    def full(self, ident: AttemptId) -> bool:
+        """Whether no more is kept."""
+        ...
+
+    def read(self, ident: AttemptId, offset: int, most: int) -> bytes:
+        """Some of it, from ``offset`` on."""
+        ...
+
+
+class StoredLogs:
+    """Output in the store: whoever leads next has it, and replicas that stand by can show it."""
+
+    def __init__(self, store: Store, most: int) -> None:
+        """``most``: bytes kept of an attempt."""
+        self._store = store
+        self._most = most
+
+    def size(self, ident: AttemptId) -> int:
+        """Bytes there are."""
+        return self._store.output_size(ident)
+
+    def full(self, ident: AttemptId) -> bool:
+        """Whether no more is kept."""
+        return self.size(ident) >= self._most
+
+    def read(self, ident: AttemptId, offset: int, most: int) -> bytes:
+        """Some of it, from ``offset`` on."""
+        return self._store.output(ident, offset, most)
 
 
 class Logs:
-    """Takes output in pieces, in whatever order and however often they come."""
+    """Output in one file per attempt. Takes it in pieces, in whatever order and however often they come."""
 
     def __init__(self, directory: Path, most: int) -> None:
         """``most``: bytes kept of an attempt; the rest is dropped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from tapfinger.core.contract import Decision, Mode, Placement, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import ClusterView, Decision, Mode, Placement, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.events import Command, Event, StartTask, TaskArrived, TaskStarted
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources
@@ -15,6 +15,10 @@ from tapfinger.live.site import Site
 from tapfinger.live.tasks import TaskRecord
 
 logger = logging.getLogger(__name__)
+
+#: Waiting tasks that a scheduler sees. Of a longer queue, the first of each kind: a decision takes time in
+#: proportion to the queue, and those far behind others of their kind cannot come before them.
+WINDOW = 2_000
 
 
 class _Elsewhere:
@@ -99,6 +103,11 @@ class Rounds:
         """What a scheduler would see."""
         return self._session.state.snapshot()
 
+    @property
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """The clusters alone."""
+        return self._session.state.cluster_views()
+
     def take(self, *events: Event) -> None:
         """Something happened."""
         self._session.take(list(events))
@@ -134,14 +143,12 @@ class Rounds:
 
     def _possible(self) -> bool:
         """Whether anything that waits could start now: with a long queue and full clusters, asking is dear."""
-        snapshot = self.snapshot
-        kinds = {(task.type.name, task.eligible): task for task in snapshot.queue}
-        return any(can_start(task, cluster) for task in kinds.values() for cluster in snapshot.clusters)
+        return any(can_start(task, cluster) for task in self._session.state.kinds() for cluster in self.clusters)
 
     def _attempt(self, scheduler: NoResizes) -> str:
         try:
             scheduler.know(self._site)
-            self._session.play_round(scheduler)
+            self._session.play_round(scheduler, WINDOW)
         except Exception as error:  # a scheduler may raise anything; tasks must go on
             logger.exception("scheduler %s failed", scheduler.name)
             return f"{scheduler.name}: {type(error).__name__}: {error}. "

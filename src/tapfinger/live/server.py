@@ -40,6 +40,7 @@ def serve_site(
     host: str,
     port: int,
     verbose: bool,
+    advertised: str | None = None,
 ) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
     set_up_logging(verbose)
@@ -54,6 +55,7 @@ def serve_site(
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; try another --port") from None
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listener.getsockname()[1]}"
+    service.url = advertised or url
     failed: list[str] = []
 
     def give_up() -> None:

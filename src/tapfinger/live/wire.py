@@ -12,6 +12,8 @@ from tapfinger.live.messages import AttemptId, Orders, Report
 
 #: Bytes of output in one message.
 CHUNK = 256 * 1024
+#: Most that is taken in one message.
+MAX_PIECE = 2 * CHUNK
 
 #: Longest message: orders to start a hundred tasks with the longest arguments there may be.
 MAX_MESSAGE = 64 * 1024 * 1024
@@ -24,7 +26,7 @@ class LogChunk:
     id: AttemptId
     offset: Annotated[int, Field(ge=0)]
     #: Bytes, each as the character of that number.
-    data: Annotated[str, Field(max_length=2 * CHUNK)] = ""
+    data: Annotated[str, Field(max_length=MAX_PIECE)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Refusal:
     """Why the coordinator does not listen."""
 
     reason: str
+    #: Whether it only stands by, and another one would listen; its address, if it is known.
+    standby: bool = False
+    leader: str = ""
 
 
 Message = Report | Orders | LogChunk | LogSize | Refusal
