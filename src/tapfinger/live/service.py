@@ -16,15 +16,17 @@ from tapfinger.errors import AgentRefused, ConfigError, NotFound, TooMany, Unkno
 from tapfinger.live import tokens
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Question
 from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock
 from tapfinger.live.logs import Logs
 from tapfinger.live.messages import VERSION, AttemptId, Orders, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Drain, GiveUp, Leases, Stimulus, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Leases, Stimulus, Submit, Tick
 from tapfinger.live.store import Store
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
+from tapfinger.live.thinking import Worker
 from tapfinger.live.wire import LogChunk, LogSize
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class Service:
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
+        self._thinker = Worker("decisions")
+        self._deciding: asyncio.Task[None] | None = None
         self._machine = self._make(scheduler, fallback)
         self.token = self._first_token(state)
 
@@ -102,11 +106,27 @@ class Service:
         """Slots and rounds, until cancelled; ends with an error where only a new coordinator can go on."""
         while self._broken is None:
             self._act(Tick())
+            if (question := self._machine.ask()) is not None:
+                self._deciding = asyncio.create_task(self._decide(question))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
                 await asyncio.sleep(SETTLE)
             self._wanted.clear()
         raise self._broken
+
+    async def _decide(self, question: Question) -> None:
+        """Let the schedulers think where nobody waits for them; what they answer is checked against what holds then."""
+        try:
+            self._act(Decided(await self._thinker.run(question.answer)))
+        except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Only a new coordinator, made from what is on disk, can go on."""
+        if self._broken is None:
+            self._broken = error
+            logger.critical("the coordinator cannot go on", exc_info=error)
+            self._wanted.set()
 
     def _act(self, stimulus: Stimulus) -> tuple[TaskRecord, ...]:
         """Let the machine decide, save, and only then tell anyone."""
@@ -118,10 +138,7 @@ class Service:
         except (ConfigError, UnknownNameError, NotFound, AgentRefused):
             raise  # refused before anything was changed
         except BaseException as error:
-            # What the machine believes is not what is on disk. Only a new one, made from that, can go on.
-            self._broken = error
-            logger.critical("the coordinator cannot go on", exc_info=error)
-            self._wanted.set()
+            self._fail(error)  # what the machine believes is not what is on disk
             raise
         for line in instructions.history:
             logger.info("%s", _described(line))
