@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import compare, export, insight, live, models, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
 app.command("token")(tasks.token)
+app.command("explain")(insight.explain)
+app.command("shadow")(insight.shadow)
 
 
 def _show_version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from live.protocol import play
 
+from tapfinger.core.contract import Snapshot
 from tapfinger.core.events import StartTask
 from tapfinger.errors import TapfingerError
 from tapfinger.live.agent import Agent, AgentInstruction
@@ -72,8 +73,8 @@ class TakesAnyResult(Coordinator):
 class ForgetsTheAttempt(Coordinator):
     """Numbers every attempt alike."""
 
-    def _grant(self, start: StartTask, now: float) -> str:
-        cluster = super()._grant(start, now)
+    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
+        cluster = super()._grant(start, now, before, by)
         self.tasks[start.task.id].attempt = 1
         return cluster
 

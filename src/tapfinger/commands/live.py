@@ -87,7 +87,8 @@ def serve(
     check_address(host, allow_remote)
     scenario, live = load_site(config)
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
-    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose)
+    shadows = {name: parse_spec(name).create() for name in live.shadow}
+    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose, shadows)
 
 
 def agent(

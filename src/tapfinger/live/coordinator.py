@@ -27,7 +27,8 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, TapfingerError, UnknownNameError
-from tapfinger.live.deciding import Answer, Question
+from tapfinger.live.deciding import Answer, Decider, Question
+from tapfinger.live.explain import grounds
 from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
@@ -152,6 +153,11 @@ class Coordinator:
         question = self._rounds.ask() if self.wants_round else None
         self._asked = self._asked or question is not None
         return question
+
+    @property
+    def deciders(self) -> tuple[Decider, ...]:
+        """Who answers."""
+        return self._rounds.deciders
 
     @property
     def snapshot(self) -> Snapshot:
@@ -350,9 +356,10 @@ class Coordinator:
         self._asked = False
         if answer.fault:
             self._note(now, "fault", detail=answer.fault)
-        return self._push({self._grant(start, now) for start in self._rounds.settle(answer)})
+        before = self._rounds.snapshot
+        return self._push({self._grant(start, now, before, answer.by) for start in self._rounds.settle(answer)})
 
-    def _grant(self, start: StartTask, now: float) -> str:
+    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
         """Resources were debited by the decision; from here on they belong to this attempt."""
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
@@ -362,7 +369,7 @@ class Coordinator:
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
-        self._note(now, "granted", record, self._site.resources.describe(start.allocation))
+        self._note(now, "granted", record, grounds(start, before, by, self._site.resources, self._site.slot_seconds))
         return cluster
 
     # ------------------------------------------------------------------- orders

@@ -58,6 +58,7 @@ class Decider:
         if self._types != len(context.task_types):
             self.reset(context)
             self._types = len(context.task_types)
+            self._odds_hold = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """The placements that fit as things are."""
@@ -93,7 +94,12 @@ class Decider:
         explain: Any = getattr(self._scheduler, "explain", None)
         if explain is None or not self._odds_hold:
             return {}
-        return {(o.task, agent.cluster): o.probability for agent in explain(top=1).agents for o in agent.options}
+        try:
+            agents = explain(top=1).agents
+            return {(o.task, agent.cluster): float(o.probability) for agent in agents for o in agent.options}
+        except Exception:  # it may be anyone's scheduler; what it cannot say is left out
+            logger.exception("scheduler %s could not explain itself", self.name)
+            return {}
 
 
 @dataclass(frozen=True, slots=True)

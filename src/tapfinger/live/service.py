@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Question
 from tapfinger.live.home import hold
+from tapfinger.live.insight import Insight
 from tapfinger.live.leases import boot_clock
 from tapfinger.live.logs import Logs
 from tapfinger.live.messages import VERSION, AttemptId, Orders, Report
@@ -38,8 +39,16 @@ SETTLE = 0.02
 class Service:
     """One coordinator; used from one thread."""
 
-    def __init__(self, state: Path, site: Site, config: LiveConfig, scheduler: Scheduler, fallback: Scheduler) -> None:
-        """Take up the work that the state directory holds."""
+    def __init__(
+        self,
+        state: Path,
+        site: Site,
+        config: LiveConfig,
+        scheduler: Scheduler,
+        fallback: Scheduler,
+        shadows: Mapping[str, Scheduler] | None = None,
+    ) -> None:
+        """Take up the work that the state directory holds; ``shadows`` are asked and not obeyed."""
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
         self.store = Store(state / "store.db")
@@ -55,6 +64,7 @@ class Service:
         self._thinker = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
         self._machine = self._make(scheduler, fallback)
+        self.insight = Insight(site, self._machine, self.store, self.now, self._thinker, shadows or {})
         self.token = self._first_token(state)
 
     def _make(self, scheduler: Scheduler, fallback: Scheduler) -> Coordinator:
@@ -117,7 +127,11 @@ class Service:
     async def _decide(self, question: Question) -> None:
         """Let the schedulers think where nobody waits for them; what they answer is checked against what holds then."""
         try:
-            self._act(Decided(await self._thinker.run(question.answer)))
+            began = time.perf_counter()
+            answer = await self._thinker.run(question.answer)
+            took = time.perf_counter() - began
+            self._act(Decided(answer))
+            self.insight.decided(question, answer, took)
         except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
             self._fail(error)
 
@@ -134,12 +148,15 @@ class Service:
             raise self._broken
         try:
             instructions = self._machine.handle(stimulus, self.now())
-            self.store.save(instructions.records, instructions.history)
+            if instructions.records or instructions.history:
+                with self.insight.telemetry.commit.time():
+                    self.store.save(instructions.records, instructions.history)
         except (ConfigError, UnknownNameError, NotFound, AgentRefused):
             raise  # refused before anything was changed
         except BaseException as error:
             self._fail(error)  # what the machine believes is not what is on disk
             raise
+        self.insight.saw(instructions)
         for line in instructions.history:
             logger.info("%s", _described(line))
         for orders in instructions.orders:
