@@ -10,6 +10,7 @@ import typer
 from tapfinger import __version__
 from tapfinger.commands import (
     compare,
+    demo,
     export,
     history,
     insight,
@@ -58,6 +59,7 @@ app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
 app.command("token")(tasks.token)
+app.command("demo")(demo.demo)
 app.command("explain")(insight.explain)
 app.command("shadow")(insight.shadow)
 app.add_typer(history.app, name="history")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
 import time
 import warnings
@@ -355,3 +357,16 @@ def test_answers_come_at_once_while_a_scheduler_thinks(http: TestClient, monkeyp
         assert agent.hear().echo, "a report is answered"
         assert time.monotonic() - began < 0.7
         agent.starts(task)
+
+
+def test_the_grafana_dashboard_asks_only_for_metrics_that_there_are(http: TestClient) -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana" / "tapfinger.json").read_text())
+    known = set(re.findall(r"^# TYPE (\w+)", http.get("/metrics").text, flags=re.MULTILINE))
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    for panel in panels:
+        assert {"type", "title", "gridPos", "targets"} <= set(panel)
+        for target in panel["targets"]:
+            used = set(re.findall(r"\b(?:tapfinger|process)_\w+", target["expr"]))
+            assert used, target
+            assert {name.removesuffix("_bucket") for name in used} <= known, target

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +72,23 @@ def test_history_export_can_be_simulated(site: RealSite, tmp_path: Path) -> None
     result = CliRunner().invoke(app, [*results, "--json", str(tmp_path / "r.json"), "--no-cache"])
     assert result.exception is None, result.output
     assert (tmp_path / "r.json").exists()
+
+
+def test_the_demo_brings_its_own_site_and_leaves_nothing(tmp_path: Path) -> None:
+    env = {**os.environ, "TAPFINGER_STATE": str(tmp_path / "none"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tapfinger", "demo", "--tasks", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "task 5 (flaky) runs on" in done.stdout
+    assert "5 tasks: 5 finished. Mean completion time" in done.stdout.splitlines()[-1]
+    assert list(tmp_path.glob("tapfinger*")) == []
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
+
+
+def test_the_demo_runs_on_any_site(tmp_path: Path) -> None:
+    own = RealSite(tmp_path)
+    try:
+        own.up()
+        assert "3 tasks: 3 finished" in run(own, "demo", "--tasks", "3", width=200)
+    finally:
+        own.close()

@@ -32,7 +32,7 @@ def up(
     from tapfinger.live.local import LocalSite
 
     site = LocalSite(state_directory(state).absolute(), config)
-    before = signal.signal(signal.SIGTERM, _interrupt)  # ends what was started, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
     try:
         url = site.up(port)
         try:
@@ -48,7 +48,8 @@ def up(
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupt(*_: object) -> None:
+def interrupt(*_: object) -> None:
+    """As Ctrl-C does, for signal handlers."""
     raise KeyboardInterrupt
 
 
