@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import (
+    compare,
+    demo,
+    export,
+    history,
+    insight,
+    live,
+    models,
+    scenarios,
+    simulate,
+    tasks,
+    train,
+    whatif,
+    workload,
+)
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -45,6 +59,11 @@ app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
 app.command("token")(tasks.token)
+app.command("demo")(demo.demo)
+app.command("explain")(insight.explain)
+app.command("shadow")(insight.shadow)
+app.add_typer(history.app, name="history")
+app.command("what-if")(whatif.what_if)
 
 
 def _show_version(wanted: bool) -> None:

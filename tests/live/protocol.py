@@ -22,10 +22,11 @@ from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, 
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Question
 from tapfinger.live.messages import Launch, Orders, Outcome, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Instructions, Leases, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Instructions, Leases, Submit, Tick
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
 from tapfinger.registry import create
 
@@ -61,6 +62,14 @@ class Disk:
                 raise Broken(f"task {record.id} had ended as {before.phase} and is recorded again")
             self.records[record.id] = record
         self.history += instructions.history
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that someone thinks about."""
+
+    by: Coordinator
+    question: Question
 
 
 class Host:
@@ -250,14 +259,30 @@ class World:
                 self.tell_deposed(message)
             elif isinstance(message, Report):
                 self.tell(message)
+            elif isinstance(message, Asked):
+                # What a dead one has asked concerns nobody.
+                if message.by is self.coordinator:
+                    self.tell(Decided(message.question.answer()))
+                elif message.by is self.deposed:
+                    self.tell_deposed(Decided(message.question.answer()))
             else:
                 self.hosts[message.cluster].hear(message)
         for host in self.hosts.values():
             host.step()
-        self.tell(Tick())
+        if self.tell(Tick()) and self.coordinator is not None:
+            self._ask(self.coordinator)
         if not self.dozes:
             self.tell_deposed(Tick())
+            if self.deposed is not None:
+                self._ask(self.deposed)
         self.check_alive()
+
+    def _ask(self, coordinator: Coordinator) -> None:
+        """Schedulers take their time: much may have changed when their answer comes."""
+        question = coordinator.ask()
+        if question is not None:
+            slow = self.trouble and self.rng.random() < 0.3
+            self._deliver_after(Asked(coordinator, question), float(self.rng.uniform(0, 5)) if slow else 0.0)
 
     def _depose(self) -> None:
         """Another coordinator takes over, and some agents do not notice either."""

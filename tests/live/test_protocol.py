@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from live.protocol import play
 
+from tapfinger.core.contract import Snapshot
 from tapfinger.core.events import StartTask
 from tapfinger.errors import TapfingerError
 from tapfinger.live.agent import Agent, AgentInstruction
@@ -82,8 +83,8 @@ class TakesAnyResult(Coordinator):
 class ForgetsTheAttempt(Coordinator):
     """Numbers every attempt alike."""
 
-    def _grant(self, start: StartTask, now: float) -> str:
-        cluster = super()._grant(start, now)
+    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
+        cluster = super()._grant(start, now, before, by)
         self.tasks[start.task.id].attempt = 1
         return cluster
 
@@ -127,8 +128,8 @@ BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": CancelsOnPaper}, 0),
     ({"coordinator": TakesAnyResult}, 0),
     ({"coordinator": ForgetsTheAttempt}, 4),
-    ({"agent": LeaseFromArrival}, 47),
-    ({"agent": StartsWithoutLease}, 56),
+    ({"agent": LeaseFromArrival}, 480),
+    ({"agent": StartsWithoutLease}, 480),
     ({"agent": ObeysLateOrders}, 0),
     ({"agent": ObeysForItsPredecessor}, 12),
 ]

@@ -32,7 +32,7 @@ def up(
     from tapfinger.live.local import LocalSite
 
     site = LocalSite(state_directory(state).absolute(), config)
-    before = signal.signal(signal.SIGTERM, _interrupt)  # ends what was started, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
     try:
         url = site.up(port)
         try:
@@ -48,7 +48,8 @@ def up(
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupt(*_: object) -> None:
+def interrupt(*_: object) -> None:
+    """As Ctrl-C does, for signal handlers."""
     raise KeyboardInterrupt
 
 
@@ -99,7 +100,8 @@ def serve(
     if store is not None:
         live = live.model_copy(update={"store": store})
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
-    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose, advertise)
+    shadows = {name: parse_spec(name).create() for name in live.shadow}
+    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose, advertise, shadows)
 
 
 def agent(

@@ -50,7 +50,8 @@ KeyOption = Annotated[
 ]
 
 
-def _client(state: Path | None, url: str | None) -> Client:
+def make_client(state: Path | None, url: str | None) -> Client:
+    """A client of the site that the options name."""
     from tapfinger.live.client import Client
     from tapfinger.live.home import find_coordinator
 
@@ -126,7 +127,7 @@ def run(
     import sys
 
     spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep)
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         (task,) = client.submit(spec)
         try:
             for piece in client.output(task, follow=True):
@@ -172,7 +173,7 @@ def submit(
     if key is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
     spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, key)
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)
 
@@ -198,7 +199,7 @@ def list_tasks(
     for name in phase or ():
         if name not in known:
             raise UnknownNameError("phase", name, known)
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("task", "phase", "type", "cluster", "gets", "attempt", "code", "program"):
@@ -226,7 +227,7 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
     """Show a task and what happened to it."""
     from datetime import datetime
 
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
@@ -248,7 +249,7 @@ def logs(
     """Print what a task has written."""
     import sys
 
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         for piece in client.output(task, attempt, follow):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -261,7 +262,7 @@ def cancel(
     wait: Annotated[bool, typer.Option(help="Return only when nothing of it is left.")] = True,
 ) -> None:
     """End a task, whatever it does."""
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         info = client.cancel(task)
         if wait and not info.over:
             info = client.wait(task)
@@ -276,7 +277,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         found = client.clusters()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("cluster", "agent", "free", "tasks"):
@@ -301,13 +302,13 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take tasks again.")] = False,
 ) -> None:
     """Let a cluster finish what it has and take nothing new."""
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         client.drain(cluster, undo)
 
 
 def give_up(cluster: ClusterArgument, state: StateOption = None, url: UrlOption = None) -> None:
     """Say that a silent cluster's machine is gone for good; its tasks are run elsewhere, or end as lost."""
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         client.give_up(cluster)
 
 
@@ -319,5 +320,5 @@ def token(
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,
 ) -> None:
     """Make a token for someone and print it; it is shown only once."""
-    with _client(state, url) as client:
+    with make_client(state, url) as client:
         typer.echo(client.new_token(name, role, cluster))

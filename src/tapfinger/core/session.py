@@ -77,13 +77,10 @@ class Session:
         self.conflicts += len(decision.lost)
         return decision.void or self.state.mode is Mode.SINGLE
 
-    def play_round(self, scheduler: Scheduler, window: int | None = None) -> None:
-        """Algorithm 1: turns until every cluster is void; one turn in single-task mode or for one-shot schedulers.
-
-        ``window``: how much of a long queue the scheduler sees; all of it if None.
-        """
+    def play_round(self, scheduler: Scheduler) -> None:
+        """Algorithm 1: turns until every cluster is void; one turn in single-task mode or for one-shot schedulers."""
         for _ in range(MAX_TURNS):
-            settled = self.turn(scheduler.decide(self.state.snapshot(window)))
+            settled = self.turn(scheduler.decide(self.state.snapshot()))
             if settled or scheduler.one_shot:
                 return
         name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is

@@ -6,7 +6,7 @@ Tasks leave the state when they end, so its size follows the tasks in the system
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Snapshot, TaskView
@@ -91,6 +91,20 @@ class EdgeState:
         self._queue_view: tuple[TaskView, ...] | None = ()
 
     # ---------------------------------------------------------------- what is
+
+    def fork(self, window: int | None = None) -> EdgeState:
+        """A copy that goes its own way; what is frozen is shared, so it costs little. ``window``: as in snapshot."""
+        twin = EdgeState(self.clusters, self.mode)
+        twin.slot, twin.turn = self.slot, self.turn
+        twin._free, twin._started = list(self._free), list(self._started)
+        twin._up, twin._closed = list(self._up), list(self._closed)
+        for held in self._held.values():
+            twin._hold(replace(held))
+        seen = self.snapshot(window)
+        for view in seen.queue:
+            twin._wait(self._tasks[view.id])
+        twin._cluster_views, twin._queue_view = list(seen.clusters), seen.queue
+        return twin
 
     def snapshot(self, window: int | None = None) -> Snapshot:
         """A frozen picture; parts that did not change are shared with the previous one.
@@ -360,6 +374,13 @@ class EdgeState:
         for task, reported in progress.items():
             if task in self._held:
                 self._held[task].progress = reported
+
+    def has_run(self, task: int, slots: int) -> None:
+        """A running task had run for so many slots before this state began, at the size it has."""
+        held = self._expect(task, Phase.RUNNING)
+        held.elapsed = slots
+        held.service = Resources([slots * amount for amount in held.allocation]) if slots else None
+        self._cluster_views[held.cluster] = None
 
     # ------------------------------------------------------------------ checks
 

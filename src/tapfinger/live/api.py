@@ -28,6 +28,7 @@ from tapfinger.errors import (
     TooMany,
 )
 from tapfinger.live import tokens
+from tapfinger.live.insight_routes import add_insight
 from tapfinger.live.messages import Report
 from tapfinger.live.service import Service
 from tapfinger.live.store import Token
@@ -109,6 +110,7 @@ def make_app(
     _tasks(app, service, may)
     _site(app, service, may)
     _agents(app, service)
+    add_insight(app, service, may)
     return app
 
 

@@ -218,6 +218,43 @@ class Client:
                 return
             which, offset = which + 1, 0
 
+    # ------------------------------------------------------------------- insight
+
+    def explain(self, task: int) -> dict[str, Any]:
+        """Why a task waits and when it may start, or why it got its place and size."""
+        found: dict[str, Any] = self._call("GET", f"tasks/{task}/explain").json()
+        return found
+
+    def queue(self, limit: int = 100) -> dict[str, Any]:
+        """The first waiting tasks, each with a reason and an estimate, and how many wait in all."""
+        found: dict[str, Any] = self._call("GET", "queue", params={"limit": limit}).json()
+        return found
+
+    def shadow(self) -> dict[str, Any]:
+        """What the schedulers of ``live.shadow`` would have done."""
+        found: dict[str, Any] = self._call("GET", "shadow").json()
+        return found
+
+    def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """Tasks that have run, from the newest on; ``most``: so many at most."""
+        asked: dict[str, Any] = {"limit": min(1000, most or 1000)}
+        given = 0
+        while True:
+            page = self._call("GET", "history", params=asked).json()
+            for row in page["tasks"]:
+                yield row
+                given += 1
+                if given == most:
+                    return
+            if page["next"] is None:
+                return
+            asked["before"] = page["next"]
+
+    def site(self) -> dict[str, Any]:
+        """Clusters and task types as they are configured, and who decides."""
+        found: dict[str, Any] = self._call("GET", "site").json()
+        return found
+
     # ---------------------------------------------------------------------- site
 
     def clusters(self) -> Sequence[Mapping[str, Any]]:

@@ -6,6 +6,7 @@ So a hundred submissions that arrive together wait for two commits, not for a hu
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -46,9 +47,12 @@ class Commits:
     Once saving has failed, nothing more is saved: what came later was made of what is not on disk.
     """
 
-    def __init__(self, store: Store, failed: Callable[[BaseException], None]) -> None:
-        """``failed`` is told why, once."""
+    def __init__(
+        self, store: Store, failed: Callable[[BaseException], None], took: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """``failed`` is told why, once; ``took`` how many seconds each commit lasted."""
         self._store = store
+        self._took = took
         self._failed = failed
         self._error: BaseException | None = None
         self._queue: list[tuple[Change, Callable[[], None]]] = []
@@ -84,9 +88,11 @@ class Commits:
             change = together([change for change, _ in group])
             try:
                 if change:
+                    began = time.perf_counter()
                     await loop.run_in_executor(
                         self._thread, self._store.save, change.records, change.history, change.meta, change.output
                     )
+                    self._took(time.perf_counter() - began)
                 for _, then in group:
                     then()
             except asyncio.CancelledError:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tapfinger.core.contract import Phase
+from tapfinger.core.contract import Phase, Snapshot
 from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
@@ -28,10 +28,12 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
+from tapfinger.live.deciding import Answer, Decider, Question
+from tapfinger.live.explain import grounds
 from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Drain, Instructions, Leases, Stimulus, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord
 
 
@@ -86,6 +88,7 @@ class Coordinator:
         self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[Happening] = []
+        self._asked = False
         self._restore(list(records))
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
@@ -98,7 +101,9 @@ class Coordinator:
                     "more; put it back until its tasks have ended"
                 )
             try:
-                self._rounds.restore(record, min(self._slot_of(record.submitted), self._rounds.slot))
+                slot = self._rounds.slot
+                ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
+                self._rounds.restore(record, min(self._slot_of(record.submitted), slot), ran)
             except TapfingerError as error:
                 error.args = (f"task {record.id} of the store does not fit the configuration: {error}",)
                 raise
@@ -120,7 +125,9 @@ class Coordinator:
         if isinstance(stimulus, Report):
             orders = self._report(stimulus, now)
         elif isinstance(stimulus, Tick):
-            orders = self._tick(now)
+            self._tick(now)
+        elif isinstance(stimulus, Decided):
+            orders = self._decided(stimulus.answer, now)
         elif isinstance(stimulus, Submit):
             self._submit(stimulus, now)
         elif isinstance(stimulus, Cancel):
@@ -141,8 +148,27 @@ class Coordinator:
 
     @property
     def wants_round(self) -> bool:
-        """Whether a tick would let the scheduler decide."""
-        return self._rounds.stale
+        """Whether there is something to ask."""
+        return self._rounds.stale and not self._asked
+
+    def ask(self) -> Question | None:
+        """What is to be decided now, if anything is; whoever gets it must tell the answer (``Decided``), however late.
+
+        One question at a time: schedulers remember what they have seen, and see it in order.
+        """
+        question = self._rounds.ask() if self.wants_round else None
+        self._asked = self._asked or question is not None
+        return question
+
+    @property
+    def deciders(self) -> tuple[Decider, ...]:
+        """Who answers."""
+        return self._rounds.deciders
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a scheduler would see now."""
+        return self._rounds.snapshot
 
     def _submit(self, submit: Submit, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
@@ -315,12 +341,11 @@ class Coordinator:
 
     # -------------------------------------------------------------------- ticks
 
-    def _tick(self, now: float) -> list[Orders]:
+    def _tick(self, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
         for name, link in self._links.items():
             if now >= link.ends:
                 self._expire(name, link, now)
-        return self._push(self._round(now)) if self._rounds.stale else []
 
     def _expire(self, name: str, link: _Link, now: float) -> None:
         """The agent can hold no lease any more: it has stopped what it may not keep."""
@@ -333,13 +358,14 @@ class Coordinator:
             if record.spec.on_disconnect == "stop":
                 self._end(record, Outcome("lost", reason=f"the lease of cluster {name} ended"), now)
 
-    def _round(self, now: float) -> set[str]:
-        starts, fault = self._rounds.play()
-        if fault:
-            self._note(now, "fault", detail=fault)
-        return {self._grant(start, now) for start in starts}
+    def _decided(self, answer: Answer, now: float) -> list[Orders]:
+        self._asked = False
+        if answer.fault:
+            self._note(now, "fault", detail=answer.fault)
+        before = self._rounds.snapshot
+        return self._push({self._grant(start, now, before, answer.by) for start in self._rounds.settle(answer)})
 
-    def _grant(self, start: StartTask, now: float) -> str:
+    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
         """Resources were debited by the decision; from here on they belong to this attempt."""
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
@@ -349,7 +375,7 @@ class Coordinator:
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
-        self._note(now, "granted", record, self._site.resources.describe(start.allocation))
+        self._note(now, "granted", record, grounds(start, before, by, self._site.resources, self._site.slot_seconds))
         return cluster
 
     # ------------------------------------------------------------------- orders

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import uvicorn
@@ -41,10 +42,11 @@ def serve_site(
     port: int,
     verbose: bool,
     advertised: str | None = None,
+    shadows: Mapping[str, Scheduler] | None = None,
 ) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
     set_up_logging(verbose)
-    service = Service(state, build_site(scenario), config, scheduler, fallback)
+    service = Service(state, build_site(scenario), config, scheduler, fallback, shadows)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named, or asyncio does not recognise TCP and leaves small answers to be delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

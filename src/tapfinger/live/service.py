@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,16 +29,19 @@ from tapfinger.live import standby, tokens
 from tapfinger.live.commits import Change, Commits
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Question
 from tapfinger.live.home import hold
+from tapfinger.live.insight import Insight
 from tapfinger.live.leases import boot_clock
 from tapfinger.live.logs import Logs, Output, StoredLogs
 from tapfinger.live.messages import VERSION, AttemptId, Report
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Drain, GiveUp, Instructions, Leases, Stimulus, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Instructions, Leases, Stimulus, Submit, Tick
 from tapfinger.live.store import Piece, Store
 from tapfinger.live.stores.leadership import TERM
 from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
+from tapfinger.live.thinking import Worker
 from tapfinger.live.wire import LogChunk, LogSize, Message, Refusal
 
 logger = logging.getLogger(__name__)
@@ -52,8 +55,19 @@ LOOK = 0.3
 class Service:
     """One coordinator; used from one thread."""
 
-    def __init__(self, state: Path, site: Site, config: LiveConfig, scheduler: Scheduler, fallback: Scheduler) -> None:
-        """Take up the work that the store holds; where several share it, whoever ``run`` finds can."""
+    def __init__(
+        self,
+        state: Path,
+        site: Site,
+        config: LiveConfig,
+        scheduler: Scheduler,
+        fallback: Scheduler,
+        shadows: Mapping[str, Scheduler] | None = None,
+    ) -> None:
+        """Take up the work that the store holds; where several share it, whoever ``run`` finds can.
+
+        ``shadows`` are asked and not obeyed.
+        """
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
         self.store = Store(config.store or state / "store.db")
@@ -77,7 +91,10 @@ class Service:
         self._leading: Coordinator | None = None
         self._leader = ""
         self._seen = 0
-        self._commits = Commits(self.store, self._fail)
+        self._thinker = Worker("decisions")
+        self._deciding: asyncio.Task[None] | None = None
+        self.insight = Insight(site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {})
+        self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
         if not self.store.shared:
             self._leading = self._take_over()
 
@@ -106,6 +123,7 @@ class Service:
         if epoch is None:
             return None
         machine = self._make(epoch)
+        self.insight.take_up()
         self.token = self._first_token(self._state)
         return machine
 
@@ -170,6 +188,7 @@ class Service:
                     continue
                 with suppress(NotLeading):
                     self._act(Tick())
+                    self._ask()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
                     await asyncio.sleep(SETTLE)
@@ -177,6 +196,26 @@ class Service:
         finally:
             keeper.cancel()
         raise self._broken
+
+    def _ask(self) -> None:
+        """Let the schedulers think where nobody waits for them, if there is something to decide."""
+        machine = self._machine
+        if (question := machine.ask()) is not None:
+            self._deciding = asyncio.create_task(self._decide(machine, question))
+
+    async def _decide(self, machine: Coordinator, question: Question) -> None:
+        """What they answer is checked against what holds then; of what a deposed leader has asked nothing holds."""
+        try:
+            began = time.perf_counter()
+            answer = await self._thinker.run(question.answer)
+            took = time.perf_counter() - began
+            if machine is self._leading:
+                self._act(Decided(answer))
+                self.insight.decided(question, answer, took)
+        except NotLeading:
+            pass  # noted where it was found out
+        except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
+            self._fail(error)
 
     async def _keep_term(self) -> None:
         """Go on leading while nothing is saved; a coordinator that is stuck does not, and another takes over."""
@@ -204,7 +243,7 @@ class Service:
                 await asyncio.sleep(LOOK)
                 return
             self._commits.close()
-            self._commits = Commits(self.store, self._fail)
+            self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
             self._leading = machine
             logger.warning("this coordinator leads from now on, epoch %d", machine.epoch)
 
@@ -252,6 +291,7 @@ class Service:
         return instructions.records
 
     def _tell(self, instructions: Instructions) -> None:
+        self.insight.saw(instructions)
         if logger.isEnabledFor(logging.INFO):
             for line in instructions.history:
                 logger.info("%s", _described(line))

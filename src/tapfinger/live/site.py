@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.model import Cluster, Resources, ResourceTypes, SpeedProfile, Task, TaskType, check_eligible
@@ -26,6 +28,8 @@ class Site:
     task_types: dict[str, TaskType]
     slot_seconds: float
     seed: int = 0
+    #: The scenario that it was made of, as plain data: whoever plays it forward makes it anew.
+    plan: Mapping[str, Any] = field(default_factory=dict)
     index: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
