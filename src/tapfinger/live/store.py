@@ -37,6 +37,10 @@ MIGRATIONS = (
     CREATE TABLE tokens (
         hash TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, role TEXT NOT NULL, cluster TEXT, created REAL NOT NULL);
     """,
+    """
+    ALTER TABLE tasks ADD COLUMN wanted TEXT;
+    ALTER TABLE tasks ADD COLUMN resized INTEGER NOT NULL DEFAULT 0
+    """,
 )
 
 #: What may change in the life of a task, in the order of the columns.
@@ -212,7 +216,9 @@ def _row(record: TaskRecord) -> tuple[Any, ...]:
         raise AssertionError(f"task {record.id} is {record.phase.value} and has ended at {record.ended}")
     changing = [getattr(record, name) for name in _CHANGING]
     changing[_CHANGING.index("phase")] = record.phase.value
-    changing[_CHANGING.index("allocation")] = None if record.allocation is None else json.dumps(record.allocation)
+    for name in ("allocation", "wanted"):
+        size = getattr(record, name)
+        changing[_CHANGING.index(name)] = None if size is None else json.dumps(size)
     spec = _specs.dump_json(record.spec).decode()
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
@@ -222,6 +228,6 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
     values["spec"] = _specs.validate_json(values["spec"])
     values["phase"] = Phase(values["phase"])
     values["cancelled"] = bool(values["cancelled"])
-    if values["allocation"] is not None:
-        values["allocation"] = tuple(json.loads(values["allocation"]))
+    for name in ("allocation", "wanted"):
+        values[name] = None if values[name] is None else tuple(json.loads(values[name]))
     return TaskRecord(**values)
