@@ -15,15 +15,26 @@ from typing import Any
 import numpy as np
 from helpers import R, constant_type
 
-from tapfinger.core.contract import Phase
+from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes
 from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
-from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
+from tapfinger.live.agent import (
+    Agent,
+    AgentTick,
+    ForgetRun,
+    Found,
+    HoldLease,
+    Observed,
+    Resized,
+    ResizeRun,
+    StartRun,
+    StopRun,
+)
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Question
-from tapfinger.live.messages import Launch, Orders, Outcome, Report
+from tapfinger.live.messages import Launch, Orders, Outcome, Report, Size
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Cancel, Decided, Instructions, Leases, Submit, Tick
@@ -45,6 +56,25 @@ def make_site() -> Site:
     clusters = tuple(Cluster(f"c{n}", R(c)) for n, c in enumerate(CAPACITIES))
     types = [constant_type((1, 0), (4, 2), 3.0, "small"), constant_type((3, 1), (6, 4), 5.0, "large")]
     return Site(ResourceTypes(), clusters, {t.name: t for t in types}, slot_seconds=1.0)
+
+
+class Restless:
+    """A scheduler that gives running tasks another size all the time."""
+
+    one_shot = True
+
+    def __init__(self, name: str) -> None:
+        self._starts = create("scheduler", name, {})
+
+    def reset(self, context: SchedulerContext) -> None:
+        self._starts.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        decision = self._starts.decide(snapshot)
+        running = [task for cluster in snapshot.clusters for task in cluster.running if task.phase is Phase.RUNNING]
+        sizes = {t.id: (t.type.minimum, t.type.maximum)[(snapshot.slot // 2 + t.id) % 2] for t in running}
+        resizes = [Resize(t.id, sizes[t.id]) for t in running if sizes[t.id] != t.allocation]
+        return replace(decision, resizes=tuple(resizes)) if resizes else decision
 
 
 @dataclass
@@ -81,6 +111,7 @@ class Host:
         self.lease = 0.0
         self.incarnation = 0
         self.runs: dict[tuple[int, int], Run] = {}
+        self.sizes: dict[tuple[int, int], int] = {}
         self.backend = Fake(self.clock, world.script, lambda _run: self.lease, polite=0.5)
         self.agent: Agent | None = None
 
@@ -89,7 +120,10 @@ class Host:
 
     def boot(self) -> None:
         self.incarnation += 1
-        found = [Found(i, r.launch.on_disconnect, self.backend.poll(r)) for i, r in self.runs.items()]
+        found = [
+            Found(i, r.launch.on_disconnect, self.backend.poll(r), self.sizes.get(i, 0), r.launch.allocation)
+            for i, r in self.runs.items()
+        ]
         self.agent = self._agent_class(
             self.name, f"agent-of-{self.name}", self.incarnation, self.clock(), 2.0, found, self.lease
         )
@@ -111,8 +145,9 @@ class Host:
             self.obey(self.agent.handle(orders, self.clock()))
 
     def obey(self, instructions: list[Any]) -> None:
-        assert self.agent is not None
         for instruction in instructions:
+            if self.agent is None:
+                return  # it has died in the middle of it
             if isinstance(instruction, Report):
                 self.world.send(instruction)
             elif isinstance(instruction, StartRun):
@@ -121,8 +156,24 @@ class Host:
                 self.backend.stop(self.runs[instruction.id], instruction.at_once)
             elif isinstance(instruction, HoldLease):
                 self.lease = instruction.until
+            elif isinstance(instruction, ResizeRun):
+                self.resize(instruction.size)
             elif isinstance(instruction, ForgetRun):
                 self.runs.pop(instruction.id, None)
+                self.sizes.pop(instruction.id, None)
+
+    def resize(self, size: Size) -> None:
+        assert self.agent is not None
+        run = self.runs[size.id]
+        if self.world.rng.random() < 0.9:  # a backend may be unable to
+            self.backend.resize(run, size.allocation, {})
+            if self.world.trouble and self.world.rng.random() < 0.05:
+                self.agent = None  # killed before it could write it down
+                return
+            self.runs[size.id] = replace(run, launch=replace(run.launch, allocation=dict(size.allocation)))
+        self.sizes[size.id] = size.number
+        told = Resized(size.id, size.number, self.runs[size.id].launch.allocation)
+        self.obey(self.agent.handle(told, self.clock()))
 
     def start(self, launch: Launch) -> None:
         assert self.agent is not None
@@ -147,7 +198,10 @@ class World:
         coordinator: type[Coordinator] = Coordinator,
         agent: type[Agent] = Agent,
         replicas: bool = False,
+        late: float = 0.1,
     ) -> None:
+        """``late``: share of messages that take very long."""
+        self.late = late
         self.rng = np.random.default_rng(seed)
         #: Whether coordinators may be deposed by others without knowing it.
         self.replicas = replicas
@@ -187,7 +241,7 @@ class World:
         self.disk.epoch += 1
         live = [replace(r) for r in self.disk.records.values() if r.phase not in ENDED]
         site = make_site()
-        scheduler = create("scheduler", ("min", "fifo")[self.disk.epoch % 2], {})
+        scheduler = Restless(("min", "fifo")[self.disk.epoch % 2])
         self.coordinator = self._coordinator_class(
             site, Rounds(site, scheduler, int(self.now)), LEASES, self.disk.epoch, self.now, live,
             next_id=max(self.disk.records, default=0) + 1,
@@ -240,7 +294,9 @@ class World:
         if self.trouble:
             if self.rng.random() < 0.08 or self.cut.get(message.cluster, 0.0) > self.now:
                 return
-            delay = float(self.rng.exponential(0.3)) if self.rng.random() < 0.9 else float(self.rng.uniform(0, 20))
+            delay = (
+                float(self.rng.exponential(0.3)) if self.rng.random() >= self.late else float(self.rng.uniform(0, 20))
+            )
             if self.rng.random() < 0.1:
                 self._deliver_after(message, float(self.rng.uniform(0, 20)))
         self._deliver_after(message, delay)
@@ -337,6 +393,7 @@ class World:
             clusters=("c0",) if self.rng.random() < 0.2 else (),
             on_disconnect="keep" if self.rng.random() < 0.3 else "stop",
             requeue_lost=bool(self.rng.random() < 0.8),
+            resizable=bool(self.rng.random() < 0.6),
         )
 
     # ------------------------------------------------------------------- checks
@@ -408,9 +465,9 @@ class World:
                 host.boot()
 
 
-def play(seed: int, steps: int = 120, **classes: Any) -> World:
+def play(seed: int, steps: int = 120, **changes: Any) -> World:
     """A history with troubles, then a calm in which every task must come to its end."""
-    world = World(seed, **classes)
+    world = World(seed, **changes)
     for _ in range(steps):
         world.step()
     world.heal()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from helpers import R, constant_type
-from live.protocol import make_site
 from live.sites import CONFIG, wait_for
 from live.test_machines import Driven
 
@@ -192,13 +191,16 @@ def test_a_busy_shadow_is_left_out_and_counted() -> None:
 
 
 def test_a_round_in_which_nothing_could_start_is_not_put_to_anyone() -> None:
-    site = make_site()
     driven = Driven()
-    driven.tell(Submit([TaskSpec(("work",), "small")]), 0.1)
+    driven.tell(Submit([TaskSpec(("work",), "large")]), 0.1)
+    assert driven.machine.ask() is None, "no cluster is open"
+    driven.report(0.2, cluster="c2", agent="b")
+    driven.tell(Submit([TaskSpec(("work",), "small", clusters=("c2",), minimum={"cpu": 4})]), 0.3)
+    driven.tell(Tick(), 0.4)
+    driven.machine.handle(Tick(), 1.5)
     asked = driven.machine.ask()
     assert asked is not None
-    assert asked.put_to([Decider(Never(fails=True))]) == Answer()
-    assert site.context().task_types
+    assert asked.put_to([Decider(Never(fails=True))]) == Answer(), "two cpus are left, and it needs three"
 
 
 # ------------------------------------------------------------------------ over HTTP

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from live.protocol import play
 
-from tapfinger.core.contract import Snapshot
+from tapfinger.core.contract import Phase, Snapshot
 from tapfinger.core.events import StartTask
+from tapfinger.core.model import Resources
 from tapfinger.errors import TapfingerError
 from tapfinger.live.agent import Agent, AgentInstruction
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Answer
 from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
 from tapfinger.live.stimuli import Instructions, Stimulus
+from tapfinger.live.tasks import TaskRecord
 
 
 @pytest.mark.parametrize(("block", "replicas"), [*((n, False) for n in range(4)), (4, True), (5, True)])
@@ -30,6 +33,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(block: int, replicas: bool) -> N
         seen.update(line.kind for line in world.disk.history)
     # Otherwise the troubles were too mild to prove anything.
     assert all(seen[kind] > 5 for kind in ("finished", "failed", "cancelled", "lost", "requeued", "silent", "refused"))
+    assert seen["resized"] > 100
 
 
 # Each of these breaks one rule of the protocol; if the checker did not notice, it would prove nothing.
@@ -89,6 +93,27 @@ class ForgetsTheAttempt(Coordinator):
         return cluster
 
 
+class CreditsTooSoon(Coordinator):
+    """Gives away what a task was only asked to give back."""
+
+    def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
+        cluster = super()._resize(record, size, now)
+        self._rounds.resized(record.id, size)
+        record.allocation = tuple(size)
+        return cluster
+
+
+class ForgetsSizes(Coordinator):
+    """Grants what growing tasks get without debiting it."""
+
+    def _decided(self, answer: Answer, now: float) -> list[Orders]:
+        for task, size in answer.sizes.items():
+            record = self.tasks.get(task)
+            if record is not None and record.phase is Phase.RUNNING and record.wanted is None:
+                record.wanted, record.resized = tuple(size), record.resized + 1
+        return super()._decided(replace(answer, sizes={}), now)
+
+
 class LeaseFromArrival(Agent):
     """Counts its lease from when the answer came."""
 
@@ -128,8 +153,10 @@ BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": CancelsOnPaper}, 0),
     ({"coordinator": TakesAnyResult}, 0),
     ({"coordinator": ForgetsTheAttempt}, 4),
-    ({"agent": LeaseFromArrival}, 480),
-    ({"agent": StartsWithoutLease}, 480),
+    ({"coordinator": CreditsTooSoon}, 0),
+    ({"coordinator": ForgetsSizes}, 0),
+    ({"agent": LeaseFromArrival, "late": 0.6}, 0),
+    ({"agent": StartsWithoutLease, "late": 0.6}, 0),
     ({"agent": ObeysLateOrders}, 0),
     ({"agent": ObeysForItsPredecessor}, 12),
 ]

@@ -45,6 +45,9 @@ LimitOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Long
 KeepOption = Annotated[
     bool, typer.Option("--keep", help="Let it run on if its cluster loses the coordinator; it is never moved then.")
 ]
+ResizableOption = Annotated[
+    bool, typer.Option("--resizable", help="It may get more or fewer cores while it runs, if the scheduler does that.")
+]
 KeyOption = Annotated[
     str | None, typer.Option(metavar="KEY", help="Submitting again with the same key gives the same task.")
 ]
@@ -90,6 +93,7 @@ def _spec(
     retries: int,
     time_limit: float | None,
     keep: bool,
+    resizable: bool,
     key: str | None = None,
 ) -> TaskSpec:
     from tapfinger.live.client import make_spec
@@ -105,6 +109,7 @@ def _spec(
         retries=retries,
         time_limit=time_limit,
         on_disconnect="keep" if keep else "stop",
+        resizable=resizable,
         key=key,
     )
 
@@ -122,11 +127,12 @@ def run(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    resizable: ResizableOption = False,
 ) -> None:
     """Run a program on the site, show its output, and return its exit code. Ctrl-C cancels it."""
     import sys
 
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep)
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable)
     with make_client(state, url) as client:
         (task,) = client.submit(spec)
         try:
@@ -164,6 +170,7 @@ def submit(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    resizable: ResizableOption = False,
     key: KeyOption = None,
     copies: Annotated[int, typer.Option(min=1, max=10_000, help="How many of it.")] = 1,
 ) -> None:
@@ -172,7 +179,7 @@ def submit(
 
     if key is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, key)
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable, key)
     with make_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)

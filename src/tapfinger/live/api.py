@@ -67,9 +67,10 @@ def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
     """A task for people: amounts by name instead of counts of units."""
     plain = asdict(record)
     plain["phase"] = record.phase.value
-    if record.allocation is not None:
-        names, units = service.site.resources.names, service.site.resources.units
-        plain["allocation"] = {n: a * u for n, a, u in zip(names, record.allocation, units, strict=True)}
+    names, units = service.site.resources.names, service.site.resources.units
+    for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
+        if size is not None:
+            plain[kind] = {n: a * u for n, a, u in zip(names, size, units, strict=True)}
     return plain
 
 

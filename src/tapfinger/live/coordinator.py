@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tapfinger.core.contract import Phase, Snapshot
 from tapfinger.core.events import (
@@ -28,32 +28,15 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
+from tapfinger.live import sizing
 from tapfinger.live.deciding import Answer, Decider, Question
 from tapfinger.live.explain import grounds
-from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report
+from tapfinger.live.links import Link
+from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, Size
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord
-
-
-@dataclass(slots=True)
-class _Link:
-    """What the coordinator knows of a cluster's agent."""
-
-    #: When the agent can hold no lease any more.
-    ends: float
-    agent: str | None = None
-    #: Incarnation and number of the last report.
-    seen: tuple[int, int] = (0, 0)
-    sent: int = 0
-    #: Whether it was heard of in this epoch and within its lease.
-    heard: bool = False
-    drained: bool = False
-
-    @property
-    def open(self) -> bool:
-        return self.heard and not self.drained
 
 
 class Coordinator:
@@ -84,11 +67,13 @@ class Coordinator:
         #: By id: tasks that have not ended.
         self.tasks: dict[int, TaskRecord] = {}
         ends = now + max(leases.lease, longest_lease) + leases.grace
-        self._links = {cluster.name: _Link(ends, drained=cluster.name in drained) for cluster in site.clusters}
+        self._links = {cluster.name: Link(ends, drained=cluster.name in drained) for cluster in site.clusters}
         self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[Happening] = []
         self._asked = False
+        #: Attempts whose agent could not do what was asked: they are left alone.
+        self._rigid: set[AttemptId] = set()
         self._restore(list(records))
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
@@ -156,9 +141,22 @@ class Coordinator:
 
         One question at a time: schedulers remember what they have seen, and see it in order.
         """
-        question = self._rounds.ask() if self.wants_round else None
+        question = self._rounds.ask(self._resizable) if self.wants_round else None
         self._asked = self._asked or question is not None
         return question
+
+    @property
+    def _resizable(self) -> list[int]:
+        """Running tasks whose size may change."""
+        return [
+            record.id
+            for here in self._on.values()
+            for record in here.values()
+            if record.spec.resizable
+            and record.phase is Phase.RUNNING
+            and not record.cancelled
+            and record.attempt_id not in self._rigid
+        ]
 
     @property
     def deciders(self) -> tuple[Decider, ...]:
@@ -216,7 +214,7 @@ class Coordinator:
         # Should the agent come back after all, it learns that its attempts are old, and stops them.
         link.agent = None
 
-    def _link(self, cluster: str) -> _Link:
+    def _link(self, cluster: str) -> Link:
         if cluster not in self._links:
             raise UnknownNameError("cluster", cluster, self._links)
         return self._links[cluster]
@@ -276,6 +274,7 @@ class Coordinator:
                     )
             elif run.outcome is None:
                 self._begin(record, now)
+                self._resized(record, run, now)
             else:
                 self._end(record, run.outcome, now)
                 forgets.append(run.id)
@@ -294,6 +293,17 @@ class Coordinator:
             self._note(now, "started", record)
             size = Resources(record.allocation or ())
             self._rounds.take(TaskStarted(self._rounds.slot, record.id, self._index(record), size))
+
+    def _resized(self, record: TaskRecord, run: RunReport, now: float) -> None:
+        """The agent says what an attempt has since its size was to change: what it has given back is free."""
+        size = sizing.confirmed(record, run, self._site.resources)
+        if size is None or not (tuple(size) == record.allocation or self._rounds.resized(record.id, size)):
+            return
+        if tuple(size) != record.wanted:
+            self._rigid.add(record.attempt_id)
+        record.allocation, record.wanted = tuple(size), None
+        self._dirty[record.id] = record
+        self._note(now, "resized", record, self._site.resources.describe(size))
 
     def _index(self, record: TaskRecord) -> int:
         return self._site.index[record.cluster or ""]
@@ -322,6 +332,7 @@ class Coordinator:
             del self._on[record.cluster or ""][record.id]
             record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
             record.allocation, record.started = None, None
+            sizing.forget(record)
             self._dirty[record.id] = record
             self._note(now, "requeued", record)
         else:
@@ -330,6 +341,7 @@ class Coordinator:
 
     def _close(self, record: TaskRecord, phase: Phase, now: float) -> None:
         """A task's outcome, once and for all."""
+        self._rigid.discard(record.attempt_id)
         if record.phase in ENDED:
             raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
         record.phase, record.ended = phase, now
@@ -347,7 +359,7 @@ class Coordinator:
             if now >= link.ends:
                 self._expire(name, link, now)
 
-    def _expire(self, name: str, link: _Link, now: float) -> None:
+    def _expire(self, name: str, link: Link, now: float) -> None:
         """The agent can hold no lease any more: it has stopped what it may not keep."""
         if link.heard:
             was = link.open
@@ -363,7 +375,18 @@ class Coordinator:
         if answer.fault:
             self._note(now, "fault", detail=answer.fault)
         before = self._rounds.snapshot
-        return self._push({self._grant(start, now, before, answer.by) for start in self._rounds.settle(answer)})
+        starts, sizes = self._rounds.settle(answer)
+        granted = {self._grant(start, now, before, answer.by) for start in starts}
+        changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
+        return self._push((granted | changed) - {""})
+
+    def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
+        """Ask for another size, for which everything is debited; the cluster that must hear of it, if any."""
+        if not sizing.ask(record, size):
+            return ""
+        self._dirty[record.id] = record
+        self._note(now, "resizing", record, self._site.resources.describe(size))
+        return record.cluster or ""
 
     def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
         """Resources were debited by the decision; from here on they belong to this attempt."""
@@ -372,6 +395,7 @@ class Coordinator:
         record.phase, record.cluster, record.agent = Phase.PLACED, cluster, self._links[cluster].agent
         record.attempt += 1
         record.allocation = tuple(start.allocation)
+        sizing.forget(record)
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
@@ -407,6 +431,11 @@ class Coordinator:
             starts=tuple(self._launch(r) for r in mine if r.phase is Phase.PLACED and not r.cancelled),
             stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
             forgets=tuple(forgets),
+            sizes=tuple(
+                Size(r.attempt_id, r.resized, self._site.resources.natural(Resources(r.wanted)))
+                for r in mine
+                if r.wanted is not None and not r.cancelled
+            ),
         )
 
     def _launch(self, record: TaskRecord) -> Launch:

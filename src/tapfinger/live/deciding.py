@@ -6,15 +6,17 @@ Whoever asks goes on meanwhile. The answer is checked against what holds when it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tapfinger.core.contract import Decision, Placement, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, Placement, Resize, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.events import Command, Event, StartTask
-from tapfinger.core.feasibility import can_start
+from tapfinger.core.feasibility import can_start, check_amounts
+from tapfinger.core.model import Resources
 from tapfinger.core.session import Session, SlotOutcome
 from tapfinger.core.state import EdgeState
+from tapfinger.live.sizing import larger
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +38,10 @@ class Elsewhere:
 
 
 class Decider:
-    """A scheduler whose tasks keep the size they start with.
+    """A scheduler whose resizes take their time.
 
-    Resizes are left out, and placements that would need the room they were to make.
+    What a task is to give back is free only when its agent has confirmed it, in a later round. So placements and growth
+    that need it are left out for now, and so are resizes of tasks that keep the size they start with.
     """
 
     def __init__(self, scheduler: Scheduler, name: str = "") -> None:
@@ -48,6 +51,8 @@ class Decider:
         self.name = name or getattr(scheduler, "name", type(scheduler).__name__)
         self._types = 0
         self._odds_hold = False
+        self._resizable: frozenset[int] = frozenset()
+        self._sizes: dict[int, Resources] = {}
 
     def reset(self, context: SchedulerContext) -> None:
         """As the scheduler does."""
@@ -60,8 +65,13 @@ class Decider:
             self._types = len(context.task_types)
             self._odds_hold = False
 
+    def begin(self, resizable: frozenset[int]) -> dict[int, Resources]:
+        """A new round; what is returned fills with the sizes that running tasks are to get."""
+        self._resizable, self._sizes = resizable, {}
+        return self._sizes
+
     def decide(self, snapshot: Snapshot) -> Decision:
-        """The placements that fit as things are."""
+        """What fits as things are."""
         before = self._left_to_others
         decision = self._scheduler.decide(snapshot)
         self._odds_hold = self._left_to_others == before
@@ -73,7 +83,24 @@ class Decider:
             if placement.allocation.fits(free[placement.cluster]):
                 free[placement.cluster] = free[placement.cluster] - placement.allocation
                 kept.append(placement)
-        return Decision(tuple(kept), (), decision.lost)
+        return Decision(tuple(kept), tuple(self._grow(decision.resizes, snapshot, free)), decision.lost)
+
+    def _grow(self, resizes: Iterable[Resize], snapshot: Snapshot, free: list[Resources]) -> Iterator[Resize]:
+        """Note the sizes that are possible, and give what must be debited for them now."""
+        held = {task.id: task for cluster in snapshot.clusters for task in cluster.running}
+        for resize in resizes:
+            task = held.get(resize.task)
+            if task is None or task.id not in self._resizable or task.cluster is None or task.allocation is None:
+                continue
+            check_amounts(task.id, task.type, resize.allocation)
+            if resize.allocation.none:
+                continue  # nobody can pause a process that computes
+            top = larger(task.allocation, resize.allocation)
+            if (top - task.allocation).fits(free[task.cluster]):
+                free[task.cluster] = free[task.cluster] - (top - task.allocation)
+                self._sizes[task.id] = resize.allocation
+                if top != task.allocation:
+                    yield Resize(task.id, top)
 
     @property
     def _left_to_others(self) -> int:
@@ -107,6 +134,8 @@ class Answer:
     """What was decided."""
 
     starts: tuple[StartTask, ...] = ()
+    #: What running tasks are to get.
+    sizes: Mapping[int, Resources] = field(default_factory=dict)
     #: What went wrong with the decision, if anything did.
     fault: str = ""
     #: Who has decided; nobody where nothing could be started.
@@ -121,6 +150,8 @@ class Question:
     context: SchedulerContext
     #: Asked one after the other, until one does not fail.
     deciders: Sequence[Decider] = field(repr=False)
+    #: Running tasks whose size may change.
+    resizable: frozenset[int] = frozenset()
 
     def answer(self) -> Answer:
         """As those decide whom it is meant for."""
@@ -128,7 +159,9 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether anything that waits could start now: with a long queue and full clusters, asking is dear."""
+        """Whether anything could start or change now: with a long queue and full clusters, asking is dear."""
+        if self.resizable:
+            return True
         clusters = self.state.cluster_views()
         return any(can_start(task, cluster) for task in self.state.kinds() for cluster in clusters)
 
@@ -138,8 +171,9 @@ class Question:
             return Answer()
         session = Session(self.state.fork(), Elsewhere())
         fault, by = "", ""
+        sizes: dict[int, Resources] = {}
         for decider in deciders:
-            by = decider.name
+            by, sizes = decider.name, decider.begin(self.resizable)
             try:
                 decider.know(self.context)
                 session.play_round(decider)
@@ -147,4 +181,4 @@ class Question:
             except Exception as error:  # a scheduler may raise anything; tasks must go on
                 logger.exception("scheduler %s failed", decider.name)
                 fault += f"{decider.name}: {type(error).__name__}: {error}. "
-        return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), fault, by)
+        return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), sizes, fault, by)

@@ -111,7 +111,7 @@ class Insight:
         size = Resources(record.allocation)
         if record.phase is Phase.PLACED:
             self.habits.granted(task_type, size)
-        elif record.started is not None and record.ended is not None:
+        elif record.started is not None and record.ended is not None and not record.resized:
             self.habits.finished(task_type, size, record.ended - record.started)
 
     def decided(self, question: Question, answer: Answer, took: float) -> None:

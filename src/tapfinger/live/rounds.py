@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tapfinger.core.contract import ClusterView, Decision, Mode, Placement, Scheduler, Snapshot
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
 from tapfinger.core.events import Event, StartTask, TaskArrived, TaskStarted
+from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import InvalidDecision
 from tapfinger.live.deciding import Answer, Decider, Elsewhere, Question
 from tapfinger.live.site import Site
+from tapfinger.live.sizing import larger
 from tapfinger.live.tasks import TaskRecord
 
 #: Waiting tasks that a scheduler sees. Of a longer queue, the first of each kind: a decision takes time in
@@ -78,21 +80,49 @@ class Rounds:
             # Patience depends on the time waited: with a queue, a new slot is reason enough to decide anew.
             self.stale = True
 
-    def ask(self) -> Question | None:
-        """What is to be decided on now, if anything waits."""
+    def ask(self, resizable: Iterable[int] = ()) -> Question | None:
+        """What is to be decided on now, if anything waits or may be ``resizable``."""
         self.stale = False
-        if not self._session.state.kinds():
+        may_change, state = frozenset(resizable), self._session.state
+        # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
+        possible = state.kinds() and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
+        if not possible and not may_change:
             return None
-        return Question(self._session.state.fork(WINDOW), self._site.context(), self.deciders)
+        return Question(state.fork(WINDOW), self._site.context(), self.deciders, may_change)
 
-    def settle(self, answer: Answer) -> list[StartTask]:
-        """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew."""
+    def settle(self, answer: Answer) -> tuple[list[StartTask], dict[int, Resources]]:
+        """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew.
+
+        Given are starts, and new sizes of running tasks, of which the larger of the old and the new one is debited.
+        """
         for start in answer.starts:
-            try:
-                self._session.turn(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
-            except InvalidDecision:
-                self.stale = True
-        return [command for command in self._session.collect() if isinstance(command, StartTask)]
+            self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
+        held = {t.id: t for c in self.snapshot.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
+        sizes = {
+            task: size
+            for task, size in answer.sizes.items()
+            if task in held and self._debit(task, held[task].allocation or size, size)
+        }
+        return [command for command in self._session.collect() if isinstance(command, StartTask)], sizes
+
+    def _debit(self, task: int, now: Resources, size: Resources) -> bool:
+        top = larger(now, size)
+        return top == now or self._try(Decision((), (Resize(task, top),)))
+
+    def _try(self, decision: Decision) -> bool:
+        try:
+            self._session.turn(decision)
+        except InvalidDecision:
+            self.stale = True
+            return False
+        return True
+
+    def resized(self, task: int, size: Resources) -> bool:
+        """A running task has this size now, and the rest of what it held is free; False if it cannot be."""
+        possible = self._try(Decision((), (Resize(task, size),)))
+        self._session.collect()
+        self.stale = True
+        return possible
 
     def validate(self) -> None:
         """Check every invariant of the state."""

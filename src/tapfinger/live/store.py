@@ -52,6 +52,10 @@ MIGRATIONS = (
         PRIMARY KEY (task, attempt, start));
     CREATE INDEX tasks_by_phase ON tasks (phase, id);
     """,
+    """
+    ALTER TABLE tasks ADD COLUMN wanted TEXT;
+    ALTER TABLE tasks ADD COLUMN resized INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 #: What may change in the life of a task, in the order of the columns.
@@ -336,7 +340,9 @@ def _row(record: TaskRecord) -> Row:
     changing = [getattr(record, name) for name in _CHANGING]
     changing[_CHANGING.index("phase")] = record.phase.value
     changing[_CHANGING.index("cancelled")] = int(record.cancelled)
-    changing[_CHANGING.index("allocation")] = None if record.allocation is None else json.dumps(record.allocation)
+    for name in ("allocation", "wanted"):
+        size = getattr(record, name)
+        changing[_CHANGING.index(name)] = None if size is None else json.dumps(size)
     spec = _specs.dump_json(record.spec).decode()
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
@@ -346,6 +352,6 @@ def _record(row: Row) -> TaskRecord:
     values["spec"] = _specs.validate_json(values["spec"])
     values["phase"] = Phase(values["phase"])
     values["cancelled"] = bool(values["cancelled"])
-    if values["allocation"] is not None:
-        values["allocation"] = tuple(json.loads(values["allocation"]))
+    for name in ("allocation", "wanted"):
+        values[name] = None if values[name] is None else tuple(json.loads(values[name]))
     return TaskRecord(**values)
