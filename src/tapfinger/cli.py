@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import compare, dashboard, export, live, models, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.command("up")(live.up)
 app.command("down")(live.down)
 app.command("serve")(live.serve)
 app.command("agent")(live.agent)
+app.command("dashboard")(dashboard.dashboard)
 app.command("run")(tasks.run)
 app.command("submit")(tasks.submit)
 app.command("list")(tasks.list_tasks)

@@ -53,7 +53,10 @@ def _interrupt(*_: object) -> None:
 
 
 def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
+    from tapfinger.live.home import dashboard_link
+
     typer.echo(f"Coordinator: {url}  (state: {directory})")
+    typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     where = f" --state {state}" if state is not None else ""
     typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")

@@ -20,6 +20,7 @@ from tapfinger import __version__
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
 from tapfinger.live import tokens
+from tapfinger.live.dashboard_routes import add_dashboard
 from tapfinger.live.messages import Orders, Report
 from tapfinger.live.service import Service
 from tapfinger.live.store import Token
@@ -101,6 +102,7 @@ def make_app(
     _tasks(app, service, may)
     _site(app, service, may)
     _agents(app, service)
+    add_dashboard(app, service, may, holder)
     return app
 
 

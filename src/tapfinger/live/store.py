@@ -163,6 +163,11 @@ class Store:
         rows = self._db.execute(f"{query} ORDER BY seq LIMIT ?", [*values, limit])
         return [(row[0], Happening(*row[1:])) for row in rows]
 
+    def last(self) -> int:
+        """Number of the latest line of the history; 0 if there is none."""
+        (seq,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM history").fetchone()
+        return int(seq)
+
     # ---------------------------------------------------------------------- meta
 
     def meta(self, name: str, default: Any = None) -> Any:
