@@ -28,9 +28,11 @@ export class Detail {
     this.dialog = byId("detail");
     this.output = this.info = this.task = null;
     this.explained = 0;
-    this.dialog.onclose = () => this.leave();
+    this.dialog.addEventListener("close", () => this.leave());
     // Outside of the panel means away from it.
-    this.dialog.onclick = (event) => event.target === this.dialog && this.dialog.close();
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close();
+    });
   }
 
   leave() {

@@ -10,7 +10,9 @@ export class SubmitForm {
     this.site = site;
     this.open = open;
     this.dialog = byId("submit");
-    this.dialog.onclick = (event) => event.target === this.dialog && this.dialog.close();
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close();
+    });
     this.last = null; // what was sent without an answer, and under which keys
     this.build();
   }
