@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from live.sites import CONFIG
 
+from tapfinger.cli import main
 from tapfinger.live.api import make_app
 from tapfinger.live.config import build_site, load_site
 from tapfinger.live.service import Service
@@ -113,3 +116,20 @@ def test_the_site_and_its_overview(http: TestClient) -> None:
     news = http.get("/api/v1/overview", params={"after": told["seq"], "wait": 20}).json()
     assert (news["counts"]["waiting"], news["counts"]["cancelled"]) == (2, 1)
     assert [event["kind"] for event in news["events"]] == ["cancelling", "cancelled"]
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_link_that_signs_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: bool
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda link: opened.append(link) or found)
+    monkeypatch.setenv("TAPFINGER_URL", "http://127.0.0.1:7410/")
+    monkeypatch.setenv("TAPFINGER_TOKEN", "tf_x")
+    monkeypatch.setattr(sys, "argv", ["tapfinger", "dashboard", "--open"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr()
+    assert not end.value.code
+    assert (said.out, opened) == ("http://127.0.0.1:7410/#token=tf_x\n", ["http://127.0.0.1:7410/#token=tf_x"])
+    assert ("No browser was found" in said.err) is not found

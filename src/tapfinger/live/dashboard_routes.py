@@ -66,7 +66,7 @@ def _media_type(name: str) -> str:
 
 
 def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Token]) -> None:
-    following = Overview(service.store)
+    following = Overview(service.store, service.site.resources)
 
     @app.get("/api/v1/me")
     async def me(token: Annotated[Token, Depends(holder)]) -> dict[str, Any]:

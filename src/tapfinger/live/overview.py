@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from tapfinger.core.contract import Phase
+from tapfinger.core.model import Resources, ResourceTypes
 from tapfinger.live.messages import AttemptId
 from tapfinger.live.store import Store
 from tapfinger.live.tasks import Happening, TaskRecord
@@ -39,9 +41,10 @@ Run = dict[str, Any]
 class Overview:
     """Follows the history of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, resources: ResourceTypes) -> None:
         """Nothing is read before someone asks."""
         self._store = store
+        self._resources = resources
         self._turn = asyncio.Lock()
         self._begin(0)
 
@@ -89,6 +92,10 @@ class Overview:
             "running": on_clusters - self._running,
             **{kind: found.get(kind, 0) - count for kind, count in self._ends.items()},
         }
+        # What runs may have been granted long before the lines that were read.
+        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS, None)
+        older = {r.attempt_id: self._old_run(r) for r in reversed(alive) if r.attempt_id not in self._runs}
+        self._runs = {**older, **self._runs}
 
     # --------------------------------------------------------------------- lines
 
@@ -135,8 +142,8 @@ class Overview:
             "attempt": ident[1],
             "label": "" if record is None else label(record),
             "type": "" if record is None else record.spec.type,
-            "submitted": line.at if record is None else record.submitted,
             "owner": "" if record is None else record.owner,
+            "submitted": line.at if record is None else record.submitted,
             "cluster": line.cluster,
             "size": dict(_amounts(line.detail)),
             "granted": line.at,
@@ -147,6 +154,13 @@ class Overview:
             "final": False,
             "seq": self.seq,
         }
+
+    def _old_run(self, record: TaskRecord) -> Run:
+        """An attempt whose grant was too long ago to be read: its start stands for it."""
+        at = record.submitted if record.started is None else record.started
+        size = self._resources.describe(Resources(record.allocation or ()))
+        line = Happening(at, "granted", record.id, record.attempt, record.cluster, size)
+        return {**self._new_run(record.attempt_id, line), "started": record.started, "seq": self._first}
 
     # --------------------------------------------------------------------- views
 

@@ -138,18 +138,18 @@ export function tip(lines, x, y) {
   box.style.top = `${above > 8 ? above : y + 16}px`;
 }
 
-/** Let a pointer ask about marks and open them; ``find(x, y)`` gives a mark or nothing. */
-export function pointing(canvas, find, lines, open) {
+/** Let a pointer ask about marks, and open them if they can be; ``find(x, y)`` gives a mark or nothing. */
+export function pointing(canvas, find, lines, open = null) {
   const at = (event) => find(event.offsetX, event.offsetY);
   canvas.addEventListener("pointermove", (event) => {
     const mark = at(event);
-    canvas.classList.toggle("on-mark", Boolean(mark));
+    canvas.classList.toggle("on-mark", Boolean(mark && open));
     tip(mark && lines(mark), event.clientX, event.clientY);
   });
   for (const kind of ["pointerleave", "pointercancel", "blur"]) canvas.addEventListener(kind, () => tip(null));
   canvas.addEventListener("click", (event) => {
     const mark = at(event);
-    if (!mark) return;
+    if (!mark || !open) return;
     tip(null);
     open(mark);
   });

@@ -52,7 +52,7 @@ export class Completion {
     for (const dot of shown) {
       const place = { x: x(dot.at), y: y(dot.took / unit), attempt: dot.attempt };
       pen.fillStyle = typeColour(dot.attempt.type);
-      pen.globalAlpha = 0.75;
+      pen.globalAlpha = 0.85;
       pen.beginPath();
       pen.arc(place.x, place.y, 3, 0, 2 * Math.PI);
       pen.fill();
@@ -91,7 +91,7 @@ export class Accumulation {
     this.feed = feed;
     this.canvas = byId("accumulation");
     this.shown = null;
-    pointing(this.canvas, (x) => this.find(x), (point) => this.lines(point), () => {});
+    pointing(this.canvas, (x) => this.find(x), (point) => this.lines(point));
   }
 
   draw(minutes) {

@@ -11,6 +11,9 @@ const STATES = {
   silent: ["▲", "its agent has not been heard of"],
 };
 
+const place = (type) => (type ? typeColourName(type) : "~"); // what is not known comes last
+const byType = ([a], [b]) => place(a).localeCompare(place(b));
+
 export class Clusters {
   constructor(feed, may) {
     this.feed = feed;
@@ -82,9 +85,9 @@ export class Clusters {
     for (const attempt of attempts) pieces.set(attempt.type, (pieces.get(attempt.type) ?? 0) + (attempt.size[name] ?? 0));
     const known = [...pieces.values()].reduce((sum, amount) => sum + amount, 0);
     if (used > known) pieces.set("", used - known);
-    const shown = [...pieces].filter(([, amount]) => amount > 0);
+    const shown = [...pieces].filter(([, amount]) => amount > 0).sort(byType);
     keyed(row.querySelector(".bar"), shown, ([type]) => type, () => h("div"), (piece, [type, amount]) => {
-      piece.style.width = percent(Math.min(1, amount / capacity)).replace(" ", "");
+      piece.style.width = `${(100 * amount) / capacity}%`;
       piece.style.background = type ? `var(--${typeColourName(type)})` : "var(--muted)";
       piece.title = `${type || "other tasks"}: ${number(amount)} ${name}`;
     });

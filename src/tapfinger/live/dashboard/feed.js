@@ -1,6 +1,6 @@
 // What is known of the site, kept up to date by one long question after the other.
 
-import { get } from "./api.js";
+import { Refused, get } from "./api.js";
 
 const ATTEMPTS = 2000; // as many as the coordinator keeps
 const POINTS = 1800;
@@ -13,7 +13,8 @@ const ASLEEP = 5000; // the same while nobody looks
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 export class Feed {
-  /** ``on.change``: something is new; ``on.link``: "live", or "lost" with seconds to the next try; ``on.refused``. */
+  /** ``on.change``: something is new; ``on.link``: "live", "lost" with seconds to the next try and a reason, or
+   * "broken"; ``on.refused``: who looks may not. */
   constructor(on) {
     this.on = on;
     this.stopped = new AbortController();
@@ -42,8 +43,9 @@ export class Feed {
   async run() {
     const { signal } = this.stopped;
     for (let failures = 0; !signal.aborted; ) {
-      // After a failure, whether someone answers matters more than whether there is news.
-      const wait = failures || !this.seq ? 0 : PATIENCE;
+      // After a failure, whether someone answers matters more than whether there is news. And a tab that nobody sees
+      // holds no connection: browsers have few, for all tabs together.
+      const wait = failures || !this.seq || document.hidden ? 0 : PATIENCE;
       try {
         const news = await get(`overview?after=${this.seq}&wait=${wait}`, { signal, seconds: wait + 10 });
         if (signal.aborted) return;
@@ -55,9 +57,12 @@ export class Feed {
       } catch (fault) {
         if (signal.aborted) return;
         if (fault.status === 401 || fault.status === 403) return this.on.refused(fault.message);
-        if (fault.status === undefined) throw fault;
+        if (!(fault instanceof Refused)) {
+          this.on.link("broken");
+          throw fault;
+        }
         const seconds = Math.min(8, 0.5 * 2 ** failures++);
-        this.on.link("lost", seconds);
+        this.on.link("lost", seconds, fault.status ? fault.message : "");
         await pause(seconds * 1000 * (0.8 + 0.4 * Math.random()));
       }
     }

@@ -7,6 +7,7 @@ import { duration, number, percent, plural, size, time } from "./format.js";
 
 const SHOWN = 100; // rows, until someone asks for all
 const QUEUE_EVERY = 2000; // milliseconds
+const LATEST = 50; // rows of a queue that cannot be asked for in order
 
 /** A row that opens a task; the parts are filled in by whoever made it. */
 function row(task, open, more) {
@@ -101,7 +102,8 @@ export class Queue {
   /** After a change; asks no more often than every so often. */
   async refresh() {
     const waiting = this.feed.counts.waiting ?? 0;
-    say(byId("queue-note"), waiting ? `${plural(waiting, "task waits", "tasks wait")}` : "");
+    const latest = this.explained || waiting <= LATEST ? "" : `; the latest ${LATEST}`;
+    say(byId("queue-note"), waiting ? plural(waiting, "task waits", "tasks wait") + latest : "");
     if (!waiting) this.items = [];
     else if (performance.now() - this.asked > QUEUE_EVERY) {
       this.asked = performance.now();
@@ -124,7 +126,7 @@ export class Queue {
         this.explained = false;
       }
     }
-    const { tasks } = await get("tasks?phase=queued&limit=50");
+    const { tasks } = await get(`tasks?phase=queued&limit=${LATEST}`);
     return tasks.reverse().map((task) => ({
       task: task.id,
       type: task.spec.type,

@@ -109,16 +109,18 @@ function cancelButton(me, attempt) {
 
 let countdown = null;
 
-function showLink(state, seconds) {
+function showLink(state, seconds, why) {
   clearInterval(countdown);
   const link = byId("link");
   const lost = byId("lost");
   link.className = state;
-  say(link, state === "live" ? "● live" : state === "lost" ? "○ away" : "");
-  lost.hidden = state !== "lost";
+  say(link, { live: "● live", lost: "○ away" }[state] ?? "");
+  lost.hidden = state !== "lost" && state !== "broken";
+  lost.dataset.left = "";
+  if (state === "broken") say(lost, "This page has run into a fault. Reload it.");
   if (state !== "lost") return;
   // The number is not in the text that is read aloud: it would be read again every second.
-  say(lost, "Connection lost, retrying …");
+  say(lost, why ? `${why} Retrying …` : "Connection lost, retrying …");
   const until = performance.now() + 1000 * seconds;
   const count = () => (lost.dataset.left = `${Math.max(0, Math.ceil((until - performance.now()) / 1000))} s`);
   count();

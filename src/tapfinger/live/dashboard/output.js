@@ -34,8 +34,9 @@ export class Output {
     say(this.note, "following …");
     for (let quiet = performance.now(); !signal.aborted; ) {
       let piece, answer;
+      const wait = document.hidden ? 0 : WAIT; // see feed.js
       try {
-        answer = await ask(`${this.path}&offset=${this.offset}&wait=${WAIT}`, { signal, seconds: WAIT + 10 });
+        answer = await ask(`${this.path}&offset=${this.offset}&wait=${wait}`, { signal, seconds: wait + 10 });
         piece = new Uint8Array(await answer.arrayBuffer());
       } catch (fault) {
         if (signal.aborted) return;
@@ -52,7 +53,7 @@ export class Output {
       }
       const late = answer.headers.get("X-Over") === "1" && performance.now() - quiet > LATE;
       if (answer.headers.get("X-Complete") === "1" || late) return this.end();
-      if (answer.headers.get("X-Over") === "1") await pause(500);
+      if (answer.headers.get("X-Over") === "1" || !wait) await pause(500);
     }
   }
 
