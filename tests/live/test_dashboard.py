@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from live.sites import RealSite, python, wait_for
@@ -13,7 +14,7 @@ from live.sites import RealSite, python, wait_for
 pytest.importorskip("playwright", reason="playwright is not installed, and drives the browser")
 
 from live.browsing import CHROMIUM, Looker, a_browser, overflow
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tapfinger.core.contract import Phase
 from tapfinger.live.client import Client
@@ -401,6 +402,25 @@ def test_words_are_split_as_a_shell_splits_them(look: Looker) -> None:
         assert shlex.split(text) == words
     for text in ("'", 'a "b', "a\\"):
         assert page.evaluate("async (text) => (await import('/dashboard/words.js')).split(text)", text)["fault"]
+
+
+def test_output_that_was_not_kept_is_told(look: Looker, client: Client) -> None:
+    (task,) = client.submit(python("pass"))
+    client.wait(task, 20)
+    pieces = {"0": (0, "begin"), "5": (1005, "end"), "1008": (1008, "")}
+
+    def answer(route: Route) -> None:
+        (offset,) = parse_qs(urlsplit(route.request.url).query)["offset"]
+        start, text = pieces[offset]
+        over = str(int(not text))
+        headers = {"X-Start": str(start), "X-Offset": str(start + len(text)), "X-Complete": over, "X-Over": "1"}
+        route.fulfill(body=text, headers=headers)
+
+    page = look.sign_in()
+    page.route("**/output?*", answer)
+    page.get_by_label("Number of a task").fill(str(task))
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail-output pre")).to_have_text("begin\n… 1,000 bytes were not kept …\nend")
 
 
 def test_output_is_shown_as_a_terminal_would_leave_it(look: Looker) -> None:

@@ -95,15 +95,15 @@ def test_everyone_can_ask_who_they_are(http: TestClient) -> None:
     agent = {"Authorization": f"Bearer {token}"}
     assert http.get("/api/v1/me", headers=agent).json() == {**body, "may": ["agent"]}
     assert http.get("/api/v1/me", headers={"Authorization": "Bearer x"}).status_code == 401
-    for path in ("site", "overview"):
+    for path in ("task-types", "overview"):
         assert http.get(f"/api/v1/{path}", headers=agent).status_code == 403
         assert http.get(f"/api/v1/{path}", headers={"Authorization": "Bearer x"}).status_code == 401
 
 
-def test_the_site_and_its_overview(http: TestClient) -> None:
+def test_task_types_and_overview(http: TestClient) -> None:
     sizes = {"argv": ["x"], "type": "demo", "maximum": {"cpu": 2}}
     http.post("/api/v1/tasks", json={"tasks": [sizes] * 3})
-    site = http.get("/api/v1/site").json()
+    site = http.get("/api/v1/task-types").json()
     assert site["resources"] == [{"name": "cpu", "unit": 1.0}, {"name": "gpu", "unit": 1.0}]
     assert [t["name"] for t in site["task_types"]] == ["demo"], "sizes that tasks asked for are no types to choose"
     assert site["task_types"][0]["minimum"] == {"cpu": 1.0, "gpu": 0.0}

@@ -75,7 +75,7 @@ def test_only_what_has_changed_is_told_again(tmp_path: Path) -> None:
 
     told(after=0)
     assert overview.since(0)["counts"]["waiting"] == 2
-    news = told(Happening(2.0, "granted", 1, 1, "c", "2 cpu, 0.5 memory"), after=2)
+    news = told(Happening(2.0, "granted", 1, 1, "c", "2 cpu, 0.5 memory: 30 s expected, 1 free"), after=2)
     assert (news["whole"], news["counts"]["waiting"], news["counts"]["running"]) == (False, 1, 1)
     (run,) = news["runs"]
     assert (run["size"], run["ended"], run["label"]) == ({"cpu": 2.0, "memory": 0.5}, None, "x")

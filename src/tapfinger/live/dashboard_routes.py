@@ -31,7 +31,7 @@ SECURITY = {
 CACHING = {"Cache-Control": "no-cache"}
 
 
-def add_dashboard(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Token]) -> None:
+def add_dashboard(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
     """Add the page at ``/``, its files, and its questions."""
     _files(app)
     _questions(app, service, may, holder)
@@ -65,7 +65,7 @@ def _media_type(name: str) -> str:
     return "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
-def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Token]) -> None:
+def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
     following = Overview(service.store, service.site.resources)
 
     @app.get("/api/v1/me")
@@ -74,9 +74,9 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
         allowed = sorted(tokens.ROLES[token.role])
         return {"name": token.name, "role": token.role, "cluster": token.cluster, "may": allowed}
 
-    @app.get("/api/v1/site", dependencies=[may("read")])
-    async def site() -> dict[str, Any]:
-        """What tasks can be submitted: resources, task types with their sizes, clusters."""
+    @app.get("/api/v1/task-types", dependencies=[may("read")])
+    async def task_types() -> dict[str, Any]:
+        """What tasks can be submitted: task types with their sizes, resources, clusters."""
         resources = service.site.resources
         # Types with brackets are sizes that tasks asked for, not types to ask for.
         types = [t for t in service.site.task_types.values() if "[" not in t.name]
@@ -96,7 +96,7 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
     ) -> JSONResponse:
         """The site at a glance, as it has changed since line ``after`` of the history; waits for a change."""
         until = service.now() + wait
-        while service.store.last() == after and (left := until - service.now()) > 0:
+        while service.store.last_line() == after and (left := until - service.now()) > 0:
             await service.change(left)
         await following.catch_up()
         plain = {"now": service.now(), "clusters": service.clusters(), **following.since(after)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from tapfinger.core.contract import Phase
@@ -63,7 +64,7 @@ class Overview:
     async def catch_up(self) -> None:
         """Read what has been written since."""
         async with self._turn:
-            last = self._store.last()
+            last = self._store.last_line()
             if self._base is None or last - self.seq > LOOK_BACK:
                 self._begin(max(0, last - LOOK_BACK))
             while self._read():
@@ -83,7 +84,7 @@ class Overview:
         """Learn how many tasks there are; another coordinator may be writing, so until that fits what was read."""
         while True:
             found = self._store.counts()
-            if self._store.last() == self.seq:
+            if self._store.last_line() == self.seq:
                 break
             self._read()
         on_clusters = found.get("placed", 0) + found.get("running", 0)
@@ -189,8 +190,9 @@ def label(record: TaskRecord) -> str:
 
 
 def _amounts(described: str) -> Iterator[tuple[str, float]]:
-    """``2 cpu, 1 gpu`` -> amounts by name."""
-    for part in described.split(", "):
+    """``2 cpu, 1 gpu`` -> amounts by name; what comes after a colon is about why."""
+    for part in described.partition(":")[0].split(", "):
         amount, space, name = part.partition(" ")
-        if space:
-            yield name, float(amount)
+        with suppress(ValueError):
+            if space:
+                yield name, float(amount)

@@ -163,10 +163,10 @@ class Store:
         rows = self._db.execute(f"{query} ORDER BY seq LIMIT ?", [*values, limit])
         return [(row[0], Happening(*row[1:])) for row in rows]
 
-    def last(self) -> int:
-        """Number of the latest line of the history; 0 if there is none."""
-        (seq,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM history").fetchone()
-        return int(seq)
+    def last_line(self) -> int:
+        """Number of the latest line of the history."""
+        (last,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM history").fetchone()
+        return int(last)
 
     # ---------------------------------------------------------------------- meta
 

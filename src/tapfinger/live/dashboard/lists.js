@@ -144,7 +144,7 @@ export class Queue {
     keyed(list, this.items, (item) => item.task, (item) => row(item.task, this.open), (element, item) => {
       const starts = item.estimate === null || item.estimate === undefined ? "" : startsIn(item.estimate - since);
       const what = item.label ?? item.name ?? "";
-      fill(element, `${item.task} ${what}`, item.summary || item.type || "", `waits ${duration(item.waited + since)}${starts}`, item.type);
+      fill(element, what ? `${item.task} ${what}` : `Task ${item.task}`, item.summary || item.type || "", `waits ${duration(item.waited + since)}${starts}`, item.type);
     });
   }
 }

@@ -134,7 +134,7 @@ async function signIn() {
   try {
     me = await get("me");
     if (!me.may.includes("read")) return signOut(`This token is for the ${me.role} of ${me.cluster}; it cannot see anything.`);
-    site = await get("site");
+    site = await get("task-types");
   } catch (fault) {
     if (!(fault instanceof Refused)) throw fault;
     if (fault.status === 401) return signOut("This token is not valid here. It may have been replaced by a newer one.");

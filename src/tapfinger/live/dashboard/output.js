@@ -45,7 +45,8 @@ export class Output {
         continue;
       }
       if (signal.aborted) return;
-      this.offset += piece.length;
+      this.leap(Number(answer.headers.get("X-Start") ?? this.offset) - this.offset);
+      this.offset = Number(answer.headers.get("X-Offset"));
       this.add(decoder.decode(piece, { stream: true }));
       if (piece.length) {
         quiet = performance.now();
@@ -55,6 +56,11 @@ export class Output {
       if (answer.headers.get("X-Complete") === "1" || late) return this.end();
       if (answer.headers.get("X-Over") === "1" || !wait) await pause(500);
     }
+  }
+
+  /** The middle of a very long output is not kept anywhere. */
+  leap(bytes) {
+    if (bytes > 0) this.add(`\n… ${number(bytes)} bytes were not kept …\n`);
   }
 
   add(text) {
