@@ -9,6 +9,11 @@ import typer
 from tapfinger.commands.tasks import StateOption, UrlOption
 
 
+def dashboard_link(url: str, token: str) -> str:
+    """An address that signs in: what stands after # stays in the browser and is never sent."""
+    return f"{url.rstrip('/')}/#token={token}"
+
+
 def dashboard(
     state: StateOption = None,
     url: UrlOption = None,
@@ -17,7 +22,7 @@ def dashboard(
     """Print a link to the dashboard that signs in. Whoever has it can do what you can: keep it to yourself."""
     import webbrowser
 
-    from tapfinger.live.home import dashboard_link, find_coordinator
+    from tapfinger.live.home import find_coordinator
 
     link = dashboard_link(*find_coordinator(state, url))
     typer.echo(link)

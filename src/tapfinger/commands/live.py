@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tapfinger.commands.dashboard import dashboard_link
+
 StateOption = Annotated[
     Path | None,
     typer.Option(
@@ -53,8 +55,6 @@ def _interrupt(*_: object) -> None:
 
 
 def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
-    from tapfinger.live.home import dashboard_link
-
     typer.echo(f"Coordinator: {url}  (state: {directory})")
     typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     where = f" --state {state}" if state is not None else ""

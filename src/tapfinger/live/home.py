@@ -93,11 +93,6 @@ def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
     return str(url), token
 
 
-def dashboard_link(url: str, token: str) -> str:
-    """An address that signs in: what stands after # stays in the browser and is never sent."""
-    return f"{url.rstrip('/')}/#token={token}"
-
-
 def set_up_logging(verbose: bool) -> None:
     """One line per happening, to standard error."""
     logging.basicConfig(
