@@ -144,12 +144,13 @@ export class Queue {
     keyed(list, this.items, (item) => item.task, (item) => row(item.task, this.open), (element, item) => {
       const starts = item.estimate === null || item.estimate === undefined ? "" : startsIn(item.estimate - since);
       const what = item.label ?? item.name ?? "";
-      fill(element, what ? `${item.task} ${what}` : `Task ${item.task}`, item.summary || item.type || "", `waits ${duration(item.waited + since)}${starts}`, item.type);
+      const why = item.summary.replace(`Task ${item.task} `, ""); // its number is in the title
+      fill(element, what ? `${item.task} ${what}` : `Task ${item.task}`, why || item.type || "", `waits ${duration(item.waited + since)}${starts}`, item.type);
     });
   }
 }
 
-const startsIn = (seconds) => (seconds < 1 ? ", starts soon" : `, starts in about ${duration(seconds)}`);
+const startsIn = (seconds) => (seconds < 1 ? "\nstarts soon" : `\nstarts in about ${duration(seconds)}`);
 
 export class Events {
   constructor(feed, open) {
