@@ -161,6 +161,7 @@ def test_why_a_task_waits_and_cancelling(look: Looker, client: Client) -> None:
     running, waiting = client.submit(python(SLEEPS, name="first", **BIG), python(SLEEPS, name="second", **BIG))
     page = look.sign_in()
     row = page.locator(f'#queue [data-task="{waiting}"]')
+    expect(row.locator(".title")).to_have_text(f"{waiting} second")
     expect(row).to_contain_text("Every cluster is full.")
     expect(row).to_contain_text("starts in about 1 min")
     expect(page.locator("#queue-note")).to_have_text("1 task waits")
@@ -189,6 +190,17 @@ def test_why_a_task_waits_and_cancelling(look: Looker, client: Client) -> None:
     cancel.click()
     wait_for(lambda: client.show(running).phase is Phase.CANCELLED)
     expect(page.locator("#tasks")).to_have_attribute("data-empty", "Nothing runs now.")
+
+
+def test_rows_stay_where_they_are_when_others_end(look: Looker, client: Client, tmp_path: Path) -> None:
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(.02)"
+    brief, long = client.submit(python(waits, cwd=str(tmp_path)), python(SLEEPS))
+    page = look.sign_in()
+    button = page.get_by_role("button", name=f"Cancel task {long}")
+    button.focus()
+    (tmp_path / "go").touch()
+    expect(page.locator(f'#tasks [data-task="{brief}"]')).to_have_count(0)
+    expect(button).to_be_focused()
 
 
 def test_a_coordinator_that_does_not_explain_still_shows_its_queue(look: Looker, client: Client) -> None:

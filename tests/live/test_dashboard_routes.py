@@ -95,7 +95,7 @@ def test_everyone_can_ask_who_they_are(http: TestClient) -> None:
     agent = {"Authorization": f"Bearer {token}"}
     assert http.get("/api/v1/me", headers=agent).json() == {**body, "may": ["agent"]}
     assert http.get("/api/v1/me", headers={"Authorization": "Bearer x"}).status_code == 401
-    for path in ("task-types", "overview"):
+    for path in ("task-types", "overview", "labels?task=1"):
         assert http.get(f"/api/v1/{path}", headers=agent).status_code == 403
         assert http.get(f"/api/v1/{path}", headers={"Authorization": "Bearer x"}).status_code == 401
 
@@ -108,6 +108,8 @@ def test_task_types_and_overview(http: TestClient) -> None:
     assert [t["name"] for t in site["task_types"]] == ["demo"], "sizes that tasks asked for are no types to choose"
     assert site["task_types"][0]["minimum"] == {"cpu": 1.0, "gpu": 0.0}
     assert site["clusters"] == ["left", "right"]
+    asked = http.get("/api/v1/labels", params={"task": [2, 9]}).json()
+    assert asked == {"labels": [{"task": 2, "label": "x", "type": "demo"}]}
     told = http.get("/api/v1/overview").json()
     assert told["counts"] == {"waiting": 3, "running": 0, "finished": 0, "failed": 0, "cancelled": 0, "lost": 0}
     assert [cluster["name"] for cluster in told["clusters"]] == ["left", "right"]

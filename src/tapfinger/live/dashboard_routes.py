@@ -10,11 +10,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import Field
 
 from tapfinger.live import tokens
-from tapfinger.live.overview import Overview
+from tapfinger.live.overview import Overview, label
 from tapfinger.live.service import Service
 from tapfinger.live.store import Token
+
+TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
 #: Only what this very server sends is run or shown, and no other page may hold ours in a frame.
 SECURITY = {
@@ -88,6 +91,12 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
             ],
             "clusters": [cluster.name for cluster in service.site.clusters],
         }
+
+    @app.get("/api/v1/labels", dependencies=[may("read")])
+    async def labels(task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> dict[str, Any]:
+        """What people call these tasks; those that do not exist are left out."""
+        records = [record for ident in task if (record := service.store.task(ident)) is not None]
+        return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
 
     @app.get("/api/v1/overview", dependencies=[may("read")])
     async def overview(

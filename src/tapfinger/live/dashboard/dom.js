@@ -23,6 +23,9 @@ export function say(element, text) {
 export function keyed(list, items, key, make, refresh) {
   const old = (list.kept ??= new Map());
   const kept = new Map();
+  const names = new Set(items.map(key));
+  // First, so that those after them need not be moved: whatever is moved loses the keyboard's focus.
+  for (const [name, element] of old) if (!names.has(name)) element.remove();
   let place = list.firstElementChild;
   for (const item of items) {
     const name = key(item);
@@ -32,8 +35,6 @@ export function keyed(list, items, key, make, refresh) {
     else list.insertBefore(element, place);
     kept.set(name, element);
   }
-  const alive = new Set(kept.values());
-  for (const element of [...list.children]) if (!alive.has(element)) element.remove();
   list.kept = kept;
 }
 

@@ -96,6 +96,7 @@ export class Queue {
     this.open = open;
     this.asked = -Infinity;
     this.items = [];
+    this.labels = new Map(); // by task: its label and type
     this.explained = true; // whether this coordinator says why tasks wait
   }
 
@@ -120,7 +121,9 @@ export class Queue {
   async ask() {
     if (this.explained) {
       try {
-        return (await get(`queue?limit=${SHOWN}`)).tasks;
+        const { tasks } = await get(`queue?limit=${SHOWN}`);
+        await this.learn(tasks.map((item) => item.task));
+        return tasks.map((item) => ({ ...item, ...this.labels.get(item.task) }));
       } catch (fault) {
         if (fault.status !== 404) throw fault;
         this.explained = false;
@@ -137,15 +140,25 @@ export class Queue {
     }));
   }
 
+  /** Labels of those that we have not seen before; of the others, only of those that still wait. */
+  async learn(tasks) {
+    const known = new Map(tasks.filter((task) => this.labels.has(task)).map((task) => [task, this.labels.get(task)]));
+    const asked = tasks.filter((task) => !known.has(task));
+    if (asked.length) {
+      const { labels } = await get(`labels?${asked.map((task) => `task=${task}`).join("&")}`);
+      for (const label of labels) known.set(label.task, label);
+    }
+    this.labels = known;
+  }
+
   draw() {
     const list = byId("queue");
     nothingYet(list, "Nothing waits.", !this.items.length);
     const since = this.at === undefined ? 0 : this.feed.now() - this.at;
     keyed(list, this.items, (item) => item.task, (item) => row(item.task, this.open), (element, item) => {
       const starts = item.estimate === null || item.estimate === undefined ? "" : startsIn(item.estimate - since);
-      const what = item.label ?? item.name ?? "";
       const why = item.summary.replace(`Task ${item.task} `, ""); // its number is in the title
-      fill(element, what ? `${item.task} ${what}` : `Task ${item.task}`, why || item.type || "", `waits ${duration(item.waited + since)}${starts}`, item.type);
+      fill(element, `${item.task} ${item.label ?? ""}`, why || item.type, `waits ${duration(item.waited + since)}${starts}`, item.type);
     });
   }
 }
