@@ -68,7 +68,8 @@ export class Clusters {
     badge.className = `state ${state}`;
     badge.title = meaning;
     for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
-    say(card.querySelector(".note"), cluster.tasks.length ? `runs ${plural(cluster.tasks.length, "task", "tasks")}` : "idle");
+    const count = cluster.tasks.length;
+    say(card.querySelector(".note"), count ? `runs ${plural(count, "task", "tasks")}` : "idle");
     const button = card.querySelector(".drain");
     if (!button) return;
     button.dataset.drained = String(cluster.drained);
@@ -82,7 +83,7 @@ export class Clusters {
     const capacity = cluster.capacity[name];
     const used = capacity - cluster.free[name];
     const pieces = new Map();
-    for (const attempt of attempts) pieces.set(attempt.type, (pieces.get(attempt.type) ?? 0) + (attempt.size[name] ?? 0));
+    for (const { type, size } of attempts) pieces.set(type, (pieces.get(type) ?? 0) + (size[name] ?? 0));
     const known = [...pieces.values()].reduce((sum, amount) => sum + amount, 0);
     if (used > known) pieces.set("", used - known);
     const shown = [...pieces].filter(([, amount]) => amount > 0).sort(byType);

@@ -35,6 +35,10 @@ export class Detail {
     });
   }
 
+  close() {
+    this.dialog.close();
+  }
+
   leave() {
     this.output?.stop();
     this.output = this.info = this.task = null;
@@ -56,7 +60,7 @@ export class Detail {
           h("h2", { id: "detail-head" }, `Task ${this.task}`),
           h("span", { class: "phase" }),
           h("span", { id: "detail-cancel" }),
-          h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.dialog.close() }, "✕")),
+          h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close() }, "✕")),
         h("p", { id: "detail-fault", class: "fault", role: "alert" }),
         h("p", { id: "detail-label" }),
         part("detail-why", "Why", h("p", { class: "summary" }), h("ul", { class: "reasons" })),
@@ -76,8 +80,9 @@ export class Detail {
   /** When there is news of this task. */
   hear(events) {
     if (this.task === null) return;
+    const due = performance.now() - this.explained > EXPLAIN_EVERY;
     if (events.some((event) => event.task === this.task)) this.refresh();
-    else if (this.info?.phase === "queued" && performance.now() - this.explained > EXPLAIN_EVERY) this.explain(this.task);
+    else if (this.info?.phase === "queued" && due) this.explain(this.task);
   }
 
   /** Time passes. */
@@ -107,7 +112,8 @@ export class Detail {
     say(phase, cancelling ? "being cancelled" : info.phase);
     phase.className = `phase ${info.phase}`;
     const place = byId("detail-cancel");
-    if (ENDED.has(info.phase) || info.cancelled || !mayCancel(this.me, info.owner)) place.replaceChildren();
+    const can = !ENDED.has(info.phase) && !info.cancelled && mayCancel(this.me, info.owner);
+    if (!can) place.replaceChildren();
     else if (!place.firstChild) place.append(twice("Cancel", "Really cancel?", () => cancel(info.id), { class: "bad" }));
     this.facts(info);
     const words = info.spec.argv.map((word) => h("li", {}, h("code", {}, word)));
@@ -132,8 +138,8 @@ export class Detail {
       ["Asked for", limits],
       ["May run on", spec.clusters.length ? spec.clusters.join(", ") : "any cluster"],
       ["Submitted", `${moment(info.submitted)} by ${info.owner}`],
-      ["Started", began === null ? null : `${time(began)}, ${duration(began - info.submitted, true)} after submission`],
-      ["Ended", info.ended === null ? null : `${time(info.ended)}, ${duration(info.ended - info.submitted, true)} after submission`],
+      ["Started", later(began, info.submitted)],
+      ["Ended", later(info.ended, info.submitted)],
       [info.ended === null ? "Running for" : "Ran", ran === null ? null : duration(ran, true)],
       ["Progress", typeof info.progress === "number" ? percent(info.progress) : null],
       ["Attempts", info.attempt ? `${number(info.attempt)}; ${plural(spec.retries, "retry", "retries")} allowed` : null],
@@ -166,13 +172,19 @@ export class Detail {
     const estimate = typeof why.estimate?.seconds === "number"
       ? ` It should start in about ${duration(why.estimate.seconds)} (${why.estimate.how}).` : "";
     say(section.querySelector(".summary"), `${why.summary}${estimate}`);
-    const reasons = why.clusters.map((each) => h("li", {},
-      h("strong", {}, each.cluster), ` ${each.text}`,
-      typeof each.probability === "number" ? h("span", { class: "note" }, ` (probability ${percent(each.probability)})`) : null));
+    const reasons = why.clusters.map((each) => {
+      const odds = typeof each.probability === "number" ? ` (probability ${percent(each.probability)})` : "";
+      return h("li", {}, h("strong", {}, each.cluster), ` ${each.text}`, h("span", { class: "note" }, odds));
+    });
     if (why.placement) reasons.unshift(h("li", {}, h("strong", {}, why.placement.cluster), ` ${why.placement.text}`));
-    if (why.overtaken_by?.length) reasons.push(h("li", {}, `Overtaken by ${why.overtaken_by.map((id) => `#${id}`).join(", ")}.`));
+    const others = (why.overtaken_by ?? []).map((id) => `#${id}`).join(", ");
+    if (others) reasons.push(h("li", {}, `Overtaken by ${others}.`));
     section.querySelector("ul").replaceChildren(...reasons);
   }
+}
+
+function later(at, submitted) {
+  return at === null ? null : `${time(at)}, ${duration(at - submitted, true)} after submission`;
 }
 
 function historyLine(line) {

@@ -158,7 +158,8 @@ export class Queue {
     keyed(list, this.items, (item) => item.task, (item) => row(item.task, this.open), (element, item) => {
       const starts = item.estimate === null || item.estimate === undefined ? "" : startsIn(item.estimate - since);
       const why = item.summary.replace(`Task ${item.task} `, ""); // its number is in the title
-      fill(element, `${item.task} ${item.label ?? ""}`, why || item.type, `waits ${duration(item.waited + since)}${starts}`, item.type);
+      const waits = `waits ${duration(item.waited + since)}${starts}`;
+      fill(element, `${item.task} ${item.label ?? ""}`, why || item.type, waits, item.type);
     });
   }
 }

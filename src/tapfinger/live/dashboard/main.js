@@ -85,8 +85,8 @@ class Board {
   tiles() {
     const { counts } = this.feed;
     const lost = (counts.failed ?? 0) + (counts.lost ?? 0);
-    const last = finished(this.feed).slice(-MEAN_OF);
-    const mean = last.length ? duration(average(last.map((attempt) => attempt.ended - attempt.submitted)), true) : "none yet";
+    const last = finished(this.feed).slice(-MEAN_OF).map((attempt) => attempt.ended - attempt.submitted);
+    const mean = last.length ? duration(average(last), true) : "none yet";
     const tiles = [
       ["waiting", "Waiting", number(counts.waiting)],
       ["running", "Running", number(counts.running)],
@@ -94,7 +94,8 @@ class Board {
       ["failed", "Failed or lost", number(lost)],
       ["mean", `Mean completion time${last.length ? `, last ${number(last.length)}` : ""}`, mean],
     ];
-    keyed(byId("tiles"), tiles, ([key]) => key, ([key]) => h("div", { "data-tile": key }, h("dt"), h("dd")), (tile, [, name, value]) => {
+    const make = ([key]) => h("div", { "data-tile": key }, h("dt"), h("dd"));
+    keyed(byId("tiles"), tiles, ([key]) => key, make, (tile, [, name, value]) => {
       say(tile.firstChild, name);
       say(tile.lastChild, value);
     });
@@ -133,7 +134,7 @@ async function signIn() {
   let me, site;
   try {
     me = await get("me");
-    if (!me.may.includes("read")) return signOut(`This token is for the ${me.role} of ${me.cluster}; it cannot see anything.`);
+    if (!me.may.includes("read")) return signOut(`This is a token for the ${me.role} of ${me.cluster}. It cannot look.`);
     site = await get("task-types");
   } catch (fault) {
     if (!(fault instanceof Refused)) throw fault;

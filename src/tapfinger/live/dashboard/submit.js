@@ -5,6 +5,8 @@ import { byId, h, say, tell } from "./dom.js";
 import { number, plural, size } from "./format.js";
 import { split } from "./words.js";
 
+const EXAMPLE = "python3 train.py --name 'first try'";
+
 export class SubmitForm {
   constructor(site, open) {
     this.site = site;
@@ -22,6 +24,10 @@ export class SubmitForm {
     byId("submit-line").focus();
   }
 
+  close() {
+    this.dialog.close();
+  }
+
   build() {
     const field = (id, label, input, hint) => {
       input.id = `submit-${id}`;
@@ -34,9 +40,9 @@ export class SubmitForm {
         h("input", { type: "number", min: 0, step: unit, inputmode: "decimal" }))));
     const form = h("form", { class: "sheet", novalidate: true },
       h("div", { class: "head" }, h("h2", { id: "submit-head" }, "Submit a task"),
-        h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.dialog.close() }, "✕")),
+        h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close() }, "✕")),
       field("line", "Program and arguments",
-        h("textarea", { rows: 2, required: true, spellcheck: "false", autocapitalize: "off", placeholder: "python3 train.py --name 'first try'" })),
+        h("textarea", { rows: 2, required: true, spellcheck: "false", autocapitalize: "off", placeholder: EXAMPLE })),
       h("div", { id: "submit-preview", "aria-live": "polite" }),
       h("div", { class: "fields" },
         field("type", "Task type", h("select", {}, ...types.map((t) => h("option", { value: t.name }, t.name)))),
@@ -44,18 +50,18 @@ export class SubmitForm {
       h("p", { class: "note", id: "submit-range" }),
       h("div", { class: "fields" }, ...amounts),
       h("fieldset", {}, h("legend", {}, "Clusters it may run on (none: any)"),
-        ...clusters.map((name) => h("label", { class: "check" }, h("input", { type: "checkbox", name: "cluster", value: name }), name))),
+        ...clusters.map((name) => check({ name: "cluster", value: name }, name))),
       h("div", { class: "fields" },
         field("retries", "Retries", h("input", { type: "number", min: 0, max: 1000, value: 0 })),
         field("limit", "Time limit, s", h("input", { type: "number", min: 0.001, step: "any", placeholder: "none" })),
         field("copies", "Copies", h("input", { type: "number", min: 1, max: 1000, value: 1 }))),
       h("details", {}, h("summary", {}, "Directory and environment"),
         field("cwd", "Directory on the cluster", h("input", { placeholder: "a new empty one", spellcheck: "false" })),
-        field("env", "Environment", h("textarea", { rows: 2, spellcheck: "false", placeholder: "NAME=value, one per line" })),
-        h("label", { class: "check" }, h("input", { type: "checkbox", id: "submit-keep" }),
-          "Let it run on if its cluster loses the coordinator")),
+        field("env", "Environment",
+          h("textarea", { rows: 2, spellcheck: "false", placeholder: "NAME=value, one per line" })),
+        check({ id: "submit-keep" }, "Let it run on if its cluster loses the coordinator")),
       h("p", { class: "fault", id: "submit-fault", role: "alert" }),
-      h("div", { class: "row end" }, h("button", { type: "button", onclick: () => this.dialog.close() }, "Not now"),
+      h("div", { class: "row end" }, h("button", { type: "button", onclick: () => this.close() }, "Not now"),
         h("button", { class: "primary", id: "submit-send" }, "Submit")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -68,10 +74,11 @@ export class SubmitForm {
 
   preview() {
     const { words, fault, odd } = split(byId("submit-line").value);
-    const shown = words.map((word) => h("li", {}, h("code", {}, word)));
+    const shown = h("ol", { class: "words" }, ...words.map((word) => h("li", {}, h("code", {}, word))));
+    const count = h("p", { class: "note" }, `${plural(words.length, "word", "words")}, passed as they are:`);
     const hints = [fault, odd.length && `No shell reads this: ${odd.join(" ")} will reach the program as written.`];
     byId("submit-preview").replaceChildren(
-      ...(words.length ? [h("p", { class: "note" }, `${plural(words.length, "word", "words")}, passed as they are:`), h("ol", { class: "words" }, ...shown)] : []),
+      ...(words.length ? [count, shown] : []),
       ...hints.filter(Boolean).map((text) => h("p", { class: text === fault ? "fault" : "hint" }, text)));
     const type = this.site.task_types.find((t) => t.name === byId("submit-type").value);
     say(byId("submit-range"), type ? `${type.name} gets from ${size(type.minimum)} to ${size(type.maximum)}.` : "");
@@ -130,11 +137,13 @@ export class SubmitForm {
   }
 }
 
+const check = (props, text) => h("label", { class: "check" }, h("input", { type: "checkbox", ...props }), text);
+
 const random = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join("");
 
 function amount(id) {
   const input = byId(id);
-  if (input.validity.badInput || !input.validity.valid) throw new Error(`${input.labels[0].textContent}: ${input.validationMessage}`);
+  if (!input.validity.valid) throw new Error(`${input.labels[0].textContent}: ${input.validationMessage}`);
   return input.value === "" ? null : Number(input.value);
 }
 
