@@ -10,6 +10,7 @@ import typer
 from tapfinger import __version__
 from tapfinger.commands import (
     compare,
+    dashboard,
     demo,
     export,
     history,
@@ -49,6 +50,7 @@ app.command("up")(live.up)
 app.command("down")(live.down)
 app.command("serve")(live.serve)
 app.command("agent")(live.agent)
+app.command("dashboard")(dashboard.dashboard)
 app.command("run")(tasks.run)
 app.command("submit")(tasks.submit)
 app.command("list")(tasks.list_tasks)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tapfinger.commands.dashboard import dashboard_link
+
 StateOption = Annotated[
     Path | None,
     typer.Option(
@@ -55,6 +57,7 @@ def interrupt(*_: object) -> None:
 
 def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
     typer.echo(f"Coordinator: {url}  (state: {directory})")
+    typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     where = f" --state {state}" if state is not None else ""
     typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")

@@ -28,6 +28,7 @@ from tapfinger.errors import (
     TooMany,
 )
 from tapfinger.live import tokens
+from tapfinger.live.dashboard_routes import add_dashboard
 from tapfinger.live.insight_routes import add_insight
 from tapfinger.live.messages import Report
 from tapfinger.live.service import Service
@@ -112,6 +113,7 @@ def make_app(
     _site(app, service, may)
     _agents(app, service)
     add_insight(app, service, may)
+    add_dashboard(app, service, may, holder)
     return app
 
 
