@@ -22,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at what runs.
 PULSE = 0.1
-#: Longest wait before calling again.
-MAX_PAUSE = 5.0
+#: Longest wait before calling again; whoever leads next waits for reports no longer than a lease.
+MAX_PAUSE = 1.0
+#: And after a refusal, which will hardly change soon.
+REFUSED_PAUSE = 5.0
 #: Seconds without an answer after which a connection is given up, or three reports if that is longer.
 SILENCE = 3.0
 
@@ -103,7 +105,7 @@ class Line:
                 pause = min(pause, 0.5)
             except AgentRefused as error:
                 logger.error("refused: %s", error)
-                pause = MAX_PAUSE
+                pause = REFUSED_PAUSE
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed, CoordinatorError) as error:
                 logger.warning("no connection to %s: %s", url, error)
             except InvalidURI as error:
@@ -128,7 +130,9 @@ class Line:
                 raise NotLeading(message.leader)
             elif isinstance(message, Refusal):
                 raise AgentRefused(message.reason)
-        raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
+        if (socket.close_code or 0) >= 4000:
+            raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
+        raise CoordinatorError("the connection was closed")
 
 
 def _socket_address(url: str) -> str:

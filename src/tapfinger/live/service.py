@@ -228,6 +228,8 @@ class Service:
                     self._fail(error)
 
     async def _stand_by(self) -> None:
+        # What was being saved when this coordinator stopped leading must not go on under a new epoch of its own.
+        await asyncio.to_thread(self._commits.close)
         try:
             machine = await asyncio.to_thread(self._look)
         except (NotLeading, StoreUnavailable) as error:
@@ -242,7 +244,6 @@ class Service:
                     self._announce()
                 await asyncio.sleep(LOOK)
                 return
-            self._commits.close()
             self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
             self._leading = machine
             logger.warning("this coordinator leads from now on, epoch %d", machine.epoch)
@@ -339,7 +340,7 @@ class Service:
         self._unsaved |= unsaved
         await self._commits.flush()
         for pair in unsaved:
-            del self._unsaved[pair]
+            self._unsaved.pop(pair, None)
         return [made[place].id if new else place for new, place in places]
 
     def _known(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
