@@ -114,14 +114,18 @@ class Service:
 
     async def run(self) -> None:
         """Slots and rounds, until cancelled; ends with an error where only a new coordinator can go on."""
-        while self._broken is None:
-            self._act(Tick())
-            if (question := self._machine.ask()) is not None:
-                self._deciding = asyncio.create_task(self._decide(question))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
-                await asyncio.sleep(SETTLE)
-            self._wanted.clear()
+        try:
+            while self._broken is None:
+                self._act(Tick())
+                if (question := self._machine.ask()) is not None:
+                    self._deciding = asyncio.create_task(self._decide(question))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
+                    await asyncio.sleep(SETTLE)
+                self._wanted.clear()
+        finally:
+            if self._deciding is not None:
+                self._deciding.cancel()  # nobody will be there to hear the answer
         raise self._broken
 
     async def _decide(self, question: Question) -> None:
