@@ -195,6 +195,8 @@ class Service:
                 self._wanted.clear()
         finally:
             keeper.cancel()
+            if self._deciding is not None:
+                self._deciding.cancel()  # nobody will be there to hear the answer
         raise self._broken
 
     def _ask(self) -> None:

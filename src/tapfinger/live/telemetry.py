@@ -60,10 +60,10 @@ class Telemetry:
 
     def saw(self, instructions: Instructions) -> None:
         """Something happened and was saved."""
-        types = {record.id: record.spec.type for record in instructions.records}
+        records = {record.id: record for record in instructions.records}
         for line in instructions.history:
             if line.kind == "submitted":
-                self._submitted.labels(types[line.task or 0]).inc()
+                self._submitted.labels(records[line.task or 0].spec.type).inc()
             elif line.kind == "requeued":
                 self._requeued.inc()
             elif line.kind == "fault":
@@ -71,7 +71,7 @@ class Telemetry:
             elif line.kind == "ended":
                 self._attempts.labels(line.detail.partition(" ")[0].rstrip(":")).inc()
             elif line.kind == "started" and line.attempt == 1:
-                record = next(r for r in instructions.records if r.id == line.task)
+                record = records[line.task or 0]
                 self._wait.labels(record.spec.type).observe(line.at - record.submitted)
         for record in instructions.records:
             if record.phase in ENDED and record.ended is not None:
