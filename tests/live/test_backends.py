@@ -65,7 +65,7 @@ def end_of(run: Run) -> Outcome:
 
 
 def said(run: Run) -> str:
-    return run.output.read_text()
+    return run.output.read_text() if run.output.exists() else ""
 
 
 # ------------------------------------------------------------------------ the kit

@@ -141,15 +141,16 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
     ) -> Response:
-        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, and whether that is all."""
+        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, where it begins (later than
+        ``offset`` if the middle of a long output was left out), where to go on, and whether that is all."""
         until = service.now() + wait
         while True:
             record = service.task(task)
             which = attempt or max(1, record.attempt)
-            data = service.logs.read((task, which), offset, PIECE)
+            start, data = service.logs.read((task, which), offset, PIECE)
             over = record.phase in ENDED or which < record.attempt
-            size = offset + len(data)
-            done = over and (which < record.attempt or size >= record.output or service.logs.full((task, which)))
+            size = start + len(data)
+            done = over and (which < record.attempt or size >= record.output)
             left = until - service.now()
             if data or done or left <= 0:
                 break
@@ -157,6 +158,7 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         # The end of a lost attempt says nothing of its output: whoever reads on takes what there is.
         headers = {
             "X-Attempt": str(which),
+            "X-Start": str(start),
             "X-Offset": str(size),
             "X-Complete": str(int(done)),
             "X-Over": str(int(over)),

@@ -149,15 +149,20 @@ class Client:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
     def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
-        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come."""
+        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
+
+        Where the middle of a long output was left out, a line says how much.
+        """
         which = attempt or max(1, self.show(task).attempt)
         offset, quiet_since = 0, time.monotonic()
         while True:
             asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
             answer = self._call("GET", f"tasks/{task}/output", params=asked)
-            offset = int(answer.headers["X-Offset"])
+            left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
             if answer.content:
                 quiet_since = time.monotonic()
+                if left_out > 0:
+                    yield f"\n[{left_out} bytes left out]\n".encode()
                 yield answer.content
                 continue
             late = answer.headers["X-Over"] == "1" and time.monotonic() > quiet_since + PATIENCE

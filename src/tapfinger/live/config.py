@@ -37,7 +37,7 @@ class LiveConfig(BaseModel):
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
-    #: Most bytes of output kept for an attempt; what comes after is dropped.
+    #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()

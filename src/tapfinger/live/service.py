@@ -229,10 +229,10 @@ class Service:
         known = record is not None and 1 <= chunk.id[1] <= record.attempt
         if not known or (record is not None and not self._ran_on(record, chunk.id, cluster)):
             return LogSize(chunk.id, chunk.offset, full=True)
-        size = self.logs.add(chunk.id, chunk.offset, chunk.data.encode("latin-1"))
+        size = self.logs.add(chunk.id, chunk.offset, chunk.data.encode("latin-1"), chunk.skipped)
         if chunk.data:
             self._announce()
-        return LogSize(chunk.id, size, self.logs.full(chunk.id))
+        return LogSize(chunk.id, size)
 
     def _ran_on(self, record: TaskRecord, ident: AttemptId, cluster: str) -> bool:
         if record.attempt_id == ident and record.cluster is not None:

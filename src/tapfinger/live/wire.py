@@ -25,11 +25,13 @@ class LogChunk:
     offset: Annotated[int, Field(ge=0)]
     #: Bytes, each as the character of that number.
     data: Annotated[str, Field(max_length=2 * CHUNK)] = ""
+    #: Bytes just before it that were left out: the task has written more than is kept.
+    skipped: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """How much of a task's output the coordinator has; ``full``: and wants no more."""
+    """How much of a task's output the coordinator has; ``full``: it wants none of it."""
 
     id: AttemptId
     size: int

@@ -36,7 +36,12 @@ def make_backend(name: str, config: LiveConfig, pin: bool) -> Backend:
     """A backend by name, with what the configuration says of it."""
     options: dict[str, Any] = {}
     if name == "process":
-        options = {"pin": pin, "stop_seconds": config.stop_seconds, "roots": config.roots}
+        options = {
+            "pin": pin,
+            "stop_seconds": config.stop_seconds,
+            "roots": config.roots,
+            "max_log": config.max_log,
+        }
     backend: Backend = create("backend", name, options)
     return backend
 
