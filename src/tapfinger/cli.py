@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import access, compare, export, live, models, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -44,7 +44,8 @@ app.command("cancel")(tasks.cancel)
 app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
-app.command("token")(tasks.token)
+app.add_typer(access.tokens, name="token")
+app.command("audit")(access.audit)
 
 
 def _show_version(wanted: bool) -> None:

@@ -22,6 +22,7 @@ from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, Tapfinger
 from tapfinger.live import tokens
 from tapfinger.live.messages import Orders, Report
 from tapfinger.live.service import Service
+from tapfinger.live.shield import Shield, known, source_of
 from tapfinger.live.store import Token
 from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
 from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
@@ -52,6 +53,8 @@ class NewToken(_Body):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     role: str
     cluster: Name | None = None
+    #: Seconds until it stops working; None for never.
+    lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
 
 
 def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
@@ -80,12 +83,13 @@ def make_app(
         service.close()
 
     app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan)
+    app.add_middleware(Shield, service=service)
     app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)
 
-    def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
-        token = tokens.holder(service.store, given.credentials) if given is not None else None
+    def holder(request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
+        token: Token | None = request.state.holder
         if token is None:
             raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
         return token
@@ -106,8 +110,12 @@ def make_app(
 
 def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
     @app.post("/api/v1/tasks", status_code=201)
-    async def submit(body: Submission, token: Annotated[Token, may("submit")]) -> dict[str, list[int]]:
-        return {"ids": service.submit(body.tasks, token.name)}
+    async def submit(
+        body: Submission, token: Annotated[Token, may("submit")], request: Request
+    ) -> dict[str, list[int]]:
+        ids = service.submit(body.tasks, token.name)
+        request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
+        return {"ids": ids}
 
     @app.get("/api/v1/tasks", dependencies=[may("read")])
     async def listed(
@@ -192,8 +200,26 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return {"events": [{"seq": seq, **asdict(line)} for seq, line in service.store.history(after, limit)]}
 
     @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
-    async def new_token(body: NewToken) -> dict[str, str]:
-        return {"token": service.issue(body.name, body.role, body.cluster)}
+    async def new_token(body: NewToken, request: Request) -> dict[str, str]:
+        request.state.detail = f"{body.name!r}, {body.role}{f' of {body.cluster}' if body.cluster else ''}"
+        return {"token": service.issue(body.name, body.role, body.cluster, body.lasts)}
+
+    @app.get("/api/v1/tokens", dependencies=[may("operate")])
+    async def all_tokens() -> dict[str, Any]:
+        """Whom there are tokens for; the tokens themselves are known only to their holders."""
+        now = service.now()
+        found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
+        return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
+
+    @app.delete("/api/v1/tokens/{name}", dependencies=[may("operate")])
+    async def revoke(name: Name) -> dict[str, str]:
+        service.revoke(name)
+        return {"revoked": name}
+
+    @app.get("/api/v1/audit", dependencies=[may("operate")])
+    async def audit(limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> dict[str, Any]:
+        """The latest lines of the audit log, oldest first."""
+        return {"lines": service.audit.latest(limit)}
 
     @app.get("/api/v1/health")
     async def health() -> dict[str, str]:
@@ -203,11 +229,14 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 def _agents(app: FastAPI, service: Service) -> None:
     @app.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
-        given = socket.headers.get("authorization", "")
-        token = tokens.holder(service.store, given.removeprefix("Bearer "))
+        given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
+        token = known(service, given)
         if token is None or token.role != "agent" or token.cluster is None:
+            who = None if token is None else token.name
+            service.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
             await socket.close(4401, "a valid token of an agent is needed")
             return
+        service.audit.note(service.now(), token.name, source, "agent", 101, f"speaks for {token.cluster}")
         await socket.accept()
         outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
 
@@ -219,7 +248,10 @@ def _agents(app: FastAPI, service: Service) -> None:
         service.connect(token.cluster, send)
         try:
             while not writer.done():
-                _listen(service, token.cluster, decode(await socket.receive_text()), outbox)
+                text = await _received(socket)
+                if known(service, given) is None:
+                    raise AgentRefused("the token has expired, or was revoked")
+                _listen(service, token.cluster, decode(text), outbox)
         except WebSocketDisconnect:
             pass
         except TapfingerError as error:
@@ -229,6 +261,16 @@ def _agents(app: FastAPI, service: Service) -> None:
         finally:
             service.disconnect(token.cluster, send)
             writer.cancel()
+
+
+async def _received(socket: WebSocket) -> str:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    text: str | None = message.get("text")
+    if text is None:
+        raise CoordinatorError("messages are text, not bytes")
+    return text
 
 
 async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -15,9 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
 from tapfinger.live.tasks import ENDED, TaskSpec
+from tapfinger.live.tls import trust
 
 #: Seconds that the output of an ended task may take to arrive.
 PATIENCE = 10.0
+
+#: How often something is asked that was asked too often.
+RETRIES = 4
 
 _specs = TypeAdapter(TaskSpec)
 
@@ -67,8 +71,11 @@ def make_spec(**given: Any) -> TaskSpec:
 class Client:
     """Talks to one coordinator. Use as a context, or call ``close``."""
 
-    def __init__(self, url: str, token: str, timeout: float = 35.0) -> None:
-        """``timeout``: seconds; longer than the longest wait that is asked for."""
+    def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
+        """``timeout``: seconds; longer than the longest wait that is asked for.
+
+        ``ca``: file with certificates to believe, for a coordinator that this machine does not believe anyway.
+        """
         self._url = url
         local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
         try:
@@ -77,6 +84,7 @@ class Client:
                 headers={"Authorization": f"Bearer {token}"},
                 timeout=timeout,
                 trust_env=not local,  # no proxy to oneself
+                verify=trust(ca) if url.startswith("https:") else True,
             )
         except (httpx.InvalidURL, UnicodeError) as error:
             raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
@@ -94,10 +102,15 @@ class Client:
         self._http.close()
 
     def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
-            answer = self._http.request(method, path, **more)
-        except httpx.HTTPError as error:
-            raise CoordinatorError(f"no answer from the coordinator at {self._url}: {error}") from None
+        for _ in range(RETRIES):
+            try:
+                answer = self._http.request(method, path, **more)
+            except httpx.HTTPError as error:
+                raise CoordinatorError(f"no answer from the coordinator at {self._url}: {error}") from None
+            # Asked too often: nothing was done yet, and it may be asked again in a moment.
+            if "Retry-After" not in answer.headers:
+                break
+            time.sleep(min(5.0, float(answer.headers["Retry-After"])))
         if answer.is_success:
             return answer
         try:
@@ -193,8 +206,22 @@ class Client:
         found: Sequence[dict[str, Any]] = self._call("GET", "events", params=asked).json()["events"]
         return found
 
-    def new_token(self, name: str, role: str, cluster: str | None = None) -> str:
-        """A token for someone else; one of the same name stops working."""
-        body = {"name": name, "role": role, "cluster": cluster}
+    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
+        """A token for someone else, for so many seconds or for ever; one of the same name stops working."""
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
+
+    def tokens(self) -> Sequence[Mapping[str, Any]]:
+        """Whom there are tokens for."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "tokens").json()["tokens"]
+        return found
+
+    def revoke(self, name: str) -> None:
+        """Let the holder of this token in no more."""
+        self._call("DELETE", f"tokens/{quote(name, safe='')}")
+
+    def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Who did what: the latest lines, oldest first."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]
+        return found

@@ -37,10 +37,14 @@ class LiveConfig(BaseModel):
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
+    #: Requests a second that each token may make, twice as many at once; beyond, 429.
+    max_requests: PositiveFloat = 1000.0
     #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()
+    #: Names of variables that tasks may bring, as patterns such as "MY_*".
+    env_names: tuple[str, ...] = ("*",)
 
 
 def default_site() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from tapfinger.errors import AgentRefused, CoordinatorError
 from tapfinger.live.host import Host
 from tapfinger.live.messages import Orders, Report
+from tapfinger.live.tls import travels_openly, trust
 from tapfinger.live.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,12 @@ MAX_PAUSE = 5.0
 class Line:
     """Keeps a host going, connected or not."""
 
-    def __init__(self, host: Host, urls: Sequence[str], token: str) -> None:
-        """``urls``: of coordinators, tried in turn."""
+    def __init__(self, host: Host, urls: Sequence[str], token: str, ca: str | None = None) -> None:
+        """``urls``: of coordinators, tried in turn. ``ca``: file with certificates to believe."""
         self._host = host
+        self._trust = trust(ca)
+        for url in filter(travels_openly, urls):
+            logger.warning("the token travels unencrypted to %s; use https", url)
         self._urls = [url.rstrip("/").replace("http", "ws", 1) + "/api/v1/agent" for url in urls]
         self._token = token
         self._socket: ClientConnection | None = None
@@ -72,6 +76,7 @@ class Line:
                     url,
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE,
+                    ssl=self._trust if url.startswith("wss:") else None,
                     open_timeout=5.0,
                     ping_timeout=10.0,
                     close_timeout=1.0,

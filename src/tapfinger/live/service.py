@@ -14,6 +14,8 @@ from pathlib import Path
 from tapfinger.core.contract import Phase, Scheduler
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, TooMany, UnknownNameError
 from tapfinger.live import tokens
+from tapfinger.live.audit import Audit
+from tapfinger.live.backends.environment import refused_names
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.home import hold
@@ -43,6 +45,7 @@ class Service:
         self.store = Store(state / "store.db")
         self.config = config
         self.site = site
+        self.audit = Audit(state / "audit.jsonl")
         self.logs = Logs(state / "logs", config.max_log)
         # Wall-clock time that does not jump: leases count differences of it.
         self._offset = time.time() - boot_clock()
@@ -79,7 +82,7 @@ class Service:
 
     def _first_token(self, state: Path) -> str:
         path = state / "token"
-        if path.exists() and tokens.holder(self.store, path.read_text(encoding="ascii").strip()) is not None:
+        if path.exists() and self._valid(path.read_text(encoding="ascii")):
             return path.read_text(encoding="ascii").strip()
         token = tokens.issue(self.store, "first", "operator", None, self.now())
         path.unlink(missing_ok=True)
@@ -87,9 +90,13 @@ class Service:
             file.write(f"{token}\n")
         return token
 
+    def _valid(self, token: str) -> bool:
+        return tokens.holder(self.store, token.strip(), self.now()) is not None
+
     def close(self) -> None:
         """Let go of the store."""
         self.store.close()
+        self.audit.close()
         self._lock.close()
 
     def now(self) -> float:
@@ -124,7 +131,7 @@ class Service:
             self._wanted.set()
             raise
         for line in instructions.history:
-            logger.info("%s", _described(line))
+            logger.info("%s", _described(line), extra=_fields(line))
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
                 send(orders)
@@ -147,6 +154,11 @@ class Service:
 
     def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
         """Take these tasks; they are on disk when this returns. A key that was used before gives that task."""
+        for spec in specs:
+            if refused := refused_names(spec.env, self.config.env_names):
+                raise ConfigError(
+                    f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
+                )
         fresh: list[TaskSpec] = []
         keys: dict[str, int] = {}  # position in fresh
         places: list[tuple[bool, int]] = []  # of each: whether it is new; its position in fresh, or its id
@@ -200,11 +212,16 @@ class Service:
         """A person says that a silent cluster is gone."""
         self._act(GiveUp(cluster))
 
-    def issue(self, name: str, role: str, cluster: str | None) -> str:
-        """A new token."""
+    def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
+        """A new token; ``lasts``: seconds, None for ever."""
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
-        return tokens.issue(self.store, name, role, cluster, self.now())
+        return tokens.issue(self.store, name, role, cluster, self.now(), lasts)
+
+    def revoke(self, name: str) -> None:
+        """A token that works no more."""
+        if not self.store.remove_token(name):
+            raise NotFound(f"there is no token of the name {name!r}")
 
     # --------------------------------------------------------------------- agents
 
@@ -249,3 +266,8 @@ def _described(line: Happening) -> str:
         f"{name}={value}" for name in ("task", "attempt", "cluster") if (value := getattr(plain, name)) is not None
     ]
     return " ".join([line.kind, *parts, *([f"({line.detail})"] if line.detail else [])])
+
+
+def _fields(line: Happening) -> dict[str, object]:
+    """A happening for logs that programs read."""
+    return {"event": line.kind, "task": line.task, "attempt": line.attempt, "cluster": line.cluster}

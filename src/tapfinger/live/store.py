@@ -37,6 +37,7 @@ MIGRATIONS = (
     CREATE TABLE tokens (
         hash TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, role TEXT NOT NULL, cluster TEXT, created REAL NOT NULL);
     """,
+    "ALTER TABLE tokens ADD COLUMN expires DOUBLE PRECISION",
 )
 
 #: What may change in the life of a task, in the order of the columns.
@@ -60,6 +61,12 @@ class Token:
     #: The only cluster that an agent may speak for.
     cluster: str | None
     created: float
+    #: When it stops working; None for never.
+    expires: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Whether it works no more."""
+        return self.expires is not None and now >= self.expires
 
 
 class Store:
@@ -188,8 +195,8 @@ class Store:
         with self._transaction():
             self._db.execute("DELETE FROM tokens WHERE name = ?", (token.name,))
             self._db.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?)",
-                (token.hash, token.name, token.role, token.cluster, token.created),
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
+                (token.hash, token.name, token.role, token.cluster, token.created, token.expires),
             )
 
     def token(self, hashed: str) -> Token | None:

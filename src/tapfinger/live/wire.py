@@ -13,7 +13,10 @@ from tapfinger.live.messages import AttemptId, Orders, Report
 #: Bytes of output in one message.
 CHUNK = 256 * 1024
 
-#: Longest message: orders to start a hundred tasks with the longest arguments there may be.
+#: Longest message of an agent: a report of ten thousand runs, each with a reason.
+MAX_REPORT = 8 * 1024 * 1024
+
+#: Longest message to one: orders to start a hundred tasks with the longest arguments there may be.
 MAX_MESSAGE = 64 * 1024 * 1024
 
 

@@ -28,7 +28,8 @@ else:  # a file beside this one, wherever both were put
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _AT_ONCE = signal.SIGUSR1
-_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
+#: What a supervisor waits for.
+SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
 
 
 def clock() -> float:
@@ -36,14 +37,18 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def boot_id() -> str:
+    """A name for this start of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
 def lease_end(path: str) -> float:
     """As ``leases.read_lease``, without importing anything."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
         with open(path, encoding="utf-8") as file:
             lease = json.load(file)
-        return float(lease["until"]) if lease["boot"] == boot else 0.0
+        return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
 
@@ -132,7 +137,7 @@ def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
             check_place(run)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so
                 signal.signal(ignored, signal.SIG_DFL)
             os.execvpe(run["argv"][0], run["argv"], run["env"])
@@ -190,7 +195,7 @@ class Supervision:
         """Until the task has ended."""
         while self.status is None:
             # Never for long: a machine that was asleep must notice soon that time has passed.
-            got = signal.sigtimedwait(_SIGNALS, max(0.0, min(5.0, self._next() - clock())))
+            got = signal.sigtimedwait(SIGNALS, max(0.0, min(5.0, self._next() - clock())))
             number = got.si_signo if got is not None else None
             self.reap()
             if self.status is None:
@@ -254,7 +259,7 @@ class Supervision:
 
 def main(directory: str) -> None:
     """Run the task of this directory."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.chdir(directory)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
