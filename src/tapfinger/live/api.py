@@ -21,6 +21,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
 from tapfinger.live import tokens
 from tapfinger.live.messages import Orders, Report
+from tapfinger.live.problems import PROBLEMS
 from tapfinger.live.service import Service
 from tapfinger.live.shield import Shield, known, source_of
 from tapfinger.live.store import Token
@@ -82,7 +83,7 @@ def make_app(
         await asyncio.gather(loop, return_exceptions=True)
         service.close()
 
-    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan, responses=PROBLEMS)
     app.add_middleware(Shield, service=service)
     app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
@@ -142,7 +143,12 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
         return shown(service.cancel(task), service)
 
-    @app.get("/api/v1/tasks/{task}/output", dependencies=[may("read")])
+    @app.get(
+        "/api/v1/tasks/{task}/output",
+        dependencies=[may("read")],
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
     async def output(
         task: TaskId,
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
