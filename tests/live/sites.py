@@ -54,6 +54,8 @@ class RealSite:
         self.config.write_text(CONFIG)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port, self.url = 0, ""
+        #: Ways to the coordinator that are not the straight one, by cluster.
+        self.routes: dict[str, str] = {}
         #: File with the certificate of a coordinator that shows one.
         self.ca: str | None = None
         self.client: Client | None = None
@@ -86,7 +88,7 @@ class RealSite:
     def agent(self, cluster: str, *options: str, **env: str) -> None:
         assert self.client is not None
         token = self.client.new_token(f"agent-{cluster}", "agent", cluster)
-        where = ("--coordinator", self.url, "--state", str(self.state / "agents" / cluster))
+        where = ("--coordinator", self.routes.get(cluster, self.url), "--state", str(self.state / "agents" / cluster))
         self._start(cluster, "agent", "--cluster", cluster, *where, "--no-pin", *options, TAPFINGER_TOKEN=token, **env)
         note = self.state / "agents" / cluster / "process.json"
         wait_for(lambda: (noted(note) or {}).get("pid") == self.processes[cluster].pid)
