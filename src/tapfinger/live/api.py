@@ -20,10 +20,11 @@ from tapfinger import __version__
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
 from tapfinger.live import tokens
+from tapfinger.live.limits import Buckets
 from tapfinger.live.messages import Orders, Report
 from tapfinger.live.problems import PROBLEMS
 from tapfinger.live.service import Service
-from tapfinger.live.shield import Shield, known, source_of
+from tapfinger.live.shield import REFUSALS, Shield, known, source_of
 from tapfinger.live.store import Token
 from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
 from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
@@ -233,13 +234,17 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
 
 def _agents(app: FastAPI, service: Service) -> None:
+    paces = Buckets(service.config.max_requests, 2.0 * service.config.max_requests, service.now)
+    refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+
     @app.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
         given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
         token = known(service, given)
         if token is None or token.role != "agent" or token.cluster is None:
-            who = None if token is None else token.name
-            service.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
+            if not refusals.take(source):
+                who = None if token is None else token.name
+                service.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
             await socket.close(4401, "a valid token of an agent is needed")
             return
         service.audit.note(service.now(), token.name, source, "agent", 101, f"speaks for {token.cluster}")
@@ -255,6 +260,7 @@ def _agents(app: FastAPI, service: Service) -> None:
         try:
             while not writer.done():
                 text = await _received(socket)
+                await asyncio.sleep(paces.take(token.name))  # it must wait, but what it says is not thrown away
                 if known(service, given) is None:
                     raise AgentRefused("the token has expired, or was revoked")
                 _listen(service, token.cluster, decode(text), outbox)
