@@ -28,7 +28,7 @@ class Cgroups:
                 missing = " and ".join(sorted(wanted - offered))
                 raise ConfigError(
                     f"control group {root} has no controller for {missing}; a parent must offer it (with systemd: "
-                    "Delegate=yes in the agent's unit), or leave out --cgroup"
+                    "Delegate=cpu memory in the agent's unit), or leave out --cgroup"
                 )
             on = set((root / "cgroup.subtree_control").read_text(encoding="ascii").split())
             for name in sorted(wanted - on):
