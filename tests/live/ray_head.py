@@ -63,6 +63,7 @@ def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
 def _answers(head: Head) -> bool:
     headers = {"Authorization": f"Bearer {head.token}"}
     try:
-        return httpx.get(f"{head.url}/api/jobs/", headers=headers, timeout=20, trust_env=False).is_success
+        answer = httpx.get(f"{head.url}/api/v0/nodes", headers=headers, timeout=20, trust_env=False)
+        return answer.is_success and "ALIVE" in answer.text
     except httpx.HTTPError:
         return False

@@ -30,7 +30,11 @@ class Refused(Exception):  # noqa: N818 - named for what it is
     """An attempt that nobody wants (any more)."""
 
 
-#: Takes the attempt's name, the question and what was said; returns the answer. Raises Refused.
+class NotYet(Exception):  # noqa: N818
+    """An attempt of which nothing is known, or not yet: it may ask again."""
+
+
+#: Takes the attempt's name, the question and what was said; returns the answer. Raises Refused or NotYet.
 Answer = Callable[[str, str, bytes], bytes]
 
 
@@ -88,6 +92,8 @@ def _handler(secret: str, answer: Answer) -> type[BaseHTTPRequestHandler]:
                     self._say(200, answer(attempt, question, self.rfile.read(int(length))))
                 except Refused:
                     self._say(410, b"")
+                except NotYet:
+                    self._say(503, b"")
                 except (ValueError, KeyError, TypeError) as error:
                     logger.warning("attempt %s says nonsense: %s", attempt, error)
                     self._say(400, b"")

@@ -22,7 +22,7 @@ from typing import Any
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends import ray_driver, spool, supervise
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.desk import Desk, Refused, decode_word
+from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word
 from tapfinger.live.backends.environment import ALLOWED, task_environment
 from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable
 from tapfinger.live.backends.spool import Spool
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 PULSE, SILENCE = 0.1, 3.0
 #: Seconds beyond what a driver needs to stop its task, after which Ray is asked to; and beyond a lease's end.
 PATIENCE = 5.0
+#: Seconds after its start in which an agent may not have found all of its predecessor's runs.
+SETTLING = 10.0
 #: Ray says which accelerators a job has.
 INHERITED = (*ALLOWED, "CUDA_VISIBLE_DEVICES")
 
@@ -53,8 +55,13 @@ class Ray:
         stop_seconds: float = 5.0,
         roots: tuple[str, ...] = (),
         max_log: int = 16 << 20,
+        linger: float = 10.0,
     ) -> None:
-        """``address``: of Ray's dashboard. ``desk``: our address as Ray's nodes see it. ``python``: on those nodes."""
+        """``address``: of Ray's dashboard. ``desk``: our address as Ray's nodes see it. ``python``: on those nodes.
+
+        ``linger``: seconds that an ended task waits for an agent to take its output, before it is left in Ray's log.
+        """
+        self._linger = linger
         self._jobs = RayJobs(address, token)
         self._host = desk
         self._python = python
@@ -62,6 +69,7 @@ class Ray:
         self._roots = roots
         self._max_log = max_log
         self._desk: Desk | None = None
+        self._since = boot_clock()
         self._lock = threading.Lock()  # of everything that a run's directory says
         self._watches: dict[str, _Watch] = {}
 
@@ -105,6 +113,7 @@ class Ray:
             "keep": launch.on_disconnect == "keep",
             "stop_seconds": self._stop_seconds,
             "mark": mark,
+            "linger": self._linger,
             "max_log": self._max_log,
         }
         files = {Path(m.__file__ or "").name: Path(m.__file__ or "").read_text(encoding="utf-8") for m in _FILES}
@@ -156,6 +165,8 @@ class Ray:
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
         """What the desk says to a driver."""
         watch = self._watches.get(attempt)
+        if watch is None and boot_clock() < self._since + SETTLING:
+            raise NotYet
         if watch is None:
             raise Refused
         with self._lock:

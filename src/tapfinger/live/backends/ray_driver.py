@@ -32,16 +32,14 @@ else:  # files beside this one
 BEAT, PATIENCE = 0.3, 5.0
 #: Bytes of output in one word.
 PIECE = 256 * 1024
-#: Seconds that the end of a task is offered to a desk that does not answer; then it is left in Ray's own log.
-LINGER = 10.0
-#: Bytes of output left there.
+#: Bytes of output left in Ray's own log where the desk does not take it.
 LAST_WORDS = 512 * 1024
 #: Begins the line in Ray's log that says how the task ended.
 MARKER = "tapfinger-end "
 
 #: Brings the files of a task from the desk, if they are what the agent has announced, and starts the driver.
 BOOT = """
-import hashlib, json, os, sys, tempfile, time, urllib.error, urllib.request
+import hashlib, json, os, sys, tempfile, time, urllib.request
 url, digest = sys.argv[1:]
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 until = time.monotonic() + 60
@@ -52,7 +50,7 @@ while True:
         break
     except OSError as error:
         # An agent that is being restarted is waited for; one that says no is not asked again.
-        if isinstance(error, urllib.error.HTTPError) or time.monotonic() > until:
+        if getattr(error, "code", 503) != 503 or time.monotonic() > until:
             sys.exit(f"the agent does not let this attempt begin: {error}")
         time.sleep(0.5)
 if hashlib.sha256(data).hexdigest() != digest:
@@ -123,9 +121,12 @@ class Line:
             if not more:
                 time.sleep(BEAT)
 
-    def hand_over(self, end: dict[str, Any]) -> str:
-        """Give the end and the rest of the output to the desk; what must be left elsewhere if it does not take it."""
-        until = time.monotonic() + LINGER
+    def hand_over(self, end: dict[str, Any], patience: float) -> str:
+        """Give the end and the rest of the output to the desk; returns what is to be left in Ray's log.
+
+        ``patience``: seconds that a desk which does not answer is tried.
+        """
+        until = time.monotonic() + patience
         while time.monotonic() < until:
             try:
                 while self.say():
@@ -159,7 +160,7 @@ def main(directory: str, url: str) -> int:
     supervise.main(directory)
     with open(os.path.join(directory, "end.json"), encoding="utf-8") as file:
         end = json.load(file)
-    last = Line(directory, url).hand_over(end)
+    last = Line(directory, url).hand_over(end, plan["linger"])
     sys.stdout.write(f"{last}\n")
     sys.stdout.flush()
     os.chdir("/")
