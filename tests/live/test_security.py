@@ -99,6 +99,8 @@ def test_a_revoked_token_works_no_more_not_even_on_an_open_line(http: TestClient
         assert said == Refusal("the token has expired, or was revoked")
     with pytest.raises(WebSocketDisconnect), http.websocket_connect("/api/v1/agent", headers=agent):
         pass
+    http.post("/api/v1/tokens", json={"name": "odd/name?", "role": "viewer"})
+    assert http.delete("/api/v1/tokens/odd%2Fname%3F").json() == {"revoked": "odd/name?"}
     gone = http.delete("/api/v1/tokens/a agent")
     assert (gone.status_code, gone.json()["detail"]) == (404, "there is no token of the name 'a agent'")
 

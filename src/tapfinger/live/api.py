@@ -52,7 +52,7 @@ class Submission(_Body):
 class NewToken(_Body):
     """Whom a token is for."""
 
-    name: Annotated[str, Field(min_length=1, max_length=100)]
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")]
     role: str
     cluster: Name | None = None
     #: Seconds until it stops working; None for never.
@@ -218,7 +218,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
         return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
 
-    @app.delete("/api/v1/tokens/{name}", dependencies=[may("operate")])
+    @app.delete("/api/v1/tokens/{name:path}", dependencies=[may("operate")])
     async def revoke(name: Name) -> dict[str, str]:
         service.revoke(name)
         return {"revoked": name}

@@ -54,5 +54,18 @@ class Audit:
             path = self._older(number)
             if len(lines) >= limit or not path.exists():
                 break
-            lines = path.read_bytes().splitlines() + lines
-        return [json.loads(line) for line in lines[-limit:]]
+            lines = _tail(path, limit - len(lines)) + lines
+        return [json.loads(line) for line in lines]
+
+
+def _tail(path: Path, limit: int) -> list[bytes]:
+    """The last lines of a file; of a long one, no more is read than they need."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        reach = limit * 200
+        while True:
+            file.seek(max(0, size - reach))
+            lines = file.read().splitlines()
+            if reach >= size or len(lines) > limit:  # more than enough: the first may be half a line
+                return lines[-limit:]
+            reach *= 4

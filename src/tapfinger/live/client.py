@@ -194,11 +194,11 @@ class Client:
 
     def drain(self, cluster: str, undo: bool = False) -> None:
         """Let a cluster take no new tasks, or take them again."""
-        self._call("POST", f"clusters/{cluster}/drain", params={"undo": undo})
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
 
     def give_up(self, cluster: str) -> None:
         """Say that a silent cluster is gone for good and nothing on it is alive."""
-        self._call("POST", f"clusters/{cluster}/give-up")
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
 
     def events(self, after: int = 0, limit: int = 1000, wait: float = 0.0) -> Sequence[dict[str, Any]]:
         """What happened since the line of that number."""

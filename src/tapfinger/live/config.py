@@ -38,7 +38,7 @@ class LiveConfig(BaseModel):
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
     #: Requests a second that each token may make, twice as many at once; beyond, 429.
-    max_requests: PositiveFloat = 1000.0
+    max_requests: PositiveFloat = 2000.0
     #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
     #: Directories that tasks may run in, on every cluster; none means anywhere.
