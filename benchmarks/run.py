@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import decision_time
 import learned
+import live_agents
 import live_store
 import quality
 import sites
@@ -40,6 +41,7 @@ def main() -> None:
         "sites": sites.report,
         "wrong_profiles": wrong_profiles.report,
         "live_store": live_store.report,
+        "live_agents": live_agents.report,
     }
     for name in sys.argv[1:]:
         print("\n".join(sections[name]()))

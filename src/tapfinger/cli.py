@@ -9,6 +9,7 @@ import typer
 
 from tapfinger import __version__
 from tapfinger.commands import (
+    access,
     compare,
     dashboard,
     demo,
@@ -60,7 +61,8 @@ app.command("cancel")(tasks.cancel)
 app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
-app.command("token")(tasks.token)
+app.add_typer(access.tokens, name="token")
+app.command("audit")(access.audit)
 app.command("demo")(demo.demo)
 app.command("explain")(insight.explain)
 app.command("shadow")(insight.shadow)

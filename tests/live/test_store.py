@@ -118,6 +118,10 @@ def test_tokens_are_replaced_by_name_and_removed(opened: Opener) -> None:
     store.add_token(Token("h2", "ann", "agent", "c0", 2.0))
     assert store.token("h1") is None
     assert store.tokens() == [Token("h2", "ann", "agent", "c0", 2.0)]
+    store.add_token(Token("h3", "bob", "viewer", None, 2.0, 5.0))
+    bob = store.token("h3")
+    assert bob is not None
+    assert [bob.expired(now) for now in (4.9, 5.0)] == [False, True]
     assert store.remove_token("ann")
     assert not store.remove_token("ann")
 
@@ -125,17 +129,31 @@ def test_tokens_are_replaced_by_name_and_removed(opened: Opener) -> None:
 def test_output_comes_in_pieces_in_whatever_order_and_however_often(opened: Opener) -> None:
     store = opened()
 
-    def add(offset: int, data: bytes) -> int:
-        store.save([], [], None, [Piece((1, 2), offset, data, 10)])
+    def add(offset: int, data: bytes, skipped: int = 0) -> int:
+        store.save([], [], None, [Piece((1, 2), offset, data, 10, skipped)])
         return store.output_size((1, 2))
 
     assert [add(0, b""), add(3, b"late"), add(0, b"one\0"), add(0, b"one"), add(2, b"e\0\xfft")] == [0, 0, 4, 4, 6]
-    assert add(6, b"wo and more") == 10
-    assert store.output((1, 2), 0, 100) == b"one\0\xfftwo a"
-    assert store.output((1, 2), 2, 4) == b"e\0\xfft"
-    assert store.output((1, 2), 5, 100) == b"two a"
-    assert store.output((1, 2), 10, 100) == store.output((1, 1), 0, 100) == b""
+    assert store.output((1, 2), 0, 100) == (0, b"one\0\xfft")
+    assert store.output((1, 2), 2, 3) == (2, b"e\0\xff")
+    assert store.output((1, 2), 6, 100) == (6, b"")
+    assert store.output((1, 1), 0, 100) == (0, b"")
     assert store.output_size((1, 1)) == 0
+
+
+def test_of_a_long_output_the_middle_is_left_out(opened: Opener) -> None:
+    store = opened()
+    for start in range(0, 30, 3):
+        store.save([], [], None, [Piece((1, 1), start, b"%03d" % start, 12)])
+    assert store.output_size((1, 1)) == 30
+    assert store.output((1, 1), 0, 100) == (0, b"000003")
+    assert store.output((1, 1), 6, 100) == (24, b"024027")  # and where it goes on
+    # The agent has left out something itself: what it has no more is not waited for.
+    store.save([], [], None, [Piece((1, 1), 40, b"end", 12, 10)])
+    assert store.output_size((1, 1)) == 43
+    assert store.output((1, 1), 30, 100) == (40, b"end")
+    store.save([], [], None, [Piece((1, 1), 60, b"lost", 12, 5)])  # more is missing than was left out: it comes again
+    assert store.output_size((1, 1)) == 43
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption, make_client
+from tapfinger.commands.tasks import StateOption, UrlOption, open_client
 
 app = typer.Typer(no_args_is_help=True, help="What a live site has run, as files that scenarios can play.")
 
@@ -40,7 +40,7 @@ def export(
     for path in (file, scenario_file):
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; choose another name, or overwrite it with --force")
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         history = live_history.read_history(client.site(), client.history(limit))
     made = live_history.export(history, file.stem, plain)
     scenario = {**made.scenario, "arrivals": {"kind": "trace", "file": file.name}}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, TaskArgument, UrlOption, make_client
+from tapfinger.commands.tasks import StateOption, TaskArgument, UrlOption, open_client
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JS
 
 def explain(task: TaskArgument, state: StateOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Say why a task waits and when it may start, or why it got its place and size."""
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         found = client.explain(task)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -76,7 +76,7 @@ def shadow(
     as_json: JsonOption = False,
 ) -> None:
     """Say what the schedulers of live.shadow would have done, and how often they agree with the one that decides."""
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         found = client.shadow()
     if as_json:
         typer.echo(json.dumps(found, indent=2))

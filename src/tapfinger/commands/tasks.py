@@ -53,12 +53,12 @@ KeyOption = Annotated[
 ]
 
 
-def make_client(state: Path | None, url: str | None) -> Client:
-    """A client of the site that the options name."""
+def open_client(state: Path | None, url: str | None) -> Client:
+    """A client of the site that a command is about."""
     from tapfinger.live.client import Client
-    from tapfinger.live.home import find_coordinator
+    from tapfinger.live.home import find_ca, find_coordinator
 
-    return Client(*find_coordinator(state, url))
+    return Client(*find_coordinator(state, url), ca=find_ca(state, url))
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
@@ -133,7 +133,7 @@ def run(
     import sys
 
     spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable)
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         (task,) = client.submit(spec)
         try:
             for piece in client.output(task, follow=True):
@@ -180,7 +180,7 @@ def submit(
     if key is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
     spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable, key)
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)
 
@@ -206,7 +206,7 @@ def list_tasks(
     for name in phase or ():
         if name not in known:
             raise UnknownNameError("phase", name, known)
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("task", "phase", "type", "cluster", "gets", "attempt", "code", "program"):
@@ -234,7 +234,7 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
     """Show a task and what happened to it."""
     from datetime import datetime
 
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
@@ -256,7 +256,7 @@ def logs(
     """Print what a task has written."""
     import sys
 
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         for piece in client.output(task, attempt, follow):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -269,7 +269,7 @@ def cancel(
     wait: Annotated[bool, typer.Option(help="Return only when nothing of it is left.")] = True,
 ) -> None:
     """End a task, whatever it does."""
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         info = client.cancel(task)
         if wait and not info.over:
             info = client.wait(task)
@@ -284,7 +284,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         found = client.clusters()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("cluster", "agent", "free", "tasks"):
@@ -309,23 +309,11 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take tasks again.")] = False,
 ) -> None:
     """Let a cluster finish what it has and take nothing new."""
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         client.drain(cluster, undo)
 
 
 def give_up(cluster: ClusterArgument, state: StateOption = None, url: UrlOption = None) -> None:
     """Say that a silent cluster's machine is gone for good; its tasks are run elsewhere, or end as lost."""
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         client.give_up(cluster)
-
-
-def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for; an older one of that name is void.")],
-    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, submitter, operator or agent.")],
-    state: StateOption = None,
-    url: UrlOption = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,
-) -> None:
-    """Make a token for someone and print it; it is shown only once."""
-    with make_client(state, url) as client:
-        typer.echo(client.new_token(name, role, cluster))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption, make_client
+from tapfinger.commands.tasks import StateOption, UrlOption, open_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def what_if(
     others = [parse_spec(text) for text in scheduler or ()]
     for spec in others:
         spec.create()  # faults of its options are found before anything is asked
-    with make_client(state, url) as client:
+    with open_client(state, url) as client:
         told = client.site()
         past = live_history.read_history(told, client.history(history))
         present = whatif.read_present(past, client.clusters(), _alive(client), time.time())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
 from tapfinger.live.tasks import ENDED, TaskSpec
+from tapfinger.live.tls import trust
 
 #: Seconds that the output of an ended task may take to arrive.
 PATIENCE = 10.0
@@ -24,6 +25,8 @@ PATIENCE = 10.0
 ELECTION = 30.0
 #: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
 ANSWER = 15.0
+#: How often something is asked that was asked too often.
+RETRIES = 4
 
 _specs = TypeAdapter(TaskSpec)
 
@@ -87,11 +90,15 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 class Client:
     """Talks to the coordinator that leads. Use as a context, or call ``close``."""
 
-    def __init__(self, url: str, token: str, timeout: float = 35.0) -> None:
-        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait."""
+    def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
+        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait.
+
+        ``ca``: file with certificates to believe, for a coordinator that this machine does not believe anyway.
+        """
         self._urls = [one.strip().rstrip("/") for one in url.split(",")]
         self._headers = {"Authorization": f"Bearer {token}"}
         self._timeout = timeout
+        self._ca = ca
         self._lines: dict[str, httpx.Client] = {}
         for one in self._urls:
             self._line(one)
@@ -106,6 +113,7 @@ class Client:
                     base_url=f"{url}/api/v1/",
                     headers=self._headers,
                     trust_env=not local,  # no proxy to oneself
+                    verify=trust(self._ca) if url.startswith("https:") else True,
                 )
             except (httpx.InvalidURL, UnicodeError) as error:
                 raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
@@ -126,12 +134,18 @@ class Client:
 
     def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
         """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
-        deadline = math.inf
-        patience = ANSWER + float(more.get("params", {}).get("wait", 0.0)) if len(self._urls) > 1 else self._timeout
+        deadline, tries = math.inf, 0
+        wait = float((more.get("params") or {}).get("wait", 0.0))
+        patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
         while True:
             url, following, fault = self._current, "", None
             try:
                 answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
+                # Asked too often: nothing was done yet, and it may be asked again in a moment.
+                if "Retry-After" in answer.headers and tries < RETRIES:
+                    tries += 1
+                    time.sleep(min(5.0, float(answer.headers["Retry-After"])))
+                    continue
                 if answer.status_code != 503 or "X-Leader" not in answer.headers:
                     return _checked(answer)
                 following = answer.headers["X-Leader"]
@@ -200,15 +214,20 @@ class Client:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
     def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
-        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come."""
+        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
+
+        Where the middle of a long output was left out, a line says how much.
+        """
         which = attempt or max(1, self.show(task).attempt)
         offset, quiet_since = 0, time.monotonic()
         while True:
             asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
             answer = self._call("GET", f"tasks/{task}/output", params=asked)
-            offset = int(answer.headers["X-Offset"])
+            left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
             if answer.content:
                 quiet_since = time.monotonic()
+                if left_out > 0:
+                    yield f"\n[{left_out} bytes left out]\n".encode()
                 yield answer.content
                 continue
             late = answer.headers["X-Over"] == "1" and time.monotonic() > quiet_since + PATIENCE
@@ -264,11 +283,11 @@ class Client:
 
     def drain(self, cluster: str, undo: bool = False) -> None:
         """Let a cluster take no new tasks, or take them again."""
-        self._call("POST", f"clusters/{cluster}/drain", params={"undo": undo})
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
 
     def give_up(self, cluster: str) -> None:
         """Say that a silent cluster is gone for good and nothing on it is alive."""
-        self._call("POST", f"clusters/{cluster}/give-up")
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
 
     def events(self, after: int = 0, limit: int = 1000, wait: float = 0.0) -> Sequence[dict[str, Any]]:
         """What happened since the line of that number."""
@@ -276,8 +295,22 @@ class Client:
         found: Sequence[dict[str, Any]] = self._call("GET", "events", params=asked).json()["events"]
         return found
 
-    def new_token(self, name: str, role: str, cluster: str | None = None) -> str:
-        """A token for someone else; one of the same name stops working."""
-        body = {"name": name, "role": role, "cluster": cluster}
+    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
+        """A token for someone else, for so many seconds or for ever; one of the same name stops working."""
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
+
+    def tokens(self) -> Sequence[Mapping[str, Any]]:
+        """Whom there are tokens for."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "tokens").json()["tokens"]
+        return found
+
+    def revoke(self, name: str) -> None:
+        """Let the holder of this token in no more."""
+        self._call("DELETE", f"tokens/{quote(name, safe='')}")
+
+    def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Who did what: the latest lines, oldest first."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]
+        return found

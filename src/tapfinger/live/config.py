@@ -39,12 +39,16 @@ class LiveConfig(BaseModel):
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
-    #: Most bytes of output kept for an attempt; what comes after is dropped.
+    #: Requests a second that each token may make, twice as many at once; beyond, 429.
+    max_requests: PositiveFloat = 2000.0
+    #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
     store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()
+    #: Names of variables that tasks may bring, as patterns such as "MY_*".
+    env_names: tuple[str, ...] = ("*",)
 
     @field_validator("shadow", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
 from tapfinger.live.host import Host
 from tapfinger.live.messages import Orders, Report
+from tapfinger.live.tls import travels_openly, trust
 from tapfinger.live.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -33,9 +34,12 @@ SILENCE = 3.0
 class Line:
     """Keeps a host going, connected or not."""
 
-    def __init__(self, host: Host, urls: Sequence[str], token: str) -> None:
-        """``urls``: of coordinators, tried in turn."""
+    def __init__(self, host: Host, urls: Sequence[str], token: str, ca: str | None = None) -> None:
+        """``urls``: of coordinators, tried in turn. ``ca``: file with certificates to believe."""
         self._host = host
+        self._trust = trust(ca)
+        for url in filter(travels_openly, urls):
+            logger.warning("the token travels unencrypted to %s; use https", url)
         self._urls = [_socket_address(url) for url in urls]
         self._token = token
         self._socket: ClientConnection | None = None
@@ -91,6 +95,7 @@ class Line:
                     url,
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE,
+                    ssl=self._trust if url.startswith("wss:") else None,
                     open_timeout=5.0,
                     ping_timeout=10.0,
                     close_timeout=1.0,

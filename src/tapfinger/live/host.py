@@ -28,6 +28,7 @@ from tapfinger.live.agent import (
     StopRun,
 )
 from tapfinger.live.backends.base import Backend, Run
+from tapfinger.live.backends.spool import Spool
 from tapfinger.live.devices import Devices, NoRoom
 from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
@@ -237,10 +238,10 @@ class Host:
             before = len(chunks)
             if kept.shipped is None:
                 chunks.append(LogChunk(ident, 0))
-            elif _size(kept.run.output) > kept.shipped:
-                with kept.run.output.open("rb") as file:
-                    file.seek(kept.shipped)
-                    chunks.append(LogChunk(ident, kept.shipped, file.read(CHUNK).decode("latin-1")))
+            else:
+                start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
+                if data:
+                    chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
             kept.asked = len(chunks) > before
         return chunks
 
@@ -254,17 +255,10 @@ class Host:
     def _clean(self, ident: AttemptId) -> None:
         """Remove a run once its end is recorded and its output has arrived."""
         kept = self._runs[ident]
-        done = kept.full or (kept.shipped is not None and kept.shipped >= _size(kept.run.output))
+        done = kept.full or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
         if kept.forgotten and done:
             del self._runs[ident]
             shutil.rmtree(kept.run.directory, ignore_errors=True)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def capacity_of(clusters: Mapping[str, Mapping[str, float]], name: str) -> Mapping[str, float]:

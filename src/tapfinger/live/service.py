@@ -26,6 +26,8 @@ from tapfinger.errors import (
     UnknownNameError,
 )
 from tapfinger.live import standby, tokens
+from tapfinger.live.audit import Audit
+from tapfinger.live.backends.environment import refused_names
 from tapfinger.live.commits import Change, Commits
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
@@ -73,8 +75,9 @@ class Service:
         self.store = Store(config.store or state / "store.db")
         self.config = config
         self.site = site
+        self.audit = Audit(state / "audit.jsonl")
         self._files = None if self.store.shared else Logs(state / "logs", config.max_log)
-        self.logs: Output = self._files or StoredLogs(self.store, config.max_log)
+        self.logs: Output = self._files or StoredLogs(self.store)
         self._state = state
         self._schedulers = scheduler, fallback
         #: Where others find this coordinator, once it listens.
@@ -156,7 +159,7 @@ class Service:
 
     def _first_token(self, state: Path) -> str:
         path = state / "token"
-        if path.exists() and tokens.holder(self.store, path.read_text(encoding="ascii").strip()) is not None:
+        if path.exists() and self._valid(path.read_text(encoding="ascii")):
             return path.read_text(encoding="ascii").strip()
         if self.store.shared and any(token.name == "first" for token in self.store.tokens()):
             return ""  # another coordinator has made it, and it lies in the state directory of that one
@@ -166,10 +169,14 @@ class Service:
             file.write(f"{token}\n")
         return token
 
+    def _valid(self, token: str) -> bool:
+        return tokens.holder(self.store, token.strip(), self.now()) is not None
+
     def close(self) -> None:
         """Let go of the store."""
         self._commits.close()
         self.store.close()
+        self.audit.close()
         self._lock.close()
 
     def now(self) -> float:
@@ -297,7 +304,7 @@ class Service:
         self.insight.saw(instructions)
         if logger.isEnabledFor(logging.INFO):
             for line in instructions.history:
-                logger.info("%s", _described(line))
+                logger.info("%s", _described(line), extra=_fields(line))
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
                 send(orders)
@@ -317,6 +324,11 @@ class Service:
 
     async def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
         """Take these tasks; they are on disk when this returns. A key that was used before gives that task."""
+        for spec in specs:
+            if refused := refused_names(spec.env, self.config.env_names):
+                raise ConfigError(
+                    f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
+                )
         room = self.config.max_waiting - self._machine.waiting
         known = self._known(owner, [spec.key for spec in specs if spec.key is not None])
         fresh: list[TaskSpec] = []
@@ -382,13 +394,18 @@ class Service:
         self._act(GiveUp(cluster))
         await self._commits.flush()
 
-    def issue(self, name: str, role: str, cluster: str | None) -> str:
-        """A new token."""
+    def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
+        """A new token; ``lasts``: seconds, None for ever."""
         if self._leading is None:
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
-        return tokens.issue(self.store, name, role, cluster, self.now())
+        return tokens.issue(self.store, name, role, cluster, self.now(), lasts)
+
+    def revoke(self, name: str) -> None:
+        """A token that works no more."""
+        if not self.store.remove_token(name):
+            raise NotFound(f"there is no token of the name {name!r}")
 
     # --------------------------------------------------------------------- agents
 
@@ -418,14 +435,13 @@ class Service:
             return
         data, change = chunk.data.encode("latin-1"), Change()
         if self._files is not None:
-            self._files.add(chunk.id, chunk.offset, data)
+            self._files.add(chunk.id, chunk.offset, data, chunk.skipped)
         elif data:
-            change = Change(output=[Piece(chunk.id, chunk.offset, data, self.config.max_log)])
+            change = Change(output=[Piece(chunk.id, chunk.offset, data, self.config.max_log, chunk.skipped)])
         self._commits.put(change, partial(self._kept, chunk, answer))
 
     def _kept(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
-        size = self.logs.size(chunk.id)
-        answer(LogSize(chunk.id, size, full=size >= self.config.max_log))
+        answer(LogSize(chunk.id, self.logs.size(chunk.id)))
         if chunk.data:
             self._announce()
 
@@ -444,3 +460,8 @@ def _described(line: Happening) -> str:
         f"{name}={value}" for name in ("task", "attempt", "cluster") if (value := getattr(plain, name)) is not None
     ]
     return " ".join([line.kind, *parts, *([f"({line.detail})"] if line.detail else [])])
+
+
+def _fields(line: Happening) -> dict[str, object]:
+    """A happening for logs that programs read."""
+    return {"event": line.kind, "task": line.task, "attempt": line.attempt, "cluster": line.cluster}

@@ -24,7 +24,6 @@ from tapfinger.live.stores.base import Database, Row, Transaction
 from tapfinger.live.stores.leadership import Leader, Leadership
 from tapfinger.live.stores.sqlite import Sqlite
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
-from tapfinger.live.wire import MAX_PIECE
 
 #: Each brings the schema one version further; none is ever changed once it was released.
 MIGRATIONS = (
@@ -56,6 +55,7 @@ MIGRATIONS = (
     ALTER TABLE tasks ADD COLUMN wanted TEXT;
     ALTER TABLE tasks ADD COLUMN resized INTEGER NOT NULL DEFAULT 0;
     """,
+    "ALTER TABLE tokens ADD COLUMN expires REAL;",
 )
 
 #: What may change in the life of a task, in the order of the columns.
@@ -83,6 +83,12 @@ class Token:
     #: The only cluster that an agent may speak for.
     cluster: str | None
     created: float
+    #: When it stops working; None for never.
+    expires: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Whether it works no more."""
+        return self.expires is not None and now >= self.expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,10 @@ class Piece:
     #: Where it begins; what comes before it must be there already, or it is not taken.
     offset: int
     data: bytes
-    #: Most bytes that are kept of the attempt.
+    #: About so many bytes are kept of the attempt: first ones and last ones.
     most: int
+    #: Bytes just before it that nobody has any more.
+    skipped: int = 0
 
 
 def open_database(where: Path | str) -> Database:
@@ -271,14 +279,21 @@ class Store:
         """Bytes of an attempt's output that are kept here."""
         return _size(self._db, ident)
 
-    def output(self, ident: AttemptId, offset: int, most: int) -> bytes:
-        """Some of it, from ``offset`` on."""
+    def output(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
+        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
         rows = self._db.query(
-            "SELECT start, data FROM output WHERE task = ? AND attempt = ? AND start > ? AND start < ? "
-            "AND start + length(data) > ? ORDER BY start LIMIT 100",
-            (*ident, offset - MAX_PIECE, offset + most, offset),
+            "SELECT start, data FROM output WHERE task = ? AND attempt = ? AND start + length(data) > ? "
+            "ORDER BY start LIMIT 20",
+            (*ident, offset),
         )
-        return b"".join(bytes(data)[max(0, offset - start) :] for start, data in rows)[:most]
+        found, begin = b"", offset
+        for start, data in rows:
+            if not found:
+                begin = max(offset, start)
+            if start > begin + len(found):
+                break  # some was left out here; the next answer goes on behind it
+            found += bytes(data)[begin + len(found) - start :]
+        return begin, found[:most]
 
     # ---------------------------------------------------------------------- meta
 
@@ -298,8 +313,8 @@ class Store:
         with self._transaction() as work:
             work.execute("DELETE FROM tokens WHERE name = ?", (token.name,))
             work.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?)",
-                (token.hash, token.name, token.role, token.cluster, token.created),
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
+                (token.hash, token.name, token.role, token.cluster, token.created, token.expires),
             )
 
     def token(self, hashed: str) -> Token | None:
@@ -328,11 +343,19 @@ def _size(where: Database | Transaction, ident: AttemptId) -> int:
 
 
 def _append(work: Transaction, piece: Piece) -> None:
-    """Keep what is new of a piece; one beyond the end is not taken, it will come again."""
-    size = _size(work, piece.id)
-    data = piece.data[size - piece.offset :][: piece.most - size] if piece.offset <= size else b""
-    if data:
-        work.execute("INSERT INTO output VALUES (?, ?, ?, ?)", (*piece.id, size, data))
+    """Keep what is new of a piece; one beyond the end is not taken, it will come again. Of much, the middle goes."""
+    end = _size(work, piece.id)
+    start = max(end, piece.offset)
+    data = piece.data[start - piece.offset :]
+    if not data or piece.offset - piece.skipped > end:
+        return
+    work.execute("INSERT INTO output VALUES (?, ?, ?, ?)", (*piece.id, start, data))
+    half = piece.most // 2
+    if start + len(data) > piece.most:
+        work.execute(
+            "DELETE FROM output WHERE task = ? AND attempt = ? AND start >= ? AND start + length(data) <= ?",
+            (*piece.id, half, start + len(data) - half),
+        )
 
 
 def _row(record: TaskRecord) -> Row:
