@@ -7,12 +7,12 @@ from live.protocol import make_site
 
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, UnknownNameError
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, UnknownNameError
 from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Question
 from tapfinger.live.messages import Launch, Orders, Outcome, Report, RunReport
-from tapfinger.live.rounds import Rounds
+from tapfinger.live.rounds import WINDOW, Rounds
 from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.tasks import TaskRecord, TaskSpec
 from tapfinger.registry import create
@@ -144,6 +144,26 @@ def test_a_new_coordinator_takes_up_running_tasks() -> None:
     new.report(0.3, RunReport((1, 1), Outcome("finished", 0)))
     assert new.saved[1].phase is Phase.FINISHED
     assert "granted" not in new.kinds
+
+
+def test_a_coordinator_whose_term_may_be_over_does_nothing() -> None:
+    driven = granted()
+    driven.machine.leads_until = 5.0
+    assert driven.report(4.9, RunReport((1, 1))).lease == 6.0
+    before = (driven.machine.clusters(5.0), dict(driven.machine.tasks))
+    for stimulus in (Tick(), Submit([SPEC]), Cancel(1), Report("c0", "a", 1, 99, 1)):
+        with pytest.raises(NotLeading, match="stands by"):
+            driven.tell(stimulus, 5.0)
+    assert (driven.machine.clusters(5.0), dict(driven.machine.tasks)) == before
+
+
+def test_a_long_queue_hides_no_kind_of_task() -> None:
+    driven = Driven()
+    driven.report(0.0)
+    driven.tell(Submit([TaskSpec(("work",), "small", clusters=("c1",))] * (WINDOW + 10)), 0.1)
+    driven.tell(Submit([SPEC]), 0.2)
+    (orders,) = driven.tell(Tick(), 0.3)
+    assert [launch.id for launch in orders.starts] == [(WINDOW + 11, 1)]
 
 
 def test_a_second_agent_is_refused_while_the_first_may_act() -> None:

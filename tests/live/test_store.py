@@ -290,6 +290,7 @@ def test_addresses_that_cannot_be_used_are_refused_without_showing_a_password(
         with pytest.raises(ConfigError) as refused:
             Store(address)
         assert "secret" not in str(refused.value)
+        assert "\n" not in str(refused.value)
     postgres.run("postgres", "CREATE DATABASE old ENCODING 'SQL_ASCII' TEMPLATE template0")
     with pytest.raises(ConfigError, match="not in UTF8; create the database with"):
         Store(postgres.url("old"))

@@ -319,6 +319,7 @@ def test_a_task_that_fits_nowhere_cannot_arrive() -> None:
         (lambda s: setattr(s._held[0], "cluster", 2), "wrong cluster"),
         (lambda s: s._waiting.update({2: s._waiting.pop(2), 1: s._waiting.pop(1)}), "order of arrival"),
         (lambda s: s._held.update({1: s._held[0]}), "both waits and is on"),
+        (lambda s: s._alike.clear(), "kinds are not the queue"),
     ],
 )
 def test_validate_notices_damage(damage: Any, words: str) -> None:
@@ -382,6 +383,23 @@ def test_a_requeued_task_gives_back_what_it_held_and_waits_at_its_old_place() ->
     snapshot = state.snapshot()
     assert [t.id for t in snapshot.queue] == [0, 1, 2]
     assert snapshot.free == ((16, 16),)
+
+
+def test_of_a_long_queue_the_first_of_each_kind_are_shown() -> None:
+    state, brief = make_state((16, 16), (16, 16)), constant_type(slots=1.0, name="brief")
+    tasks = [make_task(i) for i in range(6)]
+    tasks += [make_task(6, brief), make_task(7, eligible=(1,)), make_task(8, brief), make_task(9, eligible=(1,))]
+    play(state, *arrive(*tasks))
+    assert [t.id for t in state.kinds()] == [0, 6, 7]
+    assert [t.id for t in state.snapshot(window=6).queue] == [0, 1, 6, 7, 8, 9]
+    assert [t.id for t in state.snapshot(window=1).queue] == [0, 6, 7]
+    assert state.snapshot(window=10) == state.snapshot()
+    play(state, place(0, 0, 4, 4), place(7, 1, 4, 4), TaskWithdrawn(0, 6), TaskWithdrawn(0, 8))
+    assert [t.id for t in state.kinds()] == [1, 9]
+    play(state, TaskRequeued(0, 0, 0))
+    assert [t.id for t in state.kinds()] == [0, 9]
+    assert [t.id for t in state.snapshot(window=4).queue] == [0, 1, 9]
+    assert [t.id for t in state.snapshot().queue] == [0, 1, 2, 3, 4, 5, 9]
 
 
 def test_a_waiting_task_can_be_withdrawn_and_no_other() -> None:

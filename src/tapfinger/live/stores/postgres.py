@@ -91,7 +91,7 @@ class _Session:
                 if not lost and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
                     raise
                 self._drop()
-                raise StoreUnavailable(f"the database cannot be reached: {str(error).strip()}") from None
+                raise StoreUnavailable(f"the database cannot be reached: {' '.join(str(error).split())}") from None
 
     def _drop(self) -> None:
         if self._connection is not None:
