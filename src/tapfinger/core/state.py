@@ -93,12 +93,18 @@ class EdgeState:
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
         twin._up, twin._closed = list(self._up), list(self._closed)
-        twin._waiting, twin._tasks = dict(self._waiting), dict(self._tasks)
         for held in self._held.values():
             twin._hold(replace(held))
         seen = self.snapshot()
+        twin._waiting = {view.id: view for view in seen.queue}
+        twin._tasks = {ident: self._tasks[ident] for ident in twin._waiting}
         twin._cluster_views, twin._queue_view = list(seen.clusters), seen.queue
         return twin
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
 
     def snapshot(self) -> Snapshot:
         """A frozen picture; parts that did not change are shared with the previous one."""

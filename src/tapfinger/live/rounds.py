@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tapfinger.core.contract import Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
 from tapfinger.core.events import Event, StartTask, TaskArrived, TaskStarted
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
@@ -47,6 +47,16 @@ class Rounds:
         """What a scheduler would see."""
         return self._session.state.snapshot()
 
+    @property
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """The clusters alone."""
+        return self._session.state.snapshot().clusters
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return self._session.state.waiting
+
     def take(self, *events: Event) -> None:
         """Something happened."""
         self._session.take(list(events))
@@ -74,9 +84,9 @@ class Rounds:
     def ask(self, resizable: Iterable[int] = ()) -> Question | None:
         """What is to be decided on now, if anything waits or may be ``resizable``."""
         self.stale = False
-        may_change, snapshot = frozenset(resizable), self.snapshot
+        may_change = frozenset(resizable)
         # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
-        possible = snapshot.queue and any(may_start(cluster) and not cluster.free.none for cluster in snapshot.clusters)
+        possible = self.waiting and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
         if not possible and not may_change:
             return None
         return Question(self._session.state.fork(), self._site.context(), self.deciders, may_change)
@@ -88,7 +98,7 @@ class Rounds:
         """
         for start in answer.starts:
             self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
-        held = {t.id: t for c in self.snapshot.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
+        held = {t.id: t for c in self.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
         sizes = {
             task: size
             for task, size in answer.sizes.items()

@@ -64,7 +64,7 @@ class Service:
         self._thinker = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
         self._machine = self._make(scheduler, fallback)
-        self.insight = Insight(site, self._machine, self.store, self.now, self._thinker, shadows or {})
+        self.insight = Insight(site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {})
         self.token = self._first_token(state)
 
     def _make(self, scheduler: Scheduler, fallback: Scheduler) -> Coordinator:
@@ -117,8 +117,9 @@ class Service:
         try:
             while self._broken is None:
                 self._act(Tick())
-                if (question := self._machine.ask()) is not None:
-                    self._deciding = asyncio.create_task(self._decide(question))
+                machine = self._machine
+                if (question := machine.ask()) is not None:
+                    self._deciding = asyncio.create_task(self._decide(machine, question))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
                     await asyncio.sleep(SETTLE)
@@ -128,13 +129,14 @@ class Service:
                 self._deciding.cancel()  # nobody will be there to hear the answer
         raise self._broken
 
-    async def _decide(self, question: Question) -> None:
+    async def _decide(self, machine: Coordinator, question: Question) -> None:
         """Let the schedulers think where nobody waits for them; what they answer is checked against what holds then."""
         try:
             began = time.perf_counter()
             answer = await self._thinker.run(question.answer)
             took = time.perf_counter() - began
-            self._act(Decided(answer))
+            if machine is self._machine:  # nobody else has asked that
+                self._act(Decided(answer))
             self.insight.decided(question, answer, took)
         except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
             self._fail(error)
