@@ -338,7 +338,7 @@ class Coordinator:
         self._rigid.discard(record.attempt_id)
         if record.phase in ENDED:
             raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
-        record.phase, record.ended = phase, now
+        record.phase, record.ended, record.wanted = phase, now, None
         self._dirty[record.id] = record
         self._note(now, phase.value, record)
         del self.tasks[record.id]
