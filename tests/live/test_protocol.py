@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from live.protocol import play
 
-from tapfinger.core.contract import Phase, Snapshot
+from tapfinger.core.contract import Phase
 from tapfinger.core.events import StartTask
 from tapfinger.core.model import Resources
 from tapfinger.errors import TapfingerError
@@ -87,8 +87,8 @@ class TakesAnyResult(Coordinator):
 class ForgetsTheAttempt(Coordinator):
     """Numbers every attempt alike."""
 
-    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
-        cluster = super()._grant(start, now, before, by)
+    def _grant(self, start: StartTask, now: float, why: str) -> str:
+        cluster = super()._grant(start, now, why)
         self.tasks[start.task.id].attempt = 1
         return cluster
 

@@ -20,6 +20,7 @@ from tapfinger.core.events import (
     TaskStarted,
     TaskWithdrawn,
 )
+from tapfinger.core.model import Cluster
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import (
     AboveMaximum,
@@ -415,3 +416,38 @@ def test_a_task_that_could_not_be_launched_fails_before_it_runs() -> None:
     play(state, *arrive(make_task(0)), place(0, 0, 2, 1), TaskFailed(0, 0, 0, "no such program"))
     assert state.tasks_in_system == 0
     assert state.snapshot().free == ((16, 16),)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    state = EdgeState((Cluster("c0", R((4, 4))), Cluster("c1", R((4, 4)))), Mode.MULTI)
+    kind = constant_type((1, 1), (4, 4))
+    for ident in range(3):
+        state.apply(TaskArrived(0, make_task(ident, kind, 0, (0, 1))))
+    state.commit(Decision((Placement(0, 0, R((2, 2))),)))
+    state.apply(TaskStarted(0, 0, 0, R((2, 2))))
+    state.apply(ClusterClosed(0, 1))
+    before = state.snapshot()
+    twin = state.fork()
+    assert twin.snapshot() == before
+    with pytest.raises(NotEligible):
+        twin.commit(Decision((Placement(1, 1, R((1, 1))),)))
+    twin.commit(Decision((Placement(1, 0, R((1, 1))),), (Resize(0, R((1, 1))),)))
+    twin.end_slot({})
+    twin.validate()
+    assert state.snapshot() == before
+    assert state.waiting == 2
+    state.apply(TaskFinished(0, 0, 0))
+    state.validate()
+    assert [task.id for task in twin.snapshot().clusters[0].running] == [0, 1]
+
+
+def test_a_task_may_have_run_before() -> None:
+    state = EdgeState((Cluster("c0", R((4, 4))),), Mode.MULTI)
+    state.apply(TaskArrived(9, make_task(0, constant_type((1, 1), (4, 4)), 0, (0,))))
+    state.commit(Decision((Placement(0, 0, R((2, 1))),)))
+    with pytest.raises(InvalidTransition):
+        state.has_run(0, 3)
+    state.apply(TaskStarted(9, 0, 0, R((2, 1))))
+    state.has_run(0, 3)
+    (view,) = state.snapshot().clusters[0].running
+    assert (view.elapsed, view.service) == (3, (6, 3))

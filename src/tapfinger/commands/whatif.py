@@ -28,12 +28,15 @@ def what_if(
     remove_cluster: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Without this cluster; repeatable.")
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.0, metavar="FACTOR", help="Arrivals, relative to now.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.0, max=100.0, metavar="FACTOR", help="Arrivals, relative to now.")] = 1.0,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="How many futures to play.")] = 3,
     history: Annotated[int, typer.Option(min=1, max=10_000, help="How many ended tasks to look at.")] = 500,
 ) -> None:
     """Play the live queue, what runs, and a future like the recent past forward; compare configurations."""
     import time
+
+    from rich.console import Console
+    from rich.markup import escape
 
     from tapfinger.evaluation import live_history, whatif
     from tapfinger.evaluation.specs import parse_spec
@@ -55,7 +58,13 @@ def what_if(
         for spec in others or [now]:
             label = ", ".join([*([spec.text] if others else []), *changes])
             variants.append(whatif.Variant(label, spec, clusters, rate))
-    results = [[player.play(variant, seed) for seed in range(seeds)] for variant in variants]
+    results: list[list[Result]] = []
+    with Console(stderr=True).status("") as status:
+        for variant in variants:
+            results.append([])
+            for seed in range(seeds):
+                status.update(f"{escape(variant.label)}: future {seed + 1} of {seeds}")
+                results[-1].append(player.play(variant, seed))
     _show(variants, results, present, player.slot_seconds, seeds)
 
 

@@ -106,6 +106,11 @@ class EdgeState:
         twin._cluster_views, twin._queue_view = list(seen.clusters), seen.queue
         return twin
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
+
     def snapshot(self, window: int | None = None) -> Snapshot:
         """A frozen picture; parts that did not change are shared with the previous one.
 

@@ -28,9 +28,10 @@ from tapfinger.sim.run import STUCK_SLOTS, StuckError
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
 
-#: So many waiting tasks are played at most, the oldest, and so many future ones.
-MOST_WAITING = 5_000
-MOST_FUTURE = 2_000
+#: So many waiting tasks are played at most, the oldest, and about so many future ones: a decision takes time in
+#: proportion to the queue.
+MOST_WAITING = 1_000
+MOST_FUTURE = 1_000
 #: A median task has about so many slots.
 SLOTS_PER_TASK = 10
 #: Seconds of future arrivals: as long as the past that is known of, within these bounds.
@@ -80,7 +81,8 @@ class Present:
         """Seconds of future that are played."""
         recent = self.recent
         span = recent[-1].submitted - recent[0].submitted if recent else 0.0
-        return min(max(span, HORIZON[0]), HORIZON[1])
+        most = MOST_FUTURE / self.rate if self.rate else HORIZON[1]
+        return min(max(span, HORIZON[0]), HORIZON[1], most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +224,9 @@ class Player:
 
     def _future(self, rate: float, seed: int) -> list[tuple[int, Ran]]:
         """Tasks like the recent ones, at their rate; a higher rate brings the same ones sooner, and more of them."""
-        rng = np.random.default_rng(seed)
-        gaps, picks = rng.exponential(1.0, MOST_FUTURE), rng.random(MOST_FUTURE)
+        count = int(2 * MOST_FUTURE * max(1.0, rate))  # enough, and its beginning is the same for every rate
+        gaps = np.random.default_rng([seed, 0]).exponential(1.0, count)
+        picks = np.random.default_rng([seed, 1]).random(count)
         recent, per_second = self._present.recent, self._present.rate * rate
         if per_second <= 0.0:
             return []

@@ -344,7 +344,7 @@ class Coordinator:
         self._rigid.discard(record.attempt_id)
         if record.phase in ENDED:
             raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
-        record.phase, record.ended = phase, now
+        record.phase, record.ended, record.wanted = phase, now, None
         self._dirty[record.id] = record
         self._note(now, phase.value, record)
         del self.tasks[record.id]
@@ -374,9 +374,10 @@ class Coordinator:
         self._asked = False
         if answer.fault:
             self._note(now, "fault", detail=answer.fault)
-        before = self._rounds.snapshot
+        before, waiting = self._rounds.clusters, self._rounds.waiting
         starts, sizes = self._rounds.settle(answer)
-        granted = {self._grant(start, now, before, answer.by) for start in starts}
+        names = (self._site.resources, self._site.slot_seconds)
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, *names)) for s in starts}
         changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
         return self._push((granted | changed) - {""})
 
@@ -388,7 +389,7 @@ class Coordinator:
         self._note(now, "resizing", record, self._site.resources.describe(size))
         return record.cluster or ""
 
-    def _grant(self, start: StartTask, now: float, before: Snapshot, by: str) -> str:
+    def _grant(self, start: StartTask, now: float, why: str) -> str:
         """Resources were debited by the decision; from here on they belong to this attempt."""
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
@@ -399,7 +400,7 @@ class Coordinator:
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
-        self._note(now, "granted", record, grounds(start, before, by, self._site.resources, self._site.slot_seconds))
+        self._note(now, "granted", record, why)
         return cluster
 
     # ------------------------------------------------------------------- orders

@@ -110,18 +110,28 @@ def durations(task_type: TaskType, size: Resources, slot_seconds: float) -> tupl
     return here, least, most
 
 
-def grounds(start: StartTask, before: Snapshot, by: str, resources: ResourceTypes, slot_seconds: float) -> str:
-    """Why a task got its place and size, as far as was known when it did: written down with the grant."""
-    task_type, cluster = start.task.type, before.clusters[start.cluster]
+def grounds(
+    start: StartTask,
+    before: Sequence[ClusterView],
+    waiting: int,
+    by: str,
+    resources: ResourceTypes,
+    slot_seconds: float,
+) -> str:
+    """Why a task got its place and size, as far as was known when it did: written down with the grant.
+
+    ``before``, ``waiting``: clusters, and how many tasks waited, before anything was started.
+    """
+    task_type, cluster = start.task.type, before[start.cluster]
     here, least, most = durations(task_type, start.allocation, slot_seconds)
     text = f"{resources.describe(start.allocation)}: {seconds(here)} expected"
     if task_type.minimum != task_type.maximum:
         low, high = amounts(resources, task_type.minimum), amounts(resources, task_type.maximum)
         text += f" ({seconds(least)} with {low}, {seconds(most)} with {high})"
-    others = len(before.queue) - 1
-    waiting = f"{others} {'other' if others == 1 else 'others'} waited" if others else "nothing else waited"
+    others = waiting - 1
+    rivals = f"{others} {'other' if others == 1 else 'others'} waited" if others else "nothing else waited"
     task = start.task
     view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
-    fitting = sum(can_start(view, c) for c in before.clusters)
+    fitting = sum(can_start(view, c) for c in before)
     choice = f", {fitting} clusters had room" if fitting != 1 else ", no other cluster had room"
-    return f"{text}; {waiting}, {amounts(resources, cluster.free)} free there{choice}; decided by {by}"
+    return f"{text}; {rivals}, {amounts(resources, cluster.free)} free there{choice}; decided by {by}"

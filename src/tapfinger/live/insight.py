@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from tapfinger.core.contract import Phase, Scheduler, Snapshot, TaskView
 from tapfinger.core.model import Resources
-from tapfinger.errors import NotLeading, TapfingerError
+from tapfinger.errors import TapfingerError
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Answer, Question
 from tapfinger.live.explain import durations, seconds, summary, verdicts
@@ -49,12 +49,12 @@ class Insight:
         thinker: Worker,
         shadows: Mapping[str, Scheduler],
     ) -> None:
-        """``machine``: the one that leads now; raises where none does.
+        """``machine``: the one that leads now; raises where there is none.
 
         ``thinker``: the thread in which the machine's schedulers decide; nobody else may ask them anything.
         """
         self._site = site
-        self._leading = machine
+        self._machine = machine
         self._store = store
         self._clock = clock
         self._thinker = thinker
@@ -70,10 +70,6 @@ class Insight:
         self.shadows = Shadows(shadows)
         self.telemetry = Telemetry(self._gauges)
         self._ended: dict[str, int] = {}
-
-    @property
-    def _machine(self) -> Coordinator:
-        return self._leading()
 
     def take_up(self) -> None:
         """Learn what happened before the machine was made."""
@@ -127,7 +123,8 @@ class Insight:
     async def explain(self, record: TaskRecord) -> dict[str, Any]:
         """Why a task waits, or why it is or was where it is."""
         now = self._clock()
-        snapshot = self._machine.snapshot
+        machine = self._machine()
+        snapshot = machine.snapshot
         since = self._waiting_since(record)
         found: dict[str, Any] = {
             "task": record.id,
@@ -145,7 +142,8 @@ class Insight:
             return found
         view = snapshot.queue[position]
         overtakers = self._overtakers(view, since)
-        clusters = verdicts(view, snapshot, self._site.resources, self._closed(now), await self._odds())
+        odds = await self._odds(machine)
+        clusters = verdicts(view, snapshot, self._site.resources, self._closed(machine, now), odds)
         when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
         return found | {
             "summary": summary(view, clusters, len(overtakers)),
@@ -159,8 +157,9 @@ class Insight:
 
     async def queue(self, limit: int) -> dict[str, Any]:
         """The first tasks that wait, each with the reason in a sentence."""
-        now, snapshot = self._clock(), self._machine.snapshot
-        ahead, closed = await self._ahead(snapshot, FRESH), self._closed(now)
+        now, machine = self._clock(), self._machine()
+        snapshot = machine.snapshot
+        ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
         said: dict[tuple[str, tuple[int, ...]], str] = {}  # tasks that are alike wait for the same reason
         rows = []
         for position, view in enumerate(snapshot.queue[:limit]):
@@ -168,7 +167,7 @@ class Insight:
             if kind not in said:
                 text = summary(view, verdicts(view, snapshot, self._site.resources, closed, {}), 0)
                 said[kind] = text.removeprefix(f"Task {view.id} ")
-            record = self._machine.tasks.get(view.id)
+            record = machine.tasks.get(view.id)
             if record is not None:
                 waited = now - self._since.get(view.id, record.submitted)
                 text, when = f"Task {view.id} {said[kind]}", ahead.of(view.id, position)[0]
@@ -188,17 +187,17 @@ class Insight:
         later = {task for at, task, where in self._grants if at >= since and task > view.id and where in clusters}
         return sorted(later)
 
-    def _closed(self, now: float) -> dict[str, str]:
+    def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
         """Why clusters that take no tasks take none."""
         return {
             str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
-            for c in self._machine.clusters(now)
+            for c in machine.clusters(now)
             if c["drained"] or not c["connected"]
         }
 
-    async def _odds(self) -> Mapping[tuple[int, int], float]:
+    async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
         try:
-            return await asyncio.wait_for(self._thinker.run(self._machine.deciders[0].odds), PATIENCE)
+            return await asyncio.wait_for(self._thinker.run(machine.deciders[0].odds), PATIENCE)
         except TimeoutError:
             return {}
 
@@ -245,7 +244,7 @@ class Insight:
 
     def _gauges(self) -> Iterator[Metric]:
         try:
-            machine = self._machine
-        except NotLeading:
-            return iter(())  # whoever leads has them
+            machine = self._machine()
+        except TapfingerError:
+            return iter(())  # another coordinator leads, and tells
         return gauges(machine, self._clock(), self._ended, self.shadows)

@@ -56,6 +56,11 @@ class Rounds:
         """The clusters alone."""
         return self._session.state.cluster_views()
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return self._session.state.waiting
+
     def take(self, *events: Event) -> None:
         """Something happened."""
         self._session.take(list(events))
@@ -83,12 +88,12 @@ class Rounds:
     def ask(self, resizable: Iterable[int] = ()) -> Question | None:
         """What is to be decided on now, if anything waits or may be ``resizable``."""
         self.stale = False
-        may_change, state = frozenset(resizable), self._session.state
+        may_change = frozenset(resizable)
         # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
-        possible = state.kinds() and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
+        possible = self.waiting and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
         if not possible and not may_change:
             return None
-        return Question(state.fork(WINDOW), self._site.context(), self.deciders, may_change)
+        return Question(self._session.state.fork(WINDOW), self._site.context(), self.deciders, may_change)
 
     def settle(self, answer: Answer) -> tuple[list[StartTask], dict[int, Resources]]:
         """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew.
@@ -97,7 +102,7 @@ class Rounds:
         """
         for start in answer.starts:
             self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
-        held = {t.id: t for c in self.snapshot.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
+        held = {t.id: t for c in self.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
         sizes = {
             task: size
             for task, size in answer.sizes.items()
