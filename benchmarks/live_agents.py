@@ -164,8 +164,9 @@ def report() -> list[str]:
         "## Live: slots and starts",
         "",
         f"A real coordinator and {AGENTS} agents with fake backends on loopback, on the same cores (all agents in one "
-        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is everything from "
-        "the tick to the orders; the aim is below 1 s.",
+        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is all that "
+        "the coordinator's state machine does at a tick: leases, decisions, grants, orders; the aim is below 1 s. "
+        "Starts wait for the agents' one process, which writes each launch to disk before it begins.",
         "",
         "| scheduler | slots | p50 | p99 | longest | longest, processor | submission to start p50 | p99 |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",

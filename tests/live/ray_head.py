@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from parallel.conftest import free_port
 
 #: An address of this machine's own, and no other test's: 127.0.0.1 would be replaced by the one other machines see.
 ADDRESS = "127.0.0.3"
@@ -26,6 +26,12 @@ ADDRESS = "127.0.0.3"
 class Head:
     url: str
     token: str
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 @contextmanager

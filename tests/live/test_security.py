@@ -387,9 +387,16 @@ def test_lines_for_programs(caplog: pytest.LogCaptureFixture) -> None:
 def test_tokens_at_the_command_line(
     http: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    class Untimed:
+        """The test's client does not want to be told how long to wait."""
+
+        def request(self, method: str, path: str, timeout: float, **more: Any) -> httpx.Response:
+            return http.request(method, path, **more)
+
     class Beside(Client):
         def __init__(self) -> None:
-            self._url, self._http = "test", http
+            super().__init__("http://testserver", "unused")
+            self._lines = {"http://testserver": Untimed()}  # type: ignore[dict-item]
             http.base_url = httpx.URL("http://testserver/api/v1/")
 
         def close(self) -> None:

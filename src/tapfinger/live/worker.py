@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import ConfigError
-from tapfinger.live.backends.base import Backend
+from tapfinger.live.backends.base import Backend, Opens
 from tapfinger.live.config import LiveConfig, cluster_capacities, load_site
 from tapfinger.live.connection import Line
 from tapfinger.live.devices import Devices, can_pin, device_ids
@@ -81,7 +81,11 @@ def make_host(directory: Path, cluster: str, config_path: Path | None, means: Me
     capacity = capacity_of(cluster_capacities(scenario), cluster)
     pinned = means.pin and means.backend != "ray" and can_pin(capacity)
     devices = Devices(device_ids(capacity, pinned))
-    return Host(directory, cluster, make_backend(means, config, capacity, pinned), devices, config.beat_seconds)
+    backend = make_backend(means, config, capacity, pinned)
+    host = Host(directory, cluster, backend, devices, config.beat_seconds)
+    if isinstance(backend, Opens):
+        backend.open(directory)  # what is wrong with it is said now, not at the first task
+    return host
 
 
 def run_agent(

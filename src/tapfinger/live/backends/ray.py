@@ -149,17 +149,18 @@ class Ray:
 
     # ------------------------------------------------------------------- the driver
 
-    def _open(self, run: Run) -> Desk:
+    def open(self, directory: Path) -> Desk:
+        """Open the desk, if it is not open; ``directory``: of the agent."""
         if self._desk is None:
             host = self._host or _address_towards(self._jobs.host)
-            self._desk = Desk(run.lease.parent / "desk.json", host, self._answer)
+            self._desk = Desk(directory / "desk.json", host, self._answer)
         return self._desk
 
     def _watch(self, run: Run) -> None:
         """Have a thread that follows this run to its end."""
         name = _name(run.id)
         if name not in self._watches:
-            watch = self._watches[name] = _Watch(self, run, self._open(run))
+            watch = self._watches[name] = _Watch(self, run, self.open(run.lease.parent))
             watch.thread.start()
 
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:

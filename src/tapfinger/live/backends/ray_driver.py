@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
@@ -25,8 +26,7 @@ if TYPE_CHECKING or __package__:
     from tapfinger.live.backends.spool import Spool
 else:  # files beside this one
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    import supervise
-    from spool import Spool
+    supervise, Spool = import_module("supervise"), import_module("spool").Spool
 
 #: Seconds between words to the desk when nothing happens, and for an answer.
 BEAT, PATIENCE = 0.3, 5.0

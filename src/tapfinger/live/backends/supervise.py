@@ -18,13 +18,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends.spool import Spool
 else:  # a file beside this one, wherever both were put
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from spool import Spool
+    Spool = import_module("spool").Spool
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _AT_ONCE = signal.SIGUSR1
