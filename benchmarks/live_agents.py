@@ -21,11 +21,12 @@ from tapfinger.live.client import Client, make_spec
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.connection import Line
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Answer, Question
 from tapfinger.live.devices import Devices
 from tapfinger.live.home import noted
 from tapfinger.live.host import Host
 from tapfinger.live.local import LocalSite
-from tapfinger.live.stimuli import Tick
+from tapfinger.live.stimuli import Decided
 
 AGENTS = 100
 #: Seconds that tasks are submitted for, and tasks a second: three quarters of what the clusters can take.
@@ -54,17 +55,30 @@ def serve(state: Path, config: Path, timings: Path) -> None:
     from tapfinger.live.config import load_site
     from tapfinger.live.server import serve_site
 
-    plain = Coordinator.handle
+    plain_ask, plain_handle, plain_answer = Coordinator.ask, Coordinator.handle, Question.answer
+    begun: list[float] = []
+    busy: list[float] = []
 
-    def timed(self: Coordinator, stimulus: Any, now: float) -> Any:
-        decides = isinstance(stimulus, Tick) and self.wants_round and self.waiting > 0
-        begin, busy = time.perf_counter(), time.thread_time()
-        instructions = plain(self, stimulus, now)
-        if decides:
-            file.write(f"{time.perf_counter() - begin} {time.thread_time() - busy}\n")
+    def ask(self: Coordinator) -> Question | None:
+        begin = time.perf_counter()
+        question = plain_ask(self)
+        if question is not None:
+            begun[:] = [begin]
+        return question
+
+    def answer(self: Question) -> Answer:
+        begin = time.thread_time()
+        found = plain_answer(self)
+        busy[:] = [time.thread_time() - begin]
+        return found
+
+    def handle(self: Coordinator, stimulus: Any, now: float) -> Any:
+        instructions = plain_handle(self, stimulus, now)
+        if isinstance(stimulus, Decided):
+            file.write(f"{time.perf_counter() - begun[0]} {busy[0]}\n")
         return instructions
 
-    Coordinator.handle = timed  # type: ignore[method-assign]
+    Coordinator.ask, Coordinator.handle, Question.answer = ask, handle, answer  # type: ignore[method-assign]
     scenario, live = load_site(config)
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
     with timings.open("w", buffering=1) as file:
@@ -164,8 +178,8 @@ def report() -> list[str]:
         "## Live: slots and starts",
         "",
         f"A real coordinator and {AGENTS} agents with fake backends on loopback, on the same cores (all agents in one "
-        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is all that "
-        "the coordinator's state machine does at a tick: leases, decisions, grants, orders; the aim is below 1 s. "
+        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is from the "
+        "question to the schedulers until all that they decided is granted; the aim is below 1 s. "
         "Starts wait for the agents' one process, which writes each launch to disk before it begins.",
         "",
         "| scheduler | slots | p50 | p99 | longest | longest, processor | submission to start p50 | p99 |",

@@ -319,7 +319,7 @@ class World:
                 # What a dead one has asked concerns nobody.
                 if message.by is self.coordinator:
                     self.tell(Decided(message.question.answer()))
-                elif message.by is self.deposed:
+                elif message.by is self.deposed and not self.dozes:
                     self.tell_deposed(Decided(message.question.answer()))
             else:
                 self.hosts[message.cluster].hear(message)
@@ -344,7 +344,7 @@ class World:
         """Another coordinator takes over, and some agents do not notice either."""
         self.deposed, self.dozes = self.coordinator, bool(self.rng.random() < 0.7)
         names = self.rng.choice(sorted(self.hosts), int(self.rng.integers(1, 3)), replace=False)
-        self.misled = {str(name): self.now + float(self.rng.uniform(5, 25)) for name in names}
+        self.misled = {str(name): self.now + float(self.rng.uniform(10, 40)) for name in names}
         self._boot()
 
     def _make_trouble(self) -> None:
