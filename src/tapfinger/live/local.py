@@ -67,9 +67,16 @@ class LocalSite:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         command = [sys.executable, "-m", "tapfinger", *words, "--verbose"]
-        # In a session of its own: Ctrl-C is for us, and we end them in order.
-        pid = os.posix_spawn(command[0], command, {**os.environ, **env}, file_actions=files, setsid=True)
-        self._started.append(pid)
+        # An interrupt between starting it and taking note of it would leave it behind.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            # In a session of its own: Ctrl-C is for us, and we end them in order.
+            pid = os.posix_spawn(
+                command[0], command, {**os.environ, **env}, file_actions=files, setsid=True, setsigmask=before
+            )
+            self._started.append(pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _await(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + PATIENCE
