@@ -108,6 +108,11 @@ LONG = "for i in range(20_000): print('line', i)"
 
 def test_what_a_task_sees_and_writes(make: Maker, run_of: Callable[..., Run], tmp_path: Path) -> None:
     backend = make()
+    (tmp_path / "other").mkdir()
+    write_lease(tmp_path / "other" / "lease", boot_clock() + 600.0)
+    other = Ray(make.head.url, make.head.token, python="/no/such/python")
+    never = replace(run_of(9, "pass"), lease=tmp_path / "other" / "lease")
+    other.start(never)
     nasty = [text.format(tmp_path / "injected") for text in NASTY]
     granted = {"cpu": 2.0, "gpu": 1.0}
     seen = run_of(1, LOOK, *nasty, allocation=granted, env={"MINE": "'; exit 1; '"}, cwd=str(tmp_path))
@@ -130,6 +135,10 @@ def test_what_a_task_sees_and_writes(make: Maker, run_of: Callable[..., Run], tm
     assert (end.result, said(huge)) == ("failed", ""), "a kernel takes 128 KiB as one argument"
     assert "Argument list too long" in end.reason
     check_desk(backend, tmp_path)
+    end = end_of(other, never)
+    assert (end.result, end.code) == ("failed", 127)
+    assert end.reason == "the node that Ray chose cannot run '/no/such/python'"
+    other.close()
 
 
 WAITS = "import os, time; open(os.environ['DIARY'], 'w').write(str(os.getpid())); time.sleep(600)"

@@ -265,8 +265,8 @@ class Ray:
 
     def _conclude(self, watch: _Watch, ident: str) -> None:
         """The job is over, and nobody has said how the task ended: perhaps Ray's log does."""
-        run = watch.run
-        for line in reversed(self._jobs.log(ident).splitlines()):
+        run, lines = watch.run, self._jobs.log(ident).splitlines()
+        for line in reversed(lines):
             if line.startswith(ray_driver.MARKER):
                 with suppress(ValueError, KeyError, TypeError):
                     last: dict[str, Any] = json.loads(line.removeprefix(ray_driver.MARKER))
@@ -275,10 +275,19 @@ class Ray:
                         self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
                     self._end(run, Outcome(**last["end"]))
                     return
-        if _read(run, "stop.json") is not None:
+        if not (run.directory / "begun").exists():
+            self._end(run, self._not_begun(ident, lines))
+        elif _read(run, "stop.json") is not None:
             self._end(run, Outcome("stopped", reason="stopped", output=Spool(run.output).end))
         else:
             self._end(run, Outcome("lost", reason="its job on Ray ended before it did", output=Spool(run.output).end))
+
+    def _not_begun(self, ident: str, lines: list[str]) -> Outcome:
+        if self._jobs.exit_code(ident) in (126, 127):  # by a shell's custom: no such program, or it may not be run
+            return Outcome("failed", 127, f"the node that Ray chose cannot run {self._python!r}")
+        # Only what the boot itself says: Ray's log also holds the desk's address, with its secret.
+        why = [line[:300] for line in lines if line.startswith(ray_driver.NO)]
+        return Outcome("lost", reason=f"its job on Ray ended before it began{f': {why[-1]}' if why else ''}")
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         with self._lock:

@@ -37,6 +37,9 @@ LAST_WORDS = 512 * 1024
 #: Begins the line in Ray's log that says how the task ended.
 MARKER = "tapfinger-end "
 
+#: How the boot begins to say why it goes no further.
+NO = "the agent does not let this attempt begin"
+
 #: Brings the files of a task from the desk, if they are what the agent has announced, and starts the driver.
 BOOT = """
 import hashlib, json, os, sys, tempfile, time, urllib.request

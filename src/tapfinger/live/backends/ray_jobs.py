@@ -89,6 +89,12 @@ class RayJobs:
         answer = self._call("GET", f"/api/jobs/{ident}")
         return "" if answer.status_code == 404 else str(self._json(answer)["status"])
 
+    def exit_code(self, ident: str) -> int | None:
+        """Of the job's command, if it has run and ended."""
+        answer = self._call("GET", f"/api/jobs/{ident}")
+        code = None if answer.status_code == 404 else self._json(answer).get("driver_exit_code")
+        return None if code is None else int(code)
+
     def gone(self, ident: str) -> bool:
         """Whether the job's resources are free: Ray says that a job has ended a little before they are."""
         asked = {
