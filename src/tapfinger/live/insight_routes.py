@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
-from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
@@ -59,7 +58,12 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
             "next": found[-1].id if len(found) == limit else None,
         }
 
-    @app.get("/metrics", dependencies=[may("read")], response_class=PlainTextResponse)
+    @app.get(
+        "/metrics",
+        dependencies=[may("read")],
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}},
+    )
     async def metrics() -> Response:
         """For Prometheus."""
         return Response(generate_latest(insight.telemetry.registry), media_type=CONTENT_TYPE_LATEST)

@@ -22,6 +22,7 @@ _MEANINGS = {
     413: "the request is too long",
     422: "what was asked for is impossible; the reason says why",
     429: "more tasks than may wait, or too many requests",
+    503: "another coordinator leads; X-Leader says which",
 }
 
 #: For every operation.
