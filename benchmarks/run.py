@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import decision_time
 import learned
+import live_agents
+import live_store
 import quality
 import sites
 import speed
@@ -38,6 +40,8 @@ def main() -> None:
         "variants": learned.report_variants,
         "sites": sites.report,
         "wrong_profiles": wrong_profiles.report,
+        "live_store": live_store.report,
+        "live_agents": live_agents.report,
     }
     for name in sys.argv[1:]:
         print("\n".join(sections[name]()))

@@ -8,7 +8,23 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import (
+    access,
+    compare,
+    dashboard,
+    demo,
+    export,
+    history,
+    insight,
+    live,
+    models,
+    scenarios,
+    simulate,
+    tasks,
+    train,
+    whatif,
+    workload,
+)
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -35,6 +51,7 @@ app.command("up")(live.up)
 app.command("down")(live.down)
 app.command("serve")(live.serve)
 app.command("agent")(live.agent)
+app.command("dashboard")(dashboard.dashboard)
 app.command("run")(tasks.run)
 app.command("submit")(tasks.submit)
 app.command("list")(tasks.list_tasks)
@@ -44,7 +61,13 @@ app.command("cancel")(tasks.cancel)
 app.command("clusters")(tasks.clusters)
 app.command("drain")(tasks.drain)
 app.command("give-up")(tasks.give_up)
-app.command("token")(tasks.token)
+app.add_typer(access.tokens, name="token")
+app.command("audit")(access.audit)
+app.command("demo")(demo.demo)
+app.command("explain")(insight.explain)
+app.command("shadow")(insight.shadow)
+app.add_typer(history.app, name="history")
+app.command("what-if")(whatif.what_if)
 
 
 def _show_version(wanted: bool) -> None:

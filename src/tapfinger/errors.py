@@ -18,6 +18,8 @@ TapfingerError
 ├── TooMany                more than may wait, or be asked for at once
 ├── AgentRefused           an agent that may not speak for its cluster
 ├── CoordinatorError       the coordinator cannot be reached, or refuses
+├── NotLeading             a coordinator that stands by, and changes nothing
+├── StoreUnavailable       the database cannot be reached; what was being saved may be saved or not
 └── BackendError           a backend that cannot do what it was asked
     ├── LaunchFailed
     └── UnsupportedOperation
@@ -118,3 +120,17 @@ class UnsupportedOperation(BackendError):  # noqa: N818
 
 class CoordinatorError(TapfingerError):
     """The coordinator cannot be reached, or refuses: says the address and the reason."""
+
+
+class NotLeading(TapfingerError):  # noqa: N818
+    """A coordinator that stands by was asked to change something, and has not; says who leads."""
+
+    def __init__(self, leader: str = "") -> None:
+        """``leader``: its address, empty if none is known."""
+        self.leader = leader
+        where = f"the leader is at {leader}" if leader else "no leader is known yet; try again in a moment"
+        super().__init__(f"this coordinator stands by: {where}")
+
+
+class StoreUnavailable(TapfingerError):  # noqa: N818
+    """The database cannot be reached: nobody knows whether what was being saved is."""

@@ -51,6 +51,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "backend": {
         "process": "tapfinger.live.backends.process:Process",
+        "ray": "tapfinger.live.backends.ray:Ray",
         "fake": "tapfinger.live.backends.fake:Fake",
     },
 }

@@ -29,7 +29,7 @@ from tapfinger.core.session import Session
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import InvalidDecision, TapfingerError
 from tapfinger.live.backends.base import Backend
-from tapfinger.live.backends.check import faults
+from tapfinger.live.backends.check import SOON, faults
 from tapfinger.records import encode_event
 from tapfinger.sim.run import informed, new_session
 from tapfinger.workloads.base import Arrivals, WorkloadContext
@@ -424,15 +424,16 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
 # --------------------------------------------------------------------- backends
 
 
-def check_backend(make: Callable[[], Backend], directory: Path, outlives: bool = True) -> None:
+def check_backend(make: Callable[[], Backend], directory: Path, outlives: bool = True, patience: float = SOON) -> None:
     """Run short real tasks with a backend and check everything the contract asks of it; takes seconds.
 
     ``make`` makes an instance; a second one stands for the agent after a restart. ``directory`` is an
     empty one for the runs. ``outlives=False``: tasks end with the backend, as pretended ones do.
+    ``patience``: seconds within which a short task must have started and ended.
 
     Checked: outcomes are true and stay the same; stopping works, twice and too late as well; time limits;
     programs that do not exist; runs that were never started; a new instance finds, polls and stops what an
     old one has started; tasks end with the agent's lease unless they are to be kept.
     """
-    for fault in faults(make, directory, outlives):
+    for fault in faults(make, directory, outlives, patience):
         raise CheckFailed(fault)

@@ -15,21 +15,35 @@ from typing import Any
 import numpy as np
 from helpers import R, constant_type
 
-from tapfinger.core.contract import Phase
+from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes
-from tapfinger.errors import AgentRefused, LaunchFailed, NotFound
-from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
+from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
+from tapfinger.live.agent import (
+    Agent,
+    AgentTick,
+    ForgetRun,
+    Found,
+    HoldLease,
+    Observed,
+    Resized,
+    ResizeRun,
+    StartRun,
+    StopRun,
+)
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.messages import Launch, Orders, Outcome, Report
+from tapfinger.live.deciding import Question
+from tapfinger.live.messages import Launch, Orders, Outcome, Report, Size
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Instructions, Leases, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Instructions, Leases, Submit, Tick
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
 from tapfinger.registry import create
 
 LEASES = Leases(lease=6.0, grace=1.0)
+#: Seconds that a coordinator leads after it has last reached its disk.
+TERM = 2.0
 STEP = 0.25
 CAPACITIES = ((8, 4), (4, 4), (6, 2))
 
@@ -42,6 +56,25 @@ def make_site() -> Site:
     clusters = tuple(Cluster(f"c{n}", R(c)) for n, c in enumerate(CAPACITIES))
     types = [constant_type((1, 0), (4, 2), 3.0, "small"), constant_type((3, 1), (6, 4), 5.0, "large")]
     return Site(ResourceTypes(), clusters, {t.name: t for t in types}, slot_seconds=1.0)
+
+
+class Restless:
+    """A scheduler that gives running tasks another size all the time."""
+
+    one_shot = True
+
+    def __init__(self, name: str) -> None:
+        self._starts = create("scheduler", name, {})
+
+    def reset(self, context: SchedulerContext) -> None:
+        self._starts.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        decision = self._starts.decide(snapshot)
+        running = [task for cluster in snapshot.clusters for task in cluster.running if task.phase is Phase.RUNNING]
+        sizes = {t.id: (t.type.minimum, t.type.maximum)[(snapshot.slot // 2 + t.id) % 2] for t in running}
+        resizes = [Resize(t.id, sizes[t.id]) for t in running if sizes[t.id] != t.allocation]
+        return replace(decision, resizes=tuple(resizes)) if resizes else decision
 
 
 @dataclass
@@ -61,6 +94,14 @@ class Disk:
         self.history += instructions.history
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question that someone thinks about."""
+
+    by: Coordinator
+    question: Question
+
+
 class Host:
     """One cluster's machine: its processes and its disk outlive the agent."""
 
@@ -70,6 +111,7 @@ class Host:
         self.lease = 0.0
         self.incarnation = 0
         self.runs: dict[tuple[int, int], Run] = {}
+        self.sizes: dict[tuple[int, int], int] = {}
         self.backend = Fake(self.clock, world.script, lambda _run: self.lease, polite=0.5)
         self.agent: Agent | None = None
 
@@ -78,7 +120,10 @@ class Host:
 
     def boot(self) -> None:
         self.incarnation += 1
-        found = [Found(i, r.launch.on_disconnect, self.backend.poll(r)) for i, r in self.runs.items()]
+        found = [
+            Found(i, r.launch.on_disconnect, self.backend.poll(r), self.sizes.get(i, 0), r.launch.allocation)
+            for i, r in self.runs.items()
+        ]
         self.agent = self._agent_class(
             self.name, f"agent-of-{self.name}", self.incarnation, self.clock(), 2.0, found, self.lease
         )
@@ -100,8 +145,9 @@ class Host:
             self.obey(self.agent.handle(orders, self.clock()))
 
     def obey(self, instructions: list[Any]) -> None:
-        assert self.agent is not None
         for instruction in instructions:
+            if self.agent is None:
+                return  # it has died in the middle of it
             if isinstance(instruction, Report):
                 self.world.send(instruction)
             elif isinstance(instruction, StartRun):
@@ -110,8 +156,24 @@ class Host:
                 self.backend.stop(self.runs[instruction.id], instruction.at_once)
             elif isinstance(instruction, HoldLease):
                 self.lease = instruction.until
+            elif isinstance(instruction, ResizeRun):
+                self.resize(instruction.size)
             elif isinstance(instruction, ForgetRun):
                 self.runs.pop(instruction.id, None)
+                self.sizes.pop(instruction.id, None)
+
+    def resize(self, size: Size) -> None:
+        assert self.agent is not None
+        run = self.runs[size.id]
+        if self.world.rng.random() < 0.9:  # a backend may be unable to
+            self.backend.resize(run, size.allocation, {})
+            if self.world.trouble and self.world.rng.random() < 0.05:
+                self.agent = None  # killed before it could write it down
+                return
+            self.runs[size.id] = replace(run, launch=replace(run.launch, allocation=dict(size.allocation)))
+        self.sizes[size.id] = size.number
+        told = Resized(size.id, size.number, self.runs[size.id].launch.allocation)
+        self.obey(self.agent.handle(told, self.clock()))
 
     def start(self, launch: Launch) -> None:
         assert self.agent is not None
@@ -130,8 +192,19 @@ class Host:
 class World:
     """The site, its troubles, and the truth."""
 
-    def __init__(self, seed: int, coordinator: type[Coordinator] = Coordinator, agent: type[Agent] = Agent) -> None:
+    def __init__(
+        self,
+        seed: int,
+        coordinator: type[Coordinator] = Coordinator,
+        agent: type[Agent] = Agent,
+        replicas: bool = False,
+        late: float = 0.1,
+    ) -> None:
+        """``late``: share of messages that take very long."""
+        self.late = late
         self.rng = np.random.default_rng(seed)
+        #: Whether coordinators may be deposed by others without knowing it.
+        self.replicas = replicas
         self.now = 0.0
         self._coordinator_class = coordinator
         self._post: list[tuple[float, int, Any]] = []
@@ -142,6 +215,12 @@ class World:
         #: Exit code that each attempt has, or would have if nobody stopped it.
         self.truth: dict[tuple[int, int], int] = {}
         self.coordinator: Coordinator | None = None
+        #: One that was cut off from the disk, or slept, while another took over; it does not know, and acts.
+        self.deposed: Coordinator | None = None
+        #: Whether that one only answers reports; one that watches the time soon wants to save something.
+        self.dozes = False
+        #: Until when a cluster's agent talks to the deposed one.
+        self.misled: dict[str, float] = {}
         self.trouble = True
         self.cut: dict[str, float] = {}
         self.hosts = {
@@ -162,16 +241,18 @@ class World:
         self.disk.epoch += 1
         live = [replace(r) for r in self.disk.records.values() if r.phase not in ENDED]
         site = make_site()
-        scheduler = create("scheduler", ("min", "fifo")[self.disk.epoch % 2], {})
+        scheduler = Restless(("min", "fifo")[self.disk.epoch % 2])
         self.coordinator = self._coordinator_class(
             site, Rounds(site, scheduler, int(self.now)), LEASES, self.disk.epoch, self.now, live,
             next_id=max(self.disk.records, default=0) + 1,
+            longest_lease=LEASES.lease + TERM if self.replicas else 0.0,
         )  # fmt: skip
 
     def tell(self, stimulus: Any) -> bool:
         """Handle, save, send; the coordinator may die between any two of these. True: it was saved."""
         if self.coordinator is None:
             return False
+        self.coordinator.leads_until = self.now + TERM  # it reaches the disk at least once in every step
         try:
             instructions = self.coordinator.handle(stimulus, self.now)
         except (AgentRefused, NotFound):
@@ -191,12 +272,31 @@ class World:
             self.send(orders)
         return True
 
+    def tell_deposed(self, stimulus: Any) -> None:
+        """It may say what needs no saving; the disk takes nothing from it, and then it knows."""
+        if self.deposed is None:
+            return
+        try:
+            instructions = self.deposed.handle(stimulus, self.now)
+        except AgentRefused:
+            return
+        except NotLeading:
+            self.deposed = None
+            return
+        if instructions.records or instructions.history:
+            self.deposed = None
+            return
+        for orders in instructions.orders:
+            self.send(orders)
+
     def send(self, message: Report | Orders) -> None:
         delay = 0.05
         if self.trouble:
             if self.rng.random() < 0.08 or self.cut.get(message.cluster, 0.0) > self.now:
                 return
-            delay = float(self.rng.exponential(0.3)) if self.rng.random() < 0.9 else float(self.rng.uniform(0, 20))
+            delay = (
+                float(self.rng.exponential(0.3)) if self.rng.random() >= self.late else float(self.rng.uniform(0, 20))
+            )
             if self.rng.random() < 0.1:
                 self._deliver_after(message, float(self.rng.uniform(0, 20)))
         self._deliver_after(message, delay)
@@ -211,16 +311,45 @@ class World:
             self._make_trouble()
         while self._post and self._post[0][0] <= self.now:
             message = heapq.heappop(self._post)[2]
-            if isinstance(message, Report):
+            if isinstance(message, Report) and self.misled.get(message.cluster, 0.0) > self.now:
+                self.tell_deposed(message)
+            elif isinstance(message, Report):
                 self.tell(message)
+            elif isinstance(message, Asked):
+                # What a dead one has asked concerns nobody.
+                if message.by is self.coordinator:
+                    self.tell(Decided(message.question.answer()))
+                elif message.by is self.deposed and not self.dozes:
+                    self.tell_deposed(Decided(message.question.answer()))
             else:
                 self.hosts[message.cluster].hear(message)
         for host in self.hosts.values():
             host.step()
-        self.tell(Tick())
+        if self.tell(Tick()) and self.coordinator is not None:
+            self._ask(self.coordinator)
+        if not self.dozes:
+            self.tell_deposed(Tick())
+            if self.deposed is not None:
+                self._ask(self.deposed)
         self.check_alive()
 
+    def _ask(self, coordinator: Coordinator) -> None:
+        """Schedulers take their time: much may have changed when their answer comes."""
+        question = coordinator.ask()
+        if question is not None:
+            slow = self.trouble and self.rng.random() < 0.3
+            self._deliver_after(Asked(coordinator, question), float(self.rng.uniform(0, 5)) if slow else 0.0)
+
+    def _depose(self) -> None:
+        """Another coordinator takes over, and some agents do not notice either."""
+        self.deposed, self.dozes = self.coordinator, bool(self.rng.random() < 0.7)
+        names = self.rng.choice(sorted(self.hosts), int(self.rng.integers(1, 3)), replace=False)
+        self.misled = {str(name): self.now + float(self.rng.uniform(10, 40)) for name in names}
+        self._boot()
+
     def _make_trouble(self) -> None:
+        if self.replicas and self.coordinator is not None and self.rng.random() < 0.02:
+            self._depose()
         roll = self.rng.random(6)
         if self.coordinator is None:
             if roll[0] < 0.15:
@@ -251,7 +380,9 @@ class World:
             self.acknowledged |= set(self.disk.records) - before
 
     def _spec(self) -> TaskSpec:
-        env = {"FAKE_SECONDS": f"{self.rng.exponential(4.0):.2f}"}
+        # A deposed coordinator is dangerous while nothing happens that it would have to save.
+        mean = 20.0 if self.replicas and self.rng.random() < 0.3 else 4.0
+        env = {"FAKE_SECONDS": f"{min(60.0, self.rng.exponential(mean)):.2f}"}
         if self.rng.random() < 0.3:
             env["FLAKY"] = "yes"
         return TaskSpec(
@@ -262,6 +393,7 @@ class World:
             clusters=("c0",) if self.rng.random() < 0.2 else (),
             on_disconnect="keep" if self.rng.random() < 0.3 else "stop",
             requeue_lost=bool(self.rng.random() < 0.8),
+            resizable=bool(self.rng.random() < 0.6),
         )
 
     # ------------------------------------------------------------------- checks
@@ -324,6 +456,8 @@ class World:
         """Everything works again, for ever."""
         self.trouble = False
         self.cut.clear()
+        self.misled.clear()
+        self.deposed = None
         if self.coordinator is None:
             self._boot()
         for host in self.hosts.values():
@@ -331,9 +465,9 @@ class World:
                 host.boot()
 
 
-def play(seed: int, steps: int = 120, **classes: Any) -> World:
+def play(seed: int, steps: int = 120, **changes: Any) -> World:
     """A history with troubles, then a calm in which every task must come to its end."""
-    world = World(seed, **classes)
+    world = World(seed, **changes)
     for _ in range(steps):
         world.step()
     world.heal()

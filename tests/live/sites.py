@@ -53,7 +53,11 @@ class RealSite:
         self.config = directory / "site.toml"
         self.config.write_text(CONFIG)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.port = 0
+        self.port, self.url = 0, ""
+        #: Ways to the coordinator that are not the straight one, by cluster.
+        self.routes: dict[str, str] = {}
+        #: File with the certificate of a coordinator that shows one.
+        self.ca: str | None = None
         self.client: Client | None = None
 
     def _start(self, name: str, *words: str, **env: str) -> None:
@@ -61,14 +65,15 @@ class RealSite:
         with (self.state / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **env})
 
-    def serve(self) -> Client:
+    def serve(self, *options: str) -> Client:
         """Start the coordinator, at the same address as before."""
-        self._start("coordinator", "serve", "--state", str(self.state), "--port", str(self.port))
+        self._start("coordinator", "serve", "--state", str(self.state), "--port", str(self.port), *options)
         note = wait_for(lambda: noted(self.state / "coordinator.json"))
-        self.port = int(note["url"].rpartition(":")[2])
+        self.url = note["url"]
+        self.port = int(self.url.rpartition(":")[2])
         if self.client is not None:
             self.client.close()
-        self.client = Client(note["url"], (self.state / "token").read_text().strip())
+        self.client = Client(self.url, (self.state / "token").read_text().strip(), ca=self.ca)
         wait_for(self._answers)
         return self.client
 
@@ -80,11 +85,11 @@ class RealSite:
             return False
         return True
 
-    def agent(self, cluster: str) -> None:
+    def agent(self, cluster: str, *options: str, **env: str) -> None:
         assert self.client is not None
         token = self.client.new_token(f"agent-{cluster}", "agent", cluster)
-        where = ("--coordinator", f"http://127.0.0.1:{self.port}", "--state", str(self.state / "agents" / cluster))
-        self._start(cluster, "agent", "--cluster", cluster, *where, "--no-pin", TAPFINGER_TOKEN=token)
+        where = ("--coordinator", self.routes.get(cluster, self.url), "--state", str(self.state / "agents" / cluster))
+        self._start(cluster, "agent", "--cluster", cluster, *where, "--no-pin", *options, TAPFINGER_TOKEN=token, **env)
         note = self.state / "agents" / cluster / "process.json"
         wait_for(lambda: (noted(note) or {}).get("pid") == self.processes[cluster].pid)
 

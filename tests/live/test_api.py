@@ -193,18 +193,22 @@ def test_a_task_over_the_wire_with_output_in_pieces(http: TestClient) -> None:
             (LogChunk((1, 1), 3, "late"), LogSize((1, 1), 0)),
             (LogChunk((1, 1), 0, "one\xff"), LogSize((1, 1), 4)),
             (LogChunk((1, 1), 2, "e\xfftwo"), LogSize((1, 1), 7)),
-            (LogChunk((1, 1), 7, "and more"), LogSize((1, 1), 10, full=True)),
+            (LogChunk((1, 1), 7, "and more"), LogSize((1, 1), 15)),
+            (LogChunk((1, 1), 115, "at last", skipped=100), LogSize((1, 1), 122)),
             (LogChunk((1, 2), 0, "no such attempt"), LogSize((1, 2), 0, full=True)),
         ):
             socket.send_text(encode(chunk))
             while not isinstance(answer := decode(socket.receive_text()), LogSize):
                 pass
             assert answer == size
-        end = RunReport((1, 1), Outcome("finished", 0, output=15))
+        end = RunReport((1, 1), Outcome("finished", 0, output=122))
         socket.send_text(encode(Report("left", "a", 1, 1000, got.epoch, (end,))))
         assert orders().forgets == ((1, 1),)
+    names = ("X-Start", "X-Offset", "X-Complete")
     answer = http.get("/api/v1/tasks/1/output?offset=2")
-    assert (answer.content, answer.headers["X-Offset"], answer.headers["X-Complete"]) == (b"e\xfftwoand", "10", "1")
+    assert (answer.content, *(answer.headers[name] for name in names)) == (b"e\xfft", "2", "5", "0")
+    answer = http.get("/api/v1/tasks/1/output?offset=5")
+    assert (answer.content, *(answer.headers[name] for name in names)) == (b"as", "119", "121", "0")
     assert http.get("/api/v1/tasks/1").json()["phase"] == "finished"
 
 

@@ -7,12 +7,13 @@ from live.protocol import make_site
 
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, UnknownNameError
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, UnknownNameError
 from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Question
 from tapfinger.live.messages import Launch, Orders, Outcome, Report, RunReport
-from tapfinger.live.rounds import Rounds
-from tapfinger.live.stimuli import Cancel, Drain, GiveUp, Leases, Submit, Tick
+from tapfinger.live.rounds import WINDOW, Rounds
+from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.tasks import TaskRecord, TaskSpec
 from tapfinger.registry import create
 
@@ -36,6 +37,8 @@ class Driven:
         self.machine.validate()
         self.saved |= {r.id: r for r in done.records}
         self.kinds += [h.kind for h in done.history]
+        if isinstance(stimulus, Tick) and (question := self.machine.ask()) is not None:
+            return done.orders + self.tell(Decided(question.answer()), now)
         return done.orders
 
     def report(self, now: float, *runs: RunReport, cluster: str = "c0", agent: str = "a") -> Orders:
@@ -143,6 +146,26 @@ def test_a_new_coordinator_takes_up_running_tasks() -> None:
     assert "granted" not in new.kinds
 
 
+def test_a_coordinator_whose_term_may_be_over_does_nothing() -> None:
+    driven = granted()
+    driven.machine.leads_until = 5.0
+    assert driven.report(4.9, RunReport((1, 1))).lease == 6.0
+    before = (driven.machine.clusters(5.0), dict(driven.machine.tasks))
+    for stimulus in (Tick(), Submit([SPEC]), Cancel(1), Report("c0", "a", 1, 99, 1)):
+        with pytest.raises(NotLeading, match="stands by"):
+            driven.tell(stimulus, 5.0)
+    assert (driven.machine.clusters(5.0), dict(driven.machine.tasks)) == before
+
+
+def test_a_long_queue_hides_no_kind_of_task() -> None:
+    driven = Driven()
+    driven.report(0.0)
+    driven.tell(Submit([TaskSpec(("work",), "small", clusters=("c1",))] * (WINDOW + 10)), 0.1)
+    driven.tell(Submit([SPEC]), 0.2)
+    (orders,) = driven.tell(Tick(), 0.3)
+    assert [launch.id for launch in orders.starts] == [(WINDOW + 11, 1)]
+
+
 def test_a_second_agent_is_refused_while_the_first_may_act() -> None:
     driven = granted()
     with pytest.raises(AgentRefused, match="'c0' has another agent, a, whose lease lasts for 6 more seconds"):
@@ -208,6 +231,61 @@ def test_where_a_scheduler_fails_another_decides() -> None:
     (orders,) = driven.tell(Tick(), 0.2)
     assert [launch.id for launch in orders.starts] == [(1, 1)]
     assert "fault" in driven.kinds
+
+
+# --------------------------------------------------------------- decisions that come late
+
+
+def asked(*specs: TaskSpec) -> tuple[Driven, Question]:
+    """Tasks wait, c0 and c1 have agents, and a question is open."""
+    driven = Driven()
+    driven.report(0.0)
+    driven.report(0.0, cluster="c1", agent="b")
+    driven.tell(Submit(list(specs)), 0.1)
+    driven.machine.handle(Tick(), 0.2)
+    question = driven.machine.ask()
+    assert question is not None
+    return driven, question
+
+
+def starts(orders: tuple[Orders, ...]) -> set[tuple[str, int]]:
+    return {(o.cluster, launch.id[0]) for o in orders for launch in o.starts}
+
+
+def test_one_question_at_a_time_and_the_machine_goes_on_meanwhile() -> None:
+    driven, question = asked(SPEC)
+    driven.tell(Submit([SPEC]), 0.3)
+    assert driven.machine.ask() is None
+    assert not driven.machine.wants_round
+    assert len(starts(driven.tell(Decided(question.answer()), 0.4))) == 1
+    assert driven.machine.wants_round, "task 2 came while the question was open"
+    (_, launched) = driven.tell(Tick(), 0.5)[-1].starts
+    assert launched.id == (2, 1)
+
+
+def test_a_task_that_was_cancelled_meanwhile_is_not_started() -> None:
+    driven, question = asked(SPEC, SPEC)
+    driven.tell(Cancel(1), 0.3)
+    assert {task for _, task in starts(driven.tell(Decided(question.answer()), 0.4))} == {2}
+    assert driven.machine.wants_round
+
+
+def test_nothing_is_started_on_a_cluster_that_was_closed_meanwhile() -> None:
+    driven, question = asked(*[SPEC] * 12)
+    answer = question.answer()
+    assert {start.cluster for start in answer.starts} == {0, 1}, "too many for one of them"
+    driven.tell(Drain("c1"), 0.3)
+    assert {cluster for cluster, _ in starts(driven.tell(Decided(answer), 0.4))} == {"c0"}
+    assert driven.machine.wants_round
+
+
+def test_a_running_task_is_as_old_after_a_restart_as_before() -> None:
+    record = TaskRecord(1, SPEC, "", 0.0, Phase.RUNNING, 1, "c0", "a", (1, 0), started=2.0)
+    site = make_site()
+    rounds = Rounds(site, create("scheduler", "min", {}), 10)
+    machine = Coordinator(site, rounds, Leases(6.0, 1.0), 2, 10.0, [record], next_id=2)
+    (view,) = machine.snapshot.clusters[0].running
+    assert (view.elapsed, view.service) == (8, (8, 0))
 
 
 class Resizing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -9,24 +10,30 @@ from typing import Any
 import pytest
 from live.protocol import play
 
+from tapfinger.core.contract import Phase
 from tapfinger.core.events import StartTask
+from tapfinger.core.model import Resources
 from tapfinger.errors import TapfingerError
 from tapfinger.live.agent import Agent, AgentInstruction
 from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Answer
 from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
+from tapfinger.live.stimuli import Instructions, Stimulus
+from tapfinger.live.tasks import TaskRecord
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_nothing_is_lost_and_nothing_runs_twice(block: int) -> None:
+@pytest.mark.parametrize(("block", "replicas"), [*((n, False) for n in range(4)), (4, True), (5, True)])
+def test_nothing_is_lost_and_nothing_runs_twice(block: int, replicas: bool) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * 40, block * 40 + 40):
         try:
-            world = play(seed)
+            world = play(seed, replicas=replicas)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         seen.update(line.kind for line in world.disk.history)
     # Otherwise the troubles were too mild to prove anything.
     assert all(seen[kind] > 5 for kind in ("finished", "failed", "cancelled", "lost", "requeued", "silent", "refused"))
+    assert seen["resized"] > 100
 
 
 # Each of these breaks one rule of the protocol; if the checker did not notice, it would prove nothing.
@@ -44,6 +51,14 @@ class GrantsTooSoon(Coordinator):
 
     def _until(self, now: float) -> float:
         return now + 2.5
+
+
+class LeadsForEver(Coordinator):
+    """Answers reports when its term is over and another one leads."""
+
+    def handle(self, stimulus: Stimulus, now: float) -> Instructions:
+        self.leads_until = math.inf
+        return super().handle(stimulus, now)
 
 
 class CancelsOnPaper(Coordinator):
@@ -72,10 +87,31 @@ class TakesAnyResult(Coordinator):
 class ForgetsTheAttempt(Coordinator):
     """Numbers every attempt alike."""
 
-    def _grant(self, start: StartTask, now: float) -> str:
-        cluster = super()._grant(start, now)
+    def _grant(self, start: StartTask, now: float, why: str) -> str:
+        cluster = super()._grant(start, now, why)
         self.tasks[start.task.id].attempt = 1
         return cluster
+
+
+class CreditsTooSoon(Coordinator):
+    """Gives away what a task was only asked to give back."""
+
+    def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
+        cluster = super()._resize(record, size, now)
+        self._rounds.resized(record.id, size)
+        record.allocation = tuple(size)
+        return cluster
+
+
+class ForgetsSizes(Coordinator):
+    """Grants what growing tasks get without debiting it."""
+
+    def _decided(self, answer: Answer, now: float) -> list[Orders]:
+        for task, size in answer.sizes.items():
+            record = self.tasks.get(task)
+            if record is not None and record.phase is Phase.RUNNING and record.wanted is None:
+                record.wanted, record.resized = tuple(size), record.resized + 1
+        return super()._decided(replace(answer, sizes={}), now)
 
 
 class LeaseFromArrival(Agent):
@@ -113,11 +149,14 @@ class ObeysForItsPredecessor(Agent):
 BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": TrustsOldReports}, 0),
     ({"coordinator": GrantsTooSoon}, 0),
+    ({"coordinator": LeadsForEver, "replicas": True}, 340),
     ({"coordinator": CancelsOnPaper}, 0),
     ({"coordinator": TakesAnyResult}, 0),
     ({"coordinator": ForgetsTheAttempt}, 4),
-    ({"agent": LeaseFromArrival}, 47),
-    ({"agent": StartsWithoutLease}, 56),
+    ({"coordinator": CreditsTooSoon}, 0),
+    ({"coordinator": ForgetsSizes}, 0),
+    ({"agent": LeaseFromArrival, "late": 0.6}, 0),
+    ({"agent": StartsWithoutLease, "late": 0.6}, 0),
     ({"agent": ObeysLateOrders}, 0),
     ({"agent": ObeysForItsPredecessor}, 12),
 ]

@@ -198,7 +198,8 @@ def test_the_minute_a_newcomer_has(
     code, out, err = tapfinger("up", "--detach")
     try:
         assert code == 0, err
-        assert "http://127.0.0.1:" in out
+        (link,) = [word for word in out.split() if "/#token=tf_" in word]
+        assert tapfinger("dashboard") == (0, f"{link}\n", "")
         code, _, err = tapfinger("up", "--detach")
         assert (code, err.count("\n")) == (2, 1)
         assert "already" in err

@@ -1,4 +1,4 @@
-"""The store on real files."""
+"""The store on real files and on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
+from live.postgres import PostgresServer
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import ConfigError
+from tapfinger.errors import ConfigError, MissingDependency, NotLeading, StoreUnavailable
 from tapfinger.live import store as store_module
-from tapfinger.live.store import Store, Token
+from tapfinger.live.store import Piece, Store, Token
+from tapfinger.live.stores import leadership
+from tapfinger.live.stores import postgres as postgres_module
 from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
 
 SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",), {"A": "b"}, "/tmp", 2, 60.0, "keep")
@@ -24,25 +30,59 @@ RUNNING = replace(RECORD, phase=Phase.RUNNING, attempt=2, cluster="c0", agent="a
 DONE = replace(RUNNING, phase=Phase.FINISHED, ended=1002.0, code=0, output=10)
 
 
-def test_what_is_saved_is_there_after_reopening(tmp_path: Path) -> None:
-    store = Store(tmp_path / "new" / "store.db")
-    line = Happening(1000.5, "submitted", 7)
+Where = Path | str
+Opener = Callable[[], Store]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
+    """Where a store of each kind can be."""
+    if request.param == "sqlite":
+        return tmp_path / "new" / "store.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.database()
+
+
+@pytest.fixture
+def opened(where: Where) -> Iterator[Opener]:
+    """Opens the store again and again, and leads; whoever had it open has closed it."""
+    stores: list[Store] = []
+
+    def make() -> Store:
+        for before in stores:
+            before.close()
+        stores.append(Store(where))
+        assert stores[-1].lead("http://here") is not None
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+def test_what_is_saved_is_there_after_reopening(opened: Opener) -> None:
+    store = opened()
+    line = Happening(1000.123456789, "submitted", 7, detail="a \N{SNOWMAN}")
     store.save([RECORD, replace(RECORD, id=8)], [line])
-    store.save([RUNNING], [])
-    store.close()
-    again = Store(tmp_path / "new" / "store.db")
+    store.save([RUNNING], [], {"drained": ["c0"]})
+    again = opened()
     assert again.unended() == [RUNNING, replace(RECORD, id=8)]
     assert again.task(7) == RUNNING
     assert again.task(9) is None
     assert again.next_id() == 9
     assert again.history(0, 10) == [(1, line)]
-    again.save([DONE], [])
+    assert again.last_line() == 1
+    assert again.meta("drained") == ["c0"]
+    again.set_meta("drained", [])
+    assert (again.meta("drained"), again.meta("nothing", 5)) == ([], 5)
+    again.save([replace(DONE, cancelled=True)], [])
     assert [r.id for r in again.unended()] == [8]
+    assert again.task(7) == replace(DONE, cancelled=True)
     assert again.counts() == {"finished": 1, "queued": 1}
 
 
-def test_tasks_are_listed_from_the_newest_on_in_pages(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
+def test_tasks_are_listed_from_the_newest_on_in_pages(opened: Opener) -> None:
+    store = opened()
     store.save([replace(RECORD, id=i) for i in range(1, 6)], [])
     store.save([replace(DONE, id=2)], [])
     assert [r.id for r in store.tasks([], 2, None)] == [5, 4]
@@ -50,32 +90,70 @@ def test_tasks_are_listed_from_the_newest_on_in_pages(tmp_path: Path) -> None:
     assert [r.id for r in store.tasks([Phase.FINISHED, Phase.LOST], 10, None)] == [2]
 
 
-def test_a_batch_is_saved_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
+def test_a_batch_is_saved_as_a_whole_or_not_at_all(opened: Opener) -> None:
+    store = opened()
     keyed = replace(RECORD, spec=replace(SPEC, key="k"))
     store.save([keyed], [])
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         store.save([replace(RECORD, id=20), replace(keyed, id=21)], [Happening(1.0, "submitted", 20)])
     assert store.next_id() == 8
     assert store.history(0, 10) == []
-    assert store.by_key("me", "k") == keyed
-    assert store.by_key("you", "k") is None
+    assert store.by_keys("me", [*map(str, range(1000)), "k"]) == {"k": keyed}
+    assert store.by_keys("you", ["k"]) == {}
     store.save([replace(keyed, id=22, owner="you")], [])
 
 
-def test_epochs_rise(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    assert [Store(path).new_epoch() for _ in range(3)] == [1, 2, 3]
+def test_epochs_rise(where: Where) -> None:
+    epochs = []
+    for _ in range(3):
+        store = Store(where)
+        epochs.append(store.lead(""))
+        store.close()
+    assert epochs == [1, 2, 3]
 
 
-def test_tokens_are_replaced_by_name_and_removed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.db")
+def test_tokens_are_replaced_by_name_and_removed(opened: Opener) -> None:
+    store = opened()
     store.add_token(Token("h1", "ann", "viewer", None, 1.0))
     store.add_token(Token("h2", "ann", "agent", "c0", 2.0))
     assert store.token("h1") is None
     assert store.tokens() == [Token("h2", "ann", "agent", "c0", 2.0)]
+    store.add_token(Token("h3", "bob", "viewer", None, 2.0, 5.0))
+    bob = store.token("h3")
+    assert bob is not None
+    assert [bob.expired(now) for now in (4.9, 5.0)] == [False, True]
     assert store.remove_token("ann")
     assert not store.remove_token("ann")
+
+
+def test_output_comes_in_pieces_in_whatever_order_and_however_often(opened: Opener) -> None:
+    store = opened()
+
+    def add(offset: int, data: bytes, skipped: int = 0) -> int:
+        store.save([], [], None, [Piece((1, 2), offset, data, 10, skipped)])
+        return store.output_size((1, 2))
+
+    assert [add(0, b""), add(3, b"late"), add(0, b"one\0"), add(0, b"one"), add(2, b"e\0\xfft")] == [0, 0, 4, 4, 6]
+    assert store.output((1, 2), 0, 100) == (0, b"one\0\xfft")
+    assert store.output((1, 2), 2, 3) == (2, b"e\0\xff")
+    assert store.output((1, 2), 6, 100) == (6, b"")
+    assert store.output((1, 1), 0, 100) == (0, b"")
+    assert store.output_size((1, 1)) == 0
+
+
+def test_of_a_long_output_the_middle_is_left_out(opened: Opener) -> None:
+    store = opened()
+    for start in range(0, 30, 3):
+        store.save([], [], None, [Piece((1, 1), start, b"%03d" % start, 12)])
+    assert store.output_size((1, 1)) == 30
+    assert store.output((1, 1), 0, 100) == (0, b"000003")
+    assert store.output((1, 1), 6, 100) == (24, b"024027")  # and where it goes on
+    # The agent has left out something itself: what it has no more is not waited for.
+    store.save([], [], None, [Piece((1, 1), 40, b"end", 12, 10)])
+    assert store.output_size((1, 1)) == 43
+    assert store.output((1, 1), 30, 100) == (40, b"end")
+    store.save([], [], None, [Piece((1, 1), 60, b"lost", 12, 5)])  # more is missing than was left out: it comes again
+    assert store.output_size((1, 1)) == 43
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -86,16 +164,15 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_of_a_newer_version_is_refused_and_an_older_one_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store.db"
-    Store(path).save([RECORD], [])
-    more = (*store_module.MIGRATIONS, "ALTER TABLE tasks ADD COLUMN colour TEXT")
+    opened().save([RECORD], [])
+    more = (*store_module.MIGRATIONS, "CREATE TABLE colours (id INTEGER PRIMARY KEY AUTOINCREMENT, depth REAL);")
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "MIGRATIONS", more)
-        assert Store(path).unended() == [RECORD]
-    with pytest.raises(ConfigError, match="has schema 2, this version of TapFinger knows 1"):
-        Store(path)
+        assert opened().unended() == [RECORD]
+    with pytest.raises(ConfigError, match=f"has schema {len(more)}, this version of TapFinger knows {len(more) - 1}"):
+        opened()
 
 
 WRITER = """
@@ -103,21 +180,120 @@ import sys
 from pathlib import Path
 from tapfinger.live.store import Store
 from tapfinger.live.tasks import TaskRecord, TaskSpec
-store = Store(Path(sys.argv[1]))
+store = Store(sys.argv[1] if sys.argv[1].startswith("postgresql:") else Path(sys.argv[1]))
+store.lead("")
 for n in range(1, 1_000_000):
     store.save([TaskRecord(n, TaskSpec(("x",), "small"), "me", 1.0)], [])
     print(n, flush=True)
 """
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    command = [sys.executable, "-c", WRITER, str(path)]
+def test_what_was_acknowledged_survives_a_kill(where: Where) -> None:
+    command = [sys.executable, "-c", WRITER, str(where)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         told = [int(writer.stdout.readline()) for _ in range(50)]
         os.kill(writer.pid, signal.SIGKILL)
         told += [int(line) for line in writer.stdout.read().split("\n") if line]
-    saved = {record.id for record in Store(path).unended()}
+    store = Store(where)
+    saved = {record.id for record in store.unended()}
+    store.close()
     assert set(told) <= saved
     assert len(saved) <= len(told) + 1
+
+
+# ---------------------------------------------------------------------- several on one
+
+
+@pytest.fixture
+def pair(postgres: PostgresServer) -> Iterator[tuple[Store, Store]]:
+    """Two coordinators' views of one database."""
+    address = postgres.database()
+    stores = Store(address), Store(address)
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def test_one_leads_and_the_other_can_only_read(pair: tuple[Store, Store]) -> None:
+    first, second = pair
+    assert first.leader() is None
+    assert (first.lead("http://first"), second.lead("http://second")) == (1, None)
+    first.save([RECORD], [])
+    assert second.task(7) == RECORD
+    for change in (
+        lambda: second.save([RUNNING], []),
+        lambda: second.set_meta("drained", []),
+        lambda: second.add_token(Token("h", "ann", "viewer", None, 1.0)),
+        second.renew,
+    ):
+        with pytest.raises(NotLeading, match="the leader is at http://first"):
+            change()
+    assert second.task(7) == RECORD
+    assert second.leads_until < time.clock_gettime(time.CLOCK_BOOTTIME) < first.leads_until
+    first.close()  # as when its process dies: nobody waits for the end of its term
+    for _ in range(100):
+        if (leader := second.leader()) is not None and leader.gone:
+            break
+        time.sleep(0.02)
+    assert second.lead("http://second") == 2
+
+
+def test_a_leader_that_is_late_finds_itself_deposed(pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = pair
+    monkeypatch.setattr(leadership, "TERM", 0.3)
+    first.lead("http://first")
+    time.sleep(0.2)
+    first.renew()
+    time.sleep(0.2)
+    assert second.lead("http://second") is None, "it was renewed"
+    time.sleep(0.2)
+    assert first.leads_until < time.clock_gettime(time.CLOCK_BOOTTIME), "it knows by itself that it is late"
+    monkeypatch.setattr(leadership, "TERM", 3.0)
+    assert second.lead("http://second") == 2
+    with pytest.raises(NotLeading, match="http://second"):
+        first.save([RECORD], [])
+    assert (first.task(7), first.leads_until) == (None, 0.0)
+    second.save([RECORD], [])
+    assert first.task(7) == RECORD
+
+
+def test_a_leader_that_sleeps_in_a_transaction_keeps_nobody_from_leading(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "TERM", 0.3)
+    monkeypatch.setattr(postgres_module, "IDLE", 0.3)
+    address = postgres.database()
+    first, second = Store(address), Store(address)
+    first.lead("http://first")
+
+    def be_stopped_in_it() -> None:
+        with first._transaction() as work:
+            work.execute("INSERT INTO meta VALUES ('half', '1')")
+            time.sleep(0.5)
+            assert second.lead("http://second") == 2
+            work.execute("INSERT INTO meta VALUES ('rest', '1')")
+
+    with pytest.raises(StoreUnavailable):
+        be_stopped_in_it()
+    assert (second.meta("half"), second.meta("rest")) == (None, None)
+    with pytest.raises(NotLeading):
+        first.renew()
+    first.close()
+    second.close()
+
+
+def test_addresses_that_cannot_be_used_are_refused_without_showing_a_password(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in ("mysql://me:secret@x/y", "postgresql://me:secret@[x", "postgresql://me:secret@127.0.0.1:1/y"):
+        with pytest.raises(ConfigError) as refused:
+            Store(address)
+        assert "secret" not in str(refused.value)
+        assert "\n" not in str(refused.value)
+    postgres.run("postgres", "CREATE DATABASE old ENCODING 'SQL_ASCII' TEMPLATE template0")
+    with pytest.raises(ConfigError, match="not in UTF8; create the database with"):
+        Store(postgres.url("old"))
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'tapfinger\[postgres\]'"):
+        Store(postgres.url("postgres"))

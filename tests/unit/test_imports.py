@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,7 +66,7 @@ def test_every_foreign_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     declared = [*project["dependencies"], *(r for name in extras if name != "dev" for r in extras[name])]
-    known = {requirement.split("=")[0].rstrip("<>!~") for requirement in declared}
+    known = {re.split(r"[\[=<>!~]", requirement)[0].replace("-", "_") for requirement in declared}
     foreign: dict[str, Path] = {}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -6,13 +6,16 @@ from hypothesis import strategies as st
 
 from tapfinger.config import load_scenario
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.model import Cluster
 from tapfinger.evaluation import accumulate
@@ -48,6 +51,38 @@ def test_times_of_a_task():
     assert record.used[:, 0].tolist() == [[0, 0]] * 3 + [[2, 1]] * 4
     assert record.utilisation == pytest.approx([8 / 56, 4 / 56])
     assert record.cluster_utilisation == pytest.approx(np.array([[8 / 28, 4 / 28], [0, 0]]))
+
+
+def test_a_withdrawn_task_leaves_the_queue_and_is_no_failure():
+    record = measure(arrived(0, 0), arrived(1, 0), TaskStarted(0, 0, 0, R((2, 1))), TaskWithdrawn(1, 1))
+    assert record.in_system.tolist() == [2, 2]
+    assert record.waiting.tolist() == [1, 1]
+    record = measure(arrived(0, 0), TaskWithdrawn(1, 0), arrived(1, 5))
+    assert (record.tasks, record.failed, len(record.completion)) == (2, 0, 0)
+    assert record.in_system.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_a_requeued_task_waits_again_and_gives_back_what_it_held():
+    record = measure(
+        arrived(0, 0, (0, 1)),
+        TaskStarted(0, 0, 0, R((2, 1))),
+        TaskRequeued(1, 0, 0),
+        TaskStarted(4, 0, 1, R((4, 4))),
+        TaskFinished(5, 0, 1),
+    )
+    assert record.waiting.tolist() == [0, 0, 1, 1, 0, 0]
+    assert record.used[:, 0].tolist() == [[2, 1]] * 2 + [[0, 0]] * 4
+    assert record.used[:, 1].tolist() == [[0, 0]] * 4 + [[4, 4]] * 2
+    assert (record.completion[0], record.running[0], record.start[0], record.cluster[0]) == (6, 4, 0, 1)
+
+
+def test_what_is_free_on_a_closed_cluster_is_not_idle():
+    clusters = CLUSTERS[:1]
+    events = [arrived(0, 0), TaskStarted(0, 0, 0, R((2, 1))), arrived(1, 1), ClusterClosed(1, 0)]
+    # Open in slot 1: half of the cpus and three of four gpus idle while task 1 waits. Closed in slots 2 and 3.
+    record = measure(*events, ClusterJoined(4, 0), TaskStarted(4, 1, 0, R((2, 1))), clusters=clusters)
+    assert record.idle == pytest.approx([2 / (4 + 2 + 2), 3 / (4 + 1 + 1)])
+    assert record.used[:, 0].tolist() == [[2, 1]] * 4
 
 
 def test_pauses_are_waiting_and_the_last_size_counts():

@@ -20,6 +20,7 @@ from tapfinger.core.events import (
     TaskStarted,
     TaskWithdrawn,
 )
+from tapfinger.core.model import Cluster
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import (
     AboveMaximum,
@@ -319,6 +320,7 @@ def test_a_task_that_fits_nowhere_cannot_arrive() -> None:
         (lambda s: setattr(s._held[0], "cluster", 2), "wrong cluster"),
         (lambda s: s._waiting.update({2: s._waiting.pop(2), 1: s._waiting.pop(1)}), "order of arrival"),
         (lambda s: s._held.update({1: s._held[0]}), "both waits and is on"),
+        (lambda s: s._alike.clear(), "kinds are not the queue"),
     ],
 )
 def test_validate_notices_damage(damage: Any, words: str) -> None:
@@ -384,6 +386,23 @@ def test_a_requeued_task_gives_back_what_it_held_and_waits_at_its_old_place() ->
     assert snapshot.free == ((16, 16),)
 
 
+def test_of_a_long_queue_the_first_of_each_kind_are_shown() -> None:
+    state, brief = make_state((16, 16), (16, 16)), constant_type(slots=1.0, name="brief")
+    tasks = [make_task(i) for i in range(6)]
+    tasks += [make_task(6, brief), make_task(7, eligible=(1,)), make_task(8, brief), make_task(9, eligible=(1,))]
+    play(state, *arrive(*tasks))
+    assert [t.id for t in state.kinds()] == [0, 6, 7]
+    assert [t.id for t in state.snapshot(window=6).queue] == [0, 1, 6, 7, 8, 9]
+    assert [t.id for t in state.snapshot(window=1).queue] == [0, 6, 7]
+    assert state.snapshot(window=10) == state.snapshot()
+    play(state, place(0, 0, 4, 4), place(7, 1, 4, 4), TaskWithdrawn(0, 6), TaskWithdrawn(0, 8))
+    assert [t.id for t in state.kinds()] == [1, 9]
+    play(state, TaskRequeued(0, 0, 0))
+    assert [t.id for t in state.kinds()] == [0, 9]
+    assert [t.id for t in state.snapshot(window=4).queue] == [0, 1, 9]
+    assert [t.id for t in state.snapshot().queue] == [0, 1, 2, 3, 4, 5, 9]
+
+
 def test_a_waiting_task_can_be_withdrawn_and_no_other() -> None:
     state = running(make_state(), make_task(0), 0, 2, 1)
     play(state, *arrive(make_task(1)), TaskWithdrawn(0, 1))
@@ -397,3 +416,38 @@ def test_a_task_that_could_not_be_launched_fails_before_it_runs() -> None:
     play(state, *arrive(make_task(0)), place(0, 0, 2, 1), TaskFailed(0, 0, 0, "no such program"))
     assert state.tasks_in_system == 0
     assert state.snapshot().free == ((16, 16),)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    state = EdgeState((Cluster("c0", R((4, 4))), Cluster("c1", R((4, 4)))), Mode.MULTI)
+    kind = constant_type((1, 1), (4, 4))
+    for ident in range(3):
+        state.apply(TaskArrived(0, make_task(ident, kind, 0, (0, 1))))
+    state.commit(Decision((Placement(0, 0, R((2, 2))),)))
+    state.apply(TaskStarted(0, 0, 0, R((2, 2))))
+    state.apply(ClusterClosed(0, 1))
+    before = state.snapshot()
+    twin = state.fork()
+    assert twin.snapshot() == before
+    with pytest.raises(NotEligible):
+        twin.commit(Decision((Placement(1, 1, R((1, 1))),)))
+    twin.commit(Decision((Placement(1, 0, R((1, 1))),), (Resize(0, R((1, 1))),)))
+    twin.end_slot({})
+    twin.validate()
+    assert state.snapshot() == before
+    assert state.waiting == 2
+    state.apply(TaskFinished(0, 0, 0))
+    state.validate()
+    assert [task.id for task in twin.snapshot().clusters[0].running] == [0, 1]
+
+
+def test_a_task_may_have_run_before() -> None:
+    state = EdgeState((Cluster("c0", R((4, 4))),), Mode.MULTI)
+    state.apply(TaskArrived(9, make_task(0, constant_type((1, 1), (4, 4)), 0, (0,))))
+    state.commit(Decision((Placement(0, 0, R((2, 1))),)))
+    with pytest.raises(InvalidTransition):
+        state.has_run(0, 3)
+    state.apply(TaskStarted(9, 0, 0, R((2, 1))))
+    state.has_run(0, 3)
+    (view,) = state.snapshot().clusters[0].running
+    assert (view.elapsed, view.service) == (3, (6, 3))

@@ -47,6 +47,8 @@ def check_contents(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     for path in (ROOT / "src" / "tapfinger" / "scenarios").glob("*.toml"):
         assert f"tapfinger/scenarios/{path.name}" in inside
+    for path in (ROOT / "src" / "tapfinger" / "live" / "dashboard").iterdir():
+        assert f"tapfinger/live/dashboard/{path.name}" in inside
     assert "tapfinger/py.typed" in inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
     assert not [name for name in inside if name.endswith((".pyc", ".nbc", ".nbi")) or name.startswith("tests")]

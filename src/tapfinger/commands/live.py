@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tapfinger.commands.dashboard import dashboard_link
+
 StateOption = Annotated[
     Path | None,
     typer.Option(
@@ -17,6 +19,9 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="TOML", help="Clusters and task types. Without it: two on this machine."),
 ]
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")]
+LogFormatOption = Annotated[str, typer.Option(metavar="FORMAT", help="Of the log: text, or json (an object per line).")]
 
 
 def up(
@@ -32,7 +37,7 @@ def up(
     from tapfinger.live.local import LocalSite
 
     site = LocalSite(state_directory(state).absolute(), config)
-    before = signal.signal(signal.SIGTERM, _interrupt)  # ends what was started, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
     try:
         url = site.up(port)
         try:
@@ -48,12 +53,14 @@ def up(
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupt(*_: object) -> None:
+def interrupt(*_: object) -> None:
+    """As Ctrl-C does, for signal handlers."""
     raise KeyboardInterrupt
 
 
 def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
     typer.echo(f"Coordinator: {url}  (state: {directory})")
+    typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     where = f" --state {state}" if state is not None else ""
     typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
@@ -76,18 +83,51 @@ def serve(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen beyond this machine, although nothing is encrypted.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="PostgreSQL database, which several coordinators may share. Without it: a file."
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address at which others reach this coordinator, if it is another."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate to show, with those that it was signed with.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate.")] = None,
+    verbose: VerboseOption = False,
+    log_format: LogFormatOption = "text",
 ) -> None:
-    """Run the coordinator."""
+    """Run the coordinator; of several that share a store, one leads and the others stand by."""
     from tapfinger.evaluation.specs import parse_spec
     from tapfinger.live.config import load_site
     from tapfinger.live.home import state_directory
     from tapfinger.live.server import check_address, serve_site
+    from tapfinger.live.tls import certificate
 
-    check_address(host, allow_remote)
+    tls = certificate(tls_cert, tls_key)
+    check_address(host, allow_remote, tls is not None)
     scenario, live = load_site(config)
+    if store is not None:
+        live = live.model_copy(update={"store": store})
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
-    serve_site(state_directory(state), scenario, live, scheduler, fallback, host, port, verbose)
+    shadows = {name: parse_spec(name).create() for name in live.shadow}
+    serve_site(
+        state_directory(state),
+        scenario,
+        live,
+        scheduler,
+        fallback,
+        host,
+        port,
+        verbose,
+        advertise,
+        shadows,
+        tls,
+        log_format,
+    )
 
 
 def agent(
@@ -96,15 +136,37 @@ def agent(
     state: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where the agent keeps its state.")],
     config: ConfigOption = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="How tasks are run: process, fake, package.module:Class.")
+        str, typer.Option(metavar="NAME", help="How tasks are run: process, ray, fake, package.module:Class.")
     ] = ("process"),
     pin: Annotated[bool, typer.Option(help="Give each task cores of its own, if there are enough.")] = True,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the agent's token. Without it: $TAPFINGER_TOKEN.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")] = False,
+    ray_address: Annotated[
+        str, typer.Option(metavar="URL", help="Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.")
+    ] = "http://127.0.0.1:8265",
+    ray_desk: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of this machine that Ray's nodes reach. Without it: found out."),
+    ] = None,
+    cgroup: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Limit tasks in control groups (cgroup2) below this one.")
+    ] = None,
+    memory_per_cpu: Annotated[
+        float | None, typer.Option(metavar="GIB", min=0.001, help="Most memory of a task for each cpu; needs --cgroup.")
+    ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates to believe. Without it: $TAPFINGER_TLS_CA, or the machine's."),
+    ] = None,
+    verbose: VerboseOption = False,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Run the agent of one cluster. SIGTERM leaves its tasks running for the next agent; Ctrl-C stops them."""
-    from tapfinger.live.worker import run_agent
+    import os
 
-    run_agent(cluster, coordinator.split(","), state, config, backend, pin, token_file, verbose)
+    from tapfinger.live.worker import Means, run_agent
+
+    means = Means(backend, pin, ray_address, ray_desk, cgroup, memory_per_cpu)
+    ca = str(tls_ca) if tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
+    run_agent(cluster, coordinator.split(","), state, config, means, token_file, verbose, ca, log_format)

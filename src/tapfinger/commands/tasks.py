@@ -16,7 +16,8 @@ StateOption = Annotated[
     typer.Option("--state", metavar="DIR", help="State directory of the site. Without it: $TAPFINGER_STATE."),
 ]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Address of the coordinator. Without it: $TAPFINGER_URL.")
+    str | None,
+    typer.Option("--url", metavar="URL[,URL]", help="Addresses of coordinators. Without it: $TAPFINGER_URL."),
 ]
 TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number of a task.")]
 ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]
@@ -44,16 +45,20 @@ LimitOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Long
 KeepOption = Annotated[
     bool, typer.Option("--keep", help="Let it run on if its cluster loses the coordinator; it is never moved then.")
 ]
+ResizableOption = Annotated[
+    bool, typer.Option("--resizable", help="It may get more or fewer cores while it runs, if the scheduler does that.")
+]
 KeyOption = Annotated[
     str | None, typer.Option(metavar="KEY", help="Submitting again with the same key gives the same task.")
 ]
 
 
-def _client(state: Path | None, url: str | None) -> Client:
+def open_client(state: Path | None, url: str | None) -> Client:
+    """A client of the site that a command is about."""
     from tapfinger.live.client import Client
-    from tapfinger.live.home import find_coordinator
+    from tapfinger.live.home import find_ca, find_coordinator
 
-    return Client(*find_coordinator(state, url))
+    return Client(*find_coordinator(state, url), ca=find_ca(state, url))
 
 
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
@@ -88,6 +93,7 @@ def _spec(
     retries: int,
     time_limit: float | None,
     keep: bool,
+    resizable: bool,
     key: str | None = None,
 ) -> TaskSpec:
     from tapfinger.live.client import make_spec
@@ -103,6 +109,7 @@ def _spec(
         retries=retries,
         time_limit=time_limit,
         on_disconnect="keep" if keep else "stop",
+        resizable=resizable,
         key=key,
     )
 
@@ -120,12 +127,13 @@ def run(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    resizable: ResizableOption = False,
 ) -> None:
     """Run a program on the site, show its output, and return its exit code. Ctrl-C cancels it."""
     import sys
 
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep)
-    with _client(state, url) as client:
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable)
+    with open_client(state, url) as client:
         (task,) = client.submit(spec)
         try:
             for piece in client.output(task, follow=True):
@@ -162,6 +170,7 @@ def submit(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    resizable: ResizableOption = False,
     key: KeyOption = None,
     copies: Annotated[int, typer.Option(min=1, max=10_000, help="How many of it.")] = 1,
 ) -> None:
@@ -170,8 +179,8 @@ def submit(
 
     if key is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, key)
-    with _client(state, url) as client:
+    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable, key)
+    with open_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)
 
@@ -197,7 +206,7 @@ def list_tasks(
     for name in phase or ():
         if name not in known:
             raise UnknownNameError("phase", name, known)
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("task", "phase", "type", "cluster", "gets", "attempt", "code", "program"):
@@ -225,7 +234,7 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
     """Show a task and what happened to it."""
     from datetime import datetime
 
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
@@ -247,7 +256,7 @@ def logs(
     """Print what a task has written."""
     import sys
 
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         for piece in client.output(task, attempt, follow):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -260,7 +269,7 @@ def cancel(
     wait: Annotated[bool, typer.Option(help="Return only when nothing of it is left.")] = True,
 ) -> None:
     """End a task, whatever it does."""
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         info = client.cancel(task)
         if wait and not info.over:
             info = client.wait(task)
@@ -275,7 +284,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         found = client.clusters()
     table = Table(box=box.SIMPLE_HEAD)
     for head in ("cluster", "agent", "free", "tasks"):
@@ -300,23 +309,11 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take tasks again.")] = False,
 ) -> None:
     """Let a cluster finish what it has and take nothing new."""
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         client.drain(cluster, undo)
 
 
 def give_up(cluster: ClusterArgument, state: StateOption = None, url: UrlOption = None) -> None:
     """Say that a silent cluster's machine is gone for good; its tasks are run elsewhere, or end as lost."""
-    with _client(state, url) as client:
+    with open_client(state, url) as client:
         client.give_up(cluster)
-
-
-def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for; an older one of that name is void.")],
-    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, submitter, operator or agent.")],
-    state: StateOption = None,
-    url: UrlOption = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,
-) -> None:
-    """Make a token for someone and print it; it is shown only once."""
-    with _client(state, url) as client:
-        typer.echo(client.new_token(name, role, cluster))

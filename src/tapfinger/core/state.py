@@ -6,7 +6,8 @@ Tasks leave the state when they end, so its size follows the tasks in the system
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Snapshot, TaskView
 from tapfinger.core.events import (
@@ -35,6 +36,9 @@ from tapfinger.errors import (
     NotPending,
     TooManyStarts,
 )
+
+#: Waiting tasks that differ only in age: name of the type, and eligible clusters.
+Kind = tuple[str, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class EdgeState:
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
         self._waiting: dict[int, TaskView] = {}  # insertion order = arrival order
         self._tasks: dict[int, Task] = {}  # the waiting ones
+        self._alike: dict[Kind, dict[int, TaskView]] = {}  # the waiting ones by kind, each in order of arrival
         self._held: dict[int, _Held] = {}
         self._on: list[dict[int, _Held]] = [{} for _ in self.clusters]  # the same, by cluster
         self._cluster_views: list[ClusterView | None] = [None] * len(self.clusters)
@@ -87,15 +92,52 @@ class EdgeState:
 
     # ---------------------------------------------------------------- what is
 
-    def snapshot(self) -> Snapshot:
-        """A frozen picture; parts that did not change are shared with the previous one."""
+    def fork(self, window: int | None = None) -> EdgeState:
+        """A copy that goes its own way; what is frozen is shared, so it costs little. ``window``: as in snapshot."""
+        twin = EdgeState(self.clusters, self.mode)
+        twin.slot, twin.turn = self.slot, self.turn
+        twin._free, twin._started = list(self._free), list(self._started)
+        twin._up, twin._closed = list(self._up), list(self._closed)
+        for held in self._held.values():
+            twin._hold(replace(held))
+        seen = self.snapshot(window)
+        for view in seen.queue:
+            twin._wait(self._tasks[view.id])
+        twin._cluster_views, twin._queue_view = list(seen.clusters), seen.queue
+        return twin
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
+
+    def snapshot(self, window: int | None = None) -> Snapshot:
+        """A frozen picture; parts that did not change are shared with the previous one.
+
+        ``window``: with more tasks waiting than that, only the first of each kind are shown, about so many in all.
+        """
+        if window is not None and len(self._waiting) > window:
+            return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window))
+        if self._queue_view is None:
+            self._queue_view = tuple(self._waiting.values())
+        return Snapshot(self.slot, self.turn, self.cluster_views(), self._queue_view)
+
+    def cluster_views(self) -> tuple[ClusterView, ...]:
+        """The clusters alone: however long the queue is, they are quickly looked at."""
         for index, cached in enumerate(self._cluster_views):
             if cached is None:
                 self._cluster_views[index] = self._view_cluster(index)
-        if self._queue_view is None:
-            self._queue_view = tuple(self._waiting.values())
         views: list[ClusterView] = self._cluster_views  # type: ignore[assignment]
-        return Snapshot(self.slot, self.turn, tuple(views), self._queue_view)
+        return tuple(views)
+
+    def kinds(self) -> list[TaskView]:
+        """The first waiting task of each kind: where one can start, all of that kind can."""
+        return [next(iter(views.values())) for views in self._alike.values()]
+
+    def _first_of_each(self, window: int) -> tuple[TaskView, ...]:
+        share = max(1, window // len(self._alike))
+        shown = [view for views in self._alike.values() for view in islice(views.values(), share)]
+        return tuple(sorted(shown, key=_age))
 
     def _view_cluster(self, index: int) -> ClusterView:
         running: list[TaskView] = []
@@ -141,13 +183,10 @@ class EdgeState:
             commands.append(ResizeTask(held.task, held.cluster, resize.allocation))
             self._cluster_views[held.cluster] = None
         for placement in decision.placements:
-            task = self._tasks.pop(placement.task)
-            del self._waiting[placement.task]
+            task = self._leave(placement.task)
             self._hold(_Held(task, placement.cluster, placement.allocation, Phase.PLACED))
             self._started[placement.cluster] += 1
             commands.append(StartTask(task, placement.cluster, placement.allocation))
-        if decision.placements:
-            self._queue_view = None
         for index, amount in free.items():
             self._free[index] = amount
         self.turn += 1
@@ -271,9 +310,25 @@ class EdgeState:
         if task.id in self._held or task.id in self._waiting:
             raise InvalidTransition(f"task {task.id} arrived twice: {self.story(task.id)}")
         check_eligible(task, self.clusters)
+        self._wait(task)
+
+    def _wait(self, task: Task) -> None:
+        view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
         self._tasks[task.id] = task
-        self._waiting[task.id] = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
+        self._waiting[task.id] = view
+        self._alike.setdefault((task.type.name, task.eligible), {})[task.id] = view
         self._queue_view = None
+
+    def _leave(self, ident: int) -> Task:
+        """The queue without this task."""
+        task = self._tasks.pop(ident)
+        del self._waiting[ident]
+        kind = (task.type.name, task.eligible)
+        del self._alike[kind][ident]
+        if not self._alike[kind]:
+            del self._alike[kind]
+        self._queue_view = None
+        return task
 
     def _expect(self, task: int, *phases: Phase) -> _Held:
         held = self._held.get(task)
@@ -298,18 +353,16 @@ class EdgeState:
 
     def _return(self, tasks: Sequence[Task]) -> None:
         """A lost task is as old as before: it goes back to its place in the order of arrival."""
-        back = [*self._tasks.values(), *tasks]
-        self._waiting.clear()
-        self._tasks.clear()
-        for task in sorted(back, key=lambda t: (t.arrival, t.id)):
-            self._arrive(task)
+        for task in tasks:
+            self._wait(task)
+            kind = (task.type.name, task.eligible)
+            self._alike[kind] = _in_order(self._alike[kind])
+        self._waiting = _in_order(self._waiting)
 
     def _withdraw(self, task: int) -> None:
         if task not in self._waiting:
             raise InvalidTransition(f"task {task} should wait, but: {self.story(task)}")
-        del self._waiting[task]
-        del self._tasks[task]
-        self._queue_view = None
+        self._leave(task)
 
     def end_slot(self, progress: Mapping[int, float]) -> None:
         """Time passes: running tasks age by one slot and may have reported progress."""
@@ -326,6 +379,13 @@ class EdgeState:
         for task, reported in progress.items():
             if task in self._held:
                 self._held[task].progress = reported
+
+    def has_run(self, task: int, slots: int) -> None:
+        """A running task had run for so many slots before this state began, at the size it has."""
+        held = self._expect(task, Phase.RUNNING)
+        held.elapsed = slots
+        held.service = Resources([slots * amount for amount in held.allocation]) if slots else None
+        self._cluster_views[held.cluster] = None
 
     # ------------------------------------------------------------------ checks
 
@@ -345,6 +405,10 @@ class EdgeState:
         _assert(self._waiting.keys() == self._tasks.keys(), "views and tasks of the queue differ")
         arrivals = [(view.arrival, view.id) for view in self._waiting.values()]
         _assert(arrivals == sorted(arrivals), "the queue is not in order of arrival")
+        alike = [list(views.values()) for views in self._alike.values()]
+        _assert(all(views == sorted(views, key=_age) and views for views in alike), "a kind is not in order of arrival")
+        every = [view for views in alike for view in views]
+        _assert(sorted(every, key=_age) == list(self._waiting.values()), "the kinds are not the queue")
         for index, cluster in enumerate(self.clusters):
             held_here = self._on[index]
             used = Resources([0] * len(cluster.capacity))
@@ -360,6 +424,14 @@ class EdgeState:
             _assert(min(self._free[index]) >= 0, f"cluster {index} is over capacity")
             _assert(self._up[index] or not held_here, f"cluster {index} is down but holds tasks")
         _assert(sum(map(len, self._on)) == len(self._held), "tasks on clusters do not add up")
+
+
+def _age(view: TaskView) -> tuple[int, int]:
+    return view.arrival, view.id
+
+
+def _in_order(waiting: dict[int, TaskView]) -> dict[int, TaskView]:
+    return {view.id: view for view in sorted(waiting.values(), key=_age)}
 
 
 def _check_form(decision: object) -> None:

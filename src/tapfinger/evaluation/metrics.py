@@ -15,14 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from tapfinger.core.events import (
+    ClusterClosed,
     ClusterJoined,
     ClusterLost,
     Event,
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskRequeued,
     TaskResized,
     TaskStarted,
+    TaskWithdrawn,
 )
 from tapfinger.core.model import Cluster, Resources, TaskType
 from tapfinger.evaluation.accumulate import SlotSeries, StartCounts
@@ -84,6 +87,8 @@ class MetricsCollector:
         self._spans: list[tuple[int, int]] = []
         self._series = SlotSeries(2 + size[0] * size[1])
         self._up = np.ones((len(clusters), 1), dtype=np.bool_)
+        # Takes nothing new: what is free there is of no use to anybody.
+        self._closed = np.zeros((len(clusters), 1), dtype=np.bool_)
         self._waiting = 0
         self._starts = StartCounts(len(clusters))
         self._new_starts: list[tuple[int, int]] = []
@@ -102,12 +107,15 @@ class MetricsCollector:
             TaskFailed: self._task_ended,
             ClusterLost: self._cluster_lost,
             ClusterJoined: self._cluster_joined,
+            ClusterClosed: self._cluster_closed,
+            TaskWithdrawn: self._task_withdrawn,
+            TaskRequeued: self._task_requeued,
         }
 
     def __call__(self, event: Event) -> None:
         """Take note of an event; events come in canonical order."""
         # An end takes effect when its slot is over, everything else when its slot begins.
-        slot = event.slot + 1 if isinstance(event, TaskFinished | TaskFailed) else event.slot
+        slot = event.slot + 1 if isinstance(event, _AT_THE_END) else event.slot
         if slot > self._now:
             self._advance(slot)
         self._handlers[type(event)](event)  # type: ignore[operator]
@@ -158,19 +166,35 @@ class MetricsCollector:
         row = (event.task, task.kind, event.cluster, task.arrival, task.start, event.slot, task.running, task.overtaken)
         self._rows.extend((*row, *(task.last or ())))  # type: ignore[arg-type]
 
+    def _task_withdrawn(self, event: TaskWithdrawn) -> None:
+        """It has neither ended nor failed: it is among those that arrived, and nowhere else."""
+        self._queue(self._open.pop(event.task), -1)
+
+    def _task_requeued(self, event: TaskRequeued) -> None:
+        self._put_back(self._open[event.task], event.slot + 1)
+
+    def _put_back(self, task: _Open, slot: int) -> None:
+        """A task that was on a cluster waits again, from the beginning of ``slot`` on."""
+        task.settle(slot)
+        self._used[task.cluster] -= task.held or ()
+        task.cluster = task.held = None
+        self._queue(task, 1)
+
+    def _cluster_closed(self, event: ClusterClosed) -> None:
+        self._reckon()
+        self._closed[event.cluster] = True
+
     def _cluster_lost(self, event: ClusterLost) -> None:
         self._reckon()
         self._up[event.cluster] = False
-        self._used[event.cluster] = 0
         for task in self._open.values():
             if task.cluster == event.cluster:
-                task.settle(event.slot)
-                task.cluster = task.held = None
-                self._queue(task, 1)
+                self._put_back(task, event.slot)
 
     def _cluster_joined(self, event: ClusterJoined) -> None:
         self._reckon()
         self._up[event.cluster] = True
+        self._closed[event.cluster] = False
 
     # -------------------------------------------------------------------- time
 
@@ -203,13 +227,14 @@ class MetricsCollector:
         some_wait = rows[:, 1] > 0
         rows, lengths = rows[some_wait], lengths[some_wait]
         self._waiting_slots += int(lengths.sum())
-        capacity = self._capacity * self._up
-        free = capacity - rows[:, first_used:].reshape(-1, *capacity.shape)
+        used = rows[:, first_used:].reshape(-1, *self._capacity.shape)
+        capacity = np.where(self._closed, used, self._capacity * self._up)  # (slots, clusters, resources)
+        free = capacity - used
         wants = rows[:, 2:first_used].reshape(-1, len(self._clusters), len(self._types)) > 0
         fits = wants & np.all(self._minimum <= free[:, :, None], axis=3)  # (slots, clusters, types)
         held_back = fits.any(axis=2, keepdims=True)
         stranded = wants.any(axis=2, keepdims=True) & ~held_back
-        parts = (free, free * stranded, free * held_back, capacity[None])
+        parts = (free, free * stranded, free * held_back, capacity)
         self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=(0, 1)) for part in parts])
 
     # ------------------------------------------------------------------ result
@@ -253,5 +278,8 @@ class MetricsCollector:
             decision=np.array([seconds.mean(), np.percentile(seconds, 95), seconds.max(), seconds.sum()]),
         )
 
+
+#: Come with the end of their slot, and take effect when it is over.
+_AT_THE_END = (TaskFinished, TaskFailed, ClusterClosed, TaskWithdrawn, TaskRequeued)
 
 _COLUMNS = ("task", "type", "cluster", "arrival", "start", "end", "running", "overtaken")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport
+from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,9 @@ class Found:
     id: AttemptId
     on_disconnect: str
     outcome: Outcome | None
+    #: Number of its latest change of size, and what it has since.
+    size: int = 0
+    allocation: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,15 @@ class Observed:
     """What the backend says has ended since it was last asked."""
 
     ends: Mapping[AttemptId, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A change of size was carried out, or could not be: what the attempt has now."""
+
+    id: AttemptId
+    number: int
+    allocation: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,13 @@ class StopRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeRun:
+    """Give this attempt another size, and observe what came of it."""
+
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetRun:
     """Remove every trace of an ended attempt."""
 
@@ -61,8 +80,8 @@ class HoldLease:
     until: float
 
 
-AgentStimulus = Orders | Observed | AgentTick
-AgentInstruction = StartRun | StopRun | ForgetRun | HoldLease | Report
+AgentStimulus = Orders | Observed | Resized | AgentTick
+AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
 
 
 @dataclass(slots=True)
@@ -71,6 +90,9 @@ class _Run:
     outcome: Outcome | None = None
     #: 0 runs, 1 was asked to end, 2 was made to end.
     stopping: int = 0
+    #: Number of its latest change of size, and what it has since.
+    size: int = 0
+    allocation: Mapping[str, float] | None = None
 
 
 class Agent:
@@ -91,7 +113,7 @@ class Agent:
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
-        self._runs = {f.id: _Run(f.on_disconnect, f.outcome) for f in found}
+        self._runs = {f.id: _Run(f.on_disconnect, f.outcome, 0, f.size, f.allocation) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
         self._heard = 0  # number of the last orders of this epoch
@@ -122,6 +144,10 @@ class Agent:
                 if run is not None and run.outcome is None:
                     run.outcome = outcome
                     report = True
+        elif isinstance(stimulus, Resized) and stimulus.id in self._runs:
+            run = self._runs[stimulus.id]
+            run.size, run.allocation = stimulus.number, stimulus.allocation
+            report = True
         instructions += self._enforce(now)
         if report or now >= self._next_report:
             instructions.append(self.report(now))
@@ -132,7 +158,7 @@ class Agent:
         self._seq += 1
         self._sent[self._seq] = now
         self._next_report = now + self._beat
-        runs = tuple(RunReport(ident, run.outcome) for ident, run in sorted(self._runs.items()))
+        runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
         return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs)
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
@@ -167,7 +193,11 @@ class Agent:
             if launch.id not in self._runs and now < self._lease_until:
                 self._runs[launch.id] = _Run(launch.on_disconnect)
                 instructions.append(StartRun(launch))
-        return instructions
+        return instructions + [ResizeRun(size) for size in orders.sizes if self._is_news(size)]
+
+    def _is_news(self, size: Size) -> bool:
+        run = self._runs.get(size.id)
+        return run is not None and run.outcome is None and not run.stopping and size.number > run.size
 
     def _renew(self, orders: Orders) -> list[AgentInstruction]:
         sent = self._sent.get(orders.echo)
@@ -189,3 +219,7 @@ class Agent:
             return []
         run.stopping = 1
         return [StopRun(ident, at_once=False)]
+
+
+def _reported(ident: AttemptId, run: _Run) -> RunReport:
+    return RunReport(ident, run.outcome, run.size, None if run.allocation is None else dict(run.allocation))

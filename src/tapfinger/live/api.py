@@ -18,10 +18,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
-from tapfinger.errors import AgentRefused, CoordinatorError, NotFound, TapfingerError, TooMany
+from tapfinger.errors import (
+    AgentRefused,
+    CoordinatorError,
+    NotFound,
+    NotLeading,
+    StoreUnavailable,
+    TapfingerError,
+    TooMany,
+)
 from tapfinger.live import tokens
-from tapfinger.live.messages import Orders, Report
+from tapfinger.live.dashboard_routes import add_dashboard
+from tapfinger.live.insight_routes import add_insight
+from tapfinger.live.limits import Buckets
+from tapfinger.live.messages import Report
+from tapfinger.live.problems import PROBLEMS
 from tapfinger.live.service import Service
+from tapfinger.live.shield import REFUSALS, Shield, known, source_of
 from tapfinger.live.store import Token
 from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
 from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
@@ -49,18 +62,21 @@ class Submission(_Body):
 class NewToken(_Body):
     """Whom a token is for."""
 
-    name: Annotated[str, Field(min_length=1, max_length=100)]
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")]
     role: str
     cluster: Name | None = None
+    #: Seconds until it stops working; None for never.
+    lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
 
 
 def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
     """A task for people: amounts by name instead of counts of units."""
     plain = asdict(record)
     plain["phase"] = record.phase.value
-    if record.allocation is not None:
-        names, units = service.site.resources.names, service.site.resources.units
-        plain["allocation"] = {n: a * u for n, a, u in zip(names, record.allocation, units, strict=True)}
+    names, units = service.site.resources.names, service.site.resources.units
+    for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
+        if size is not None:
+            plain[kind] = {n: a * u for n, a, u in zip(names, size, units, strict=True)}
     return plain
 
 
@@ -79,19 +95,22 @@ def make_app(
         await asyncio.gather(loop, return_exceptions=True)
         service.close()
 
-    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan, responses=PROBLEMS)
+    app.add_middleware(Shield, service=service)
     app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)
 
-    def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> Token:
-        token = tokens.holder(service.store, given.credentials) if given is not None else None
+    async def holder(
+        request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+    ) -> Token:
+        token: Token | None = request.state.holder
         if token is None:
             raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
         return token
 
     def may(what: str) -> Any:
-        def check(token: Annotated[Token, Depends(holder)]) -> Token:
+        async def check(token: Annotated[Token, Depends(holder)]) -> Token:
             if what not in tokens.ROLES[token.role]:
                 raise HTTPException(403, f"the role {token.role!r} may not {what}")
             return token
@@ -101,13 +120,19 @@ def make_app(
     _tasks(app, service, may)
     _site(app, service, may)
     _agents(app, service)
+    add_insight(app, service, may)
+    add_dashboard(app, service, may, holder)
     return app
 
 
 def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
     @app.post("/api/v1/tasks", status_code=201)
-    async def submit(body: Submission, token: Annotated[Token, may("submit")]) -> dict[str, list[int]]:
-        return {"ids": service.submit(body.tasks, token.name)}
+    async def submit(
+        body: Submission, token: Annotated[Token, may("submit")], request: Request
+    ) -> dict[str, list[int]]:
+        ids = await service.submit(body.tasks, token.name)
+        request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
+        return {"ids": ids}
 
     @app.get("/api/v1/tasks", dependencies=[may("read")])
     async def listed(
@@ -132,24 +157,30 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         owner = service.task(task).owner
         if token.role == "submitter" and token.name != owner:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
-        return shown(service.cancel(task), service)
+        return shown(await service.cancel(task), service)
 
-    @app.get("/api/v1/tasks/{task}/output", dependencies=[may("read")])
+    @app.get(
+        "/api/v1/tasks/{task}/output",
+        dependencies=[may("read")],
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
     async def output(
         task: TaskId,
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
     ) -> Response:
-        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, and whether that is all."""
+        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, where it begins (later than
+        ``offset`` if the middle of a long output was left out), where to go on, and whether that is all."""
         until = service.now() + wait
         while True:
             record = service.task(task)
             which = attempt or max(1, record.attempt)
-            data = service.logs.read((task, which), offset, PIECE)
+            start, data = service.logs.read((task, which), offset, PIECE)
             over = record.phase in ENDED or which < record.attempt
-            size = offset + len(data)
-            done = over and (which < record.attempt or size >= record.output or service.logs.full((task, which)))
+            size = start + len(data)
+            done = over and (which < record.attempt or size >= record.output)
             left = until - service.now()
             if data or done or left <= 0:
                 break
@@ -157,6 +188,7 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         # The end of a lost attempt says nothing of its output: whoever reads on takes what there is.
         headers = {
             "X-Attempt": str(which),
+            "X-Start": str(start),
             "X-Offset": str(size),
             "X-Complete": str(int(done)),
             "X-Over": str(int(over)),
@@ -171,12 +203,12 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
     async def drain(cluster: Name, undo: bool = False) -> dict[str, Any]:
-        service.drain(cluster, not undo)
+        await service.drain(cluster, not undo)
         return {"clusters": service.clusters()}
 
     @app.post("/api/v1/clusters/{cluster}/give-up", dependencies=[may("operate")])
     async def give_up(cluster: Name) -> dict[str, Any]:
-        service.give_up(cluster)
+        await service.give_up(cluster)
         return {"clusters": service.clusters()}
 
     @app.get("/api/v1/events", dependencies=[may("read")])
@@ -190,43 +222,83 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return {"events": [{"seq": seq, **asdict(line)} for seq, line in service.store.history(after, limit)]}
 
     @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
-    async def new_token(body: NewToken) -> dict[str, str]:
-        return {"token": service.issue(body.name, body.role, body.cluster)}
+    async def new_token(body: NewToken, request: Request) -> dict[str, str]:
+        request.state.detail = f"{body.name!r}, {body.role}{f' of {body.cluster}' if body.cluster else ''}"
+        return {"token": service.issue(body.name, body.role, body.cluster, body.lasts)}
+
+    @app.get("/api/v1/tokens", dependencies=[may("operate")])
+    async def all_tokens() -> dict[str, Any]:
+        """Whom there are tokens for; the tokens themselves are known only to their holders."""
+        now = service.now()
+        found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
+        return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
+
+    @app.delete("/api/v1/tokens/{name:path}", dependencies=[may("operate")])
+    async def revoke(name: Name) -> dict[str, str]:
+        service.revoke(name)
+        return {"revoked": name}
+
+    @app.get("/api/v1/audit", dependencies=[may("operate")])
+    async def audit(limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> dict[str, Any]:
+        """The latest lines of the audit log, oldest first."""
+        return {"lines": service.audit.latest(limit)}
 
     @app.get("/api/v1/health")
     async def health() -> dict[str, str]:
-        return {"status": "ok", "version": __version__}
+        return {"status": "ok", "version": __version__, "role": service.role, "leader": service.leader}
 
 
 def _agents(app: FastAPI, service: Service) -> None:
+    paces = Buckets(service.config.max_requests, 2.0 * service.config.max_requests, service.now)
+    refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+
     @app.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
-        given = socket.headers.get("authorization", "")
-        token = tokens.holder(service.store, given.removeprefix("Bearer "))
+        given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
+        token = known(service, given)
         if token is None or token.role != "agent" or token.cluster is None:
+            if not refusals.take(source):
+                who = None if token is None else token.name
+                service.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
             await socket.close(4401, "a valid token of an agent is needed")
             return
+        service.audit.note(service.now(), token.name, source, "agent", 101, f"speaks for {token.cluster}")
         await socket.accept()
         outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
 
-        def send(orders: Orders) -> None:
+        def send(message: Message) -> None:
             with suppress(asyncio.QueueFull):  # lost, as any message may be; the next says it all again
-                outbox.put_nowait(orders)
+                outbox.put_nowait(message)
 
         writer = asyncio.create_task(_write(socket, outbox))
-        service.connect(token.cluster, send)
         try:
+            service.connect(token.cluster, send)
             while not writer.done():
-                _listen(service, token.cluster, decode(await socket.receive_text()), outbox)
+                text = await _received(socket)
+                await asyncio.sleep(paces.take(token.name))  # it must wait, but what it says is not thrown away
+                if known(service, given) is None:
+                    raise AgentRefused("the token has expired, or was revoked")
+                _listen(service, token.cluster, decode(text), send)
         except WebSocketDisconnect:
             pass
         except TapfingerError as error:
             with suppress(Exception):
-                await socket.send_text(encode(Refusal(str(error))))
+                leader = error.leader if isinstance(error, NotLeading) else ""
+                await socket.send_text(encode(Refusal(str(error), isinstance(error, NotLeading), leader)))
                 await socket.close(4400)
         finally:
             service.disconnect(token.cluster, send)
             writer.cancel()
+
+
+async def _received(socket: WebSocket) -> str:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    text: str | None = message.get("text")
+    if text is None:
+        raise CoordinatorError("messages are text, not bytes")
+    return text
 
 
 async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
@@ -235,13 +307,13 @@ async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
             await socket.send_text(encode(await outbox.get()))
 
 
-def _listen(service: Service, cluster: str, message: Message, outbox: asyncio.Queue[Message]) -> None:
+def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:
     if isinstance(message, Report):
         if message.cluster != cluster:
             raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
         service.report(message)
     elif isinstance(message, LogChunk):
-        outbox.put_nowait(service.output(cluster, message))
+        service.output(cluster, message, send)
     else:
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")
 
@@ -272,4 +344,9 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(TapfingerError)
     async def explain(_request: Request, error: Exception) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422
-        return JSONResponse({"detail": str(error)}, status)
+        headers = {}
+        if isinstance(error, NotLeading):  # nothing was done: whoever asks the leader asks for the first time
+            status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
+        elif isinstance(error, StoreUnavailable):
+            status, headers = 503, {"Retry-After": "1"}
+        return JSONResponse({"detail": str(error)}, status, headers)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -15,9 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
 from tapfinger.live.tasks import ENDED, TaskSpec
+from tapfinger.live.tls import trust
 
 #: Seconds that the output of an ended task may take to arrive.
 PATIENCE = 10.0
+
+#: Seconds that it may take until another coordinator leads, with a long queue to take up.
+ELECTION = 30.0
+#: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
+ANSWER = 15.0
+#: How often something is asked that was asked too often.
+RETRIES = 4
 
 _specs = TypeAdapter(TaskSpec)
 
@@ -64,22 +73,51 @@ def make_spec(**given: Any) -> TaskSpec:
         raise ConfigError("; ".join(faults)) from None
 
 
-class Client:
-    """Talks to one coordinator. Use as a context, or call ``close``."""
+def _checked(answer: httpx.Response) -> httpx.Response:
+    """An answer that says what was asked for; any other is raised."""
+    if answer.is_success:
+        return answer
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:200]
+    if isinstance(detail, list):  # faults as pydantic finds them
+        detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+    kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
+    raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
 
-    def __init__(self, url: str, token: str, timeout: float = 35.0) -> None:
-        """``timeout``: seconds; longer than the longest wait that is asked for."""
-        self._url = url
-        local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-        try:
-            self._http = httpx.Client(
-                base_url=f"{url.rstrip('/')}/api/v1/",
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=timeout,
-                trust_env=not local,  # no proxy to oneself
-            )
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+
+class Client:
+    """Talks to the coordinator that leads. Use as a context, or call ``close``."""
+
+    def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
+        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait.
+
+        ``ca``: file with certificates to believe, for a coordinator that this machine does not believe anyway.
+        """
+        self._urls = [one.strip().rstrip("/") for one in url.split(",")]
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._timeout = timeout
+        self._ca = ca
+        self._lines: dict[str, httpx.Client] = {}
+        for one in self._urls:
+            self._line(one)
+        self._current = self._urls[0]
+
+    def _line(self, url: str) -> httpx.Client:
+        """Connections to one coordinator."""
+        if url not in self._lines:
+            local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+            try:
+                self._lines[url] = httpx.Client(
+                    base_url=f"{url}/api/v1/",
+                    headers=self._headers,
+                    trust_env=not local,  # no proxy to oneself
+                    verify=trust(self._ca) if url.startswith("https:") else True,
+                )
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+        return self._lines[url]
 
     def __enter__(self) -> Self:
         """Use as a context."""
@@ -91,30 +129,57 @@ class Client:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._http.close()
+        for line in self._lines.values():
+            line.close()
 
-    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
-            answer = self._http.request(method, path, **more)
-        except httpx.HTTPError as error:
-            raise CoordinatorError(f"no answer from the coordinator at {self._url}: {error}") from None
-        if answer.is_success:
-            return answer
-        try:
-            detail = answer.json()["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = answer.text[:200]
-        if isinstance(detail, list):  # faults as pydantic finds them
-            detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
-        kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
-        raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
+    def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
+        """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
+        deadline, tries = math.inf, 0
+        wait = float((more.get("params") or {}).get("wait", 0.0))
+        patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
+        while True:
+            url, following, fault = self._current, "", None
+            try:
+                answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
+                # Asked too often: nothing was done yet, and it may be asked again in a moment.
+                if "Retry-After" in answer.headers and tries < RETRIES:
+                    tries += 1
+                    time.sleep(min(5.0, float(answer.headers["Retry-After"])))
+                    continue
+                if answer.status_code != 503 or "X-Leader" not in answer.headers:
+                    return _checked(answer)
+                following = answer.headers["X-Leader"]
+            except httpx.HTTPError as error:
+                fault = f"no answer from the coordinator at {url}: {error}"
+                unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if len(self._urls) == 1 and url == self._urls[0]:
+                    raise CoordinatorError(fault) from None
+                if not unsent and not again:
+                    raise CoordinatorError(
+                        f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
+                        "be free to submit again"
+                    ) from None
+            deadline = min(deadline, time.monotonic() + ELECTION)
+            if time.monotonic() >= deadline:
+                raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
+            self._turn(url, following)
+
+    def _turn(self, url: str, leader: str) -> None:
+        """Ask another one next: the leader, if it is known and not who was asked, or the next of those given."""
+        if leader and leader.rstrip("/") != url:
+            self._current = leader.rstrip("/")
+            return
+        place = self._urls.index(url) + 1 if url in self._urls else 0
+        self._current = self._urls[place % len(self._urls)]
+        time.sleep(0.2)
 
     # --------------------------------------------------------------------- tasks
 
     def submit(self, *specs: TaskSpec) -> list[int]:
         """Submit tasks, all or none; they are safe with the coordinator when this returns."""
         body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
-        ids: list[int] = self._call("POST", "tasks", json=body).json()["ids"]
+        keyed = all(spec.key is not None for spec in specs)
+        ids: list[int] = self._call("POST", "tasks", again=keyed, json=body).json()["ids"]
         return ids
 
     def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:
@@ -149,15 +214,20 @@ class Client:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
     def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
-        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come."""
+        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
+
+        Where the middle of a long output was left out, a line says how much.
+        """
         which = attempt or max(1, self.show(task).attempt)
         offset, quiet_since = 0, time.monotonic()
         while True:
             asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
             answer = self._call("GET", f"tasks/{task}/output", params=asked)
-            offset = int(answer.headers["X-Offset"])
+            left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
             if answer.content:
                 quiet_since = time.monotonic()
+                if left_out > 0:
+                    yield f"\n[{left_out} bytes left out]\n".encode()
                 yield answer.content
                 continue
             late = answer.headers["X-Over"] == "1" and time.monotonic() > quiet_since + PATIENCE
@@ -166,6 +236,43 @@ class Client:
             if attempt is not None or not follow or self.show(task).over:
                 return
             which, offset = which + 1, 0
+
+    # ------------------------------------------------------------------- insight
+
+    def explain(self, task: int) -> dict[str, Any]:
+        """Why a task waits and when it may start, or why it got its place and size."""
+        found: dict[str, Any] = self._call("GET", f"tasks/{task}/explain").json()
+        return found
+
+    def queue(self, limit: int = 100) -> dict[str, Any]:
+        """The first waiting tasks, each with a reason and an estimate, and how many wait in all."""
+        found: dict[str, Any] = self._call("GET", "queue", params={"limit": limit}).json()
+        return found
+
+    def shadow(self) -> dict[str, Any]:
+        """What the schedulers of ``live.shadow`` would have done."""
+        found: dict[str, Any] = self._call("GET", "shadow").json()
+        return found
+
+    def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """Tasks that have run, from the newest on; ``most``: so many at most."""
+        asked: dict[str, Any] = {"limit": min(1000, most or 1000)}
+        given = 0
+        while True:
+            page = self._call("GET", "history", params=asked).json()
+            for row in page["tasks"]:
+                yield row
+                given += 1
+                if given == most:
+                    return
+            if page["next"] is None:
+                return
+            asked["before"] = page["next"]
+
+    def site(self) -> dict[str, Any]:
+        """Clusters and task types as they are configured, and who decides."""
+        found: dict[str, Any] = self._call("GET", "site").json()
+        return found
 
     # ---------------------------------------------------------------------- site
 
@@ -176,11 +283,11 @@ class Client:
 
     def drain(self, cluster: str, undo: bool = False) -> None:
         """Let a cluster take no new tasks, or take them again."""
-        self._call("POST", f"clusters/{cluster}/drain", params={"undo": undo})
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
 
     def give_up(self, cluster: str) -> None:
         """Say that a silent cluster is gone for good and nothing on it is alive."""
-        self._call("POST", f"clusters/{cluster}/give-up")
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
 
     def events(self, after: int = 0, limit: int = 1000, wait: float = 0.0) -> Sequence[dict[str, Any]]:
         """What happened since the line of that number."""
@@ -188,8 +295,22 @@ class Client:
         found: Sequence[dict[str, Any]] = self._call("GET", "events", params=asked).json()["events"]
         return found
 
-    def new_token(self, name: str, role: str, cluster: str | None = None) -> str:
-        """A token for someone else; one of the same name stops working."""
-        body = {"name": name, "role": role, "cluster": cluster}
+    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
+        """A token for someone else, for so many seconds or for ever; one of the same name stops working."""
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
+
+    def tokens(self) -> Sequence[Mapping[str, Any]]:
+        """Whom there are tokens for."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "tokens").json()["tokens"]
+        return found
+
+    def revoke(self, name: str) -> None:
+        """Let the holder of this token in no more."""
+        self._call("DELETE", f"tokens/{quote(name, safe='')}")
+
+    def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Who did what: the latest lines, oldest first."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]
+        return found

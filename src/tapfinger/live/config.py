@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from tapfinger.config import Scenario, parse_scenario
 from tapfinger.errors import ConfigError
@@ -25,6 +25,8 @@ class LiveConfig(BaseModel):
     scheduler: str = "tapfinger@lend=false@budget_ms=500"
     #: Who decides in rounds in which that one fails.
     fallback: str = "greedy"
+    #: Who is asked as well, without anything being done of it: one or several, to compare with the scheduler.
+    shadow: tuple[str, ...] = ()
     #: Seconds that an agent may act without hearing from the coordinator.
     lease_seconds: PositiveFloat = 60.0
     #: Seconds beyond the lease after which its tasks are surely stopped.
@@ -37,10 +39,21 @@ class LiveConfig(BaseModel):
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
-    #: Most bytes of output kept for an attempt; what comes after is dropped.
+    #: Requests a second that each token may make, twice as many at once; beyond, 429.
+    max_requests: PositiveFloat = 2000.0
+    #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
+    #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
+    store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()
+    #: Names of variables that tasks may bring, as patterns such as "MY_*".
+    env_names: tuple[str, ...] = ("*",)
+
+    @field_validator("shadow", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
 
 def default_site() -> dict[str, Any]:
@@ -102,4 +115,4 @@ def build_site(scenario: Scenario) -> Site:
     bad = [name for name in types if "[" in name]
     if bad:
         raise ConfigError(f"{scenario.source}: task type {bad[0]!r} has a bracket in its name; rename it")
-    return Site(world.resources, world.clusters, types, scenario.slot_seconds)
+    return Site(world.resources, world.clusters, types, scenario.slot_seconds, plan=scenario.model_dump(mode="json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -12,28 +13,38 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from tapfinger.errors import AgentRefused, CoordinatorError
+from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
 from tapfinger.live.host import Host
 from tapfinger.live.messages import Orders, Report
+from tapfinger.live.tls import travels_openly, trust
 from tapfinger.live.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between looks at what runs.
 PULSE = 0.1
-#: Longest wait before calling again.
-MAX_PAUSE = 5.0
+#: Longest wait before calling again; whoever leads next waits for reports no longer than a lease.
+MAX_PAUSE = 1.0
+#: And after a refusal, which will hardly change soon.
+REFUSED_PAUSE = 5.0
+#: Seconds without an answer after which a connection is given up, or three reports if that is longer.
+SILENCE = 3.0
 
 
 class Line:
     """Keeps a host going, connected or not."""
 
-    def __init__(self, host: Host, urls: Sequence[str], token: str) -> None:
-        """``urls``: of coordinators, tried in turn."""
+    def __init__(self, host: Host, urls: Sequence[str], token: str, ca: str | None = None) -> None:
+        """``urls``: of coordinators, tried in turn. ``ca``: file with certificates to believe."""
         self._host = host
-        self._urls = [url.rstrip("/").replace("http", "ws", 1) + "/api/v1/agent" for url in urls]
+        self._trust = trust(ca)
+        for url in filter(travels_openly, urls):
+            logger.warning("the token travels unencrypted to %s; use https", url)
+        self._urls = [_socket_address(url) for url in urls]
         self._token = token
         self._socket: ClientConnection | None = None
+        self._leader: str | None = None
+        self._heard = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop."""
@@ -41,6 +52,7 @@ class Line:
         try:
             while not stop.is_set():
                 await self._send(self._host.step())
+                self._doubt()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), PULSE)
                 if caller.done():
@@ -60,18 +72,30 @@ class Line:
                 for message in messages:
                     await socket.send(encode(message))
         except (ConnectionClosed, TimeoutError):
-            if self._socket is socket:
-                self._socket = None
-            asyncio.create_task(socket.close())  # noqa: RUF006 - nobody waits for it
+            self._hang_up(socket)
+
+    def _hang_up(self, socket: ClientConnection) -> None:
+        if self._socket is socket:
+            self._socket = None
+        asyncio.create_task(socket.close())  # noqa: RUF006 - nobody waits for it
+
+    def _doubt(self) -> None:
+        """A coordinator that is stopped keeps its connections, but answers no report; another may lead by now."""
+        if self._socket is not None and time.monotonic() > self._heard + max(SILENCE, 3 * self._host.beat):
+            logger.warning("the coordinator does not answer")
+            self._hang_up(self._socket)
 
     async def _call(self) -> None:
         pause = 0.1
-        for url in itertools.cycle(self._urls):
+        turns = itertools.cycle(self._urls)
+        while True:
+            url, self._leader = self._leader or next(turns), None
             try:
                 async with connect(
                     url,
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE,
+                    ssl=self._trust if url.startswith("wss:") else None,
                     open_timeout=5.0,
                     ping_timeout=10.0,
                     close_timeout=1.0,
@@ -80,9 +104,13 @@ class Line:
                     logger.info("connected to %s", url)
                     pause = 0.1
                     await self._talk(socket)
+            except NotLeading as error:
+                logger.info("%s: %s", url, error)
+                self._leader = _socket_address(error.leader) if error.leader else None
+                pause = min(pause, 0.5)
             except AgentRefused as error:
                 logger.error("refused: %s", error)
-                pause = MAX_PAUSE
+                pause = REFUSED_PAUSE
             except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed, CoordinatorError) as error:
                 logger.warning("no connection to %s: %s", url, error)
             except InvalidURI as error:
@@ -95,13 +123,22 @@ class Line:
     async def _talk(self, socket: ClientConnection) -> None:
         self._host.connected()
         await socket.send(encode(self._host.report()))
-        self._socket = socket
+        self._socket, self._heard = socket, time.monotonic()
         async for text in socket:
             message = decode(text)
+            self._heard = time.monotonic()
             if isinstance(message, Orders):
                 await self._send(self._host.step(message))
             elif isinstance(message, LogSize):
                 self._host.arrived(message)
+            elif isinstance(message, Refusal) and message.standby:
+                raise NotLeading(message.leader)
             elif isinstance(message, Refusal):
                 raise AgentRefused(message.reason)
-        raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
+        if (socket.close_code or 0) >= 4000:
+            raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
+        raise CoordinatorError("the connection was closed")
+
+
+def _socket_address(url: str) -> str:
+    return url.strip().rstrip("/").replace("http", "ws", 1) + "/api/v1/agent"

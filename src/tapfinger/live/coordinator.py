@@ -10,10 +10,11 @@ if the task is to be kept, it stays that agent's until it reports again or is gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tapfinger.core.contract import Phase
+from tapfinger.core.contract import Phase, Snapshot
 from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
@@ -26,31 +27,16 @@ from tapfinger.core.events import (
     TaskWithdrawn,
 )
 from tapfinger.core.model import Resources
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, TapfingerError, UnknownNameError
-from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
+from tapfinger.live import sizing
+from tapfinger.live.deciding import Answer, Decider, Question
+from tapfinger.live.explain import grounds
+from tapfinger.live.links import Link
+from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, Size
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Drain, Instructions, Leases, Stimulus, Submit, Tick
+from tapfinger.live.stimuli import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord
-
-
-@dataclass(slots=True)
-class _Link:
-    """What the coordinator knows of a cluster's agent."""
-
-    #: When the agent can hold no lease any more.
-    ends: float
-    agent: str | None = None
-    #: Incarnation and number of the last report.
-    seen: tuple[int, int] = (0, 0)
-    sent: int = 0
-    #: Whether it was heard of in this epoch and within its lease.
-    heard: bool = False
-    drained: bool = False
-
-    @property
-    def open(self) -> bool:
-        return self.heard and not self.drained
 
 
 class Coordinator:
@@ -74,15 +60,20 @@ class Coordinator:
         self._rounds = rounds
         self._leases = leases
         self.epoch = epoch
+        #: When its own time is over, unless it is told otherwise: another one may lead from then on.
+        self.leads_until = math.inf
         self._origin = origin
         self._next_id = next_id
         #: By id: tasks that have not ended.
         self.tasks: dict[int, TaskRecord] = {}
         ends = now + max(leases.lease, longest_lease) + leases.grace
-        self._links = {cluster.name: _Link(ends, drained=cluster.name in drained) for cluster in site.clusters}
+        self._links = {cluster.name: Link(ends, drained=cluster.name in drained) for cluster in site.clusters}
         self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[Happening] = []
+        self._asked = False
+        #: Attempts whose agent could not do what was asked: they are left alone.
+        self._rigid: set[AttemptId] = set()
         self._restore(list(records))
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
@@ -95,7 +86,9 @@ class Coordinator:
                     "more; put it back until its tasks have ended"
                 )
             try:
-                self._rounds.restore(record, min(self._slot_of(record.submitted), self._rounds.slot))
+                slot = self._rounds.slot
+                ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
+                self._rounds.restore(record, min(self._slot_of(record.submitted), slot), ran)
             except TapfingerError as error:
                 error.args = (f"task {record.id} of the store does not fit the configuration: {error}",)
                 raise
@@ -110,11 +103,16 @@ class Coordinator:
 
     def handle(self, stimulus: Stimulus, now: float) -> Instructions:
         """Take note of something, and say what is to be done. Raises before it has changed anything."""
+        if now >= self.leads_until:
+            # Above all it must not answer a report: the lease it gave would outlast what its successor waits for.
+            raise NotLeading
         orders: list[Orders] = []
         if isinstance(stimulus, Report):
             orders = self._report(stimulus, now)
         elif isinstance(stimulus, Tick):
-            orders = self._tick(now)
+            self._tick(now)
+        elif isinstance(stimulus, Decided):
+            orders = self._decided(stimulus.answer, now)
         elif isinstance(stimulus, Submit):
             self._submit(stimulus, now)
         elif isinstance(stimulus, Cancel):
@@ -135,8 +133,40 @@ class Coordinator:
 
     @property
     def wants_round(self) -> bool:
-        """Whether a tick would let the scheduler decide."""
-        return self._rounds.stale
+        """Whether there is something to ask."""
+        return self._rounds.stale and not self._asked
+
+    def ask(self) -> Question | None:
+        """What is to be decided now, if anything is; whoever gets it must tell the answer (``Decided``), however late.
+
+        One question at a time: schedulers remember what they have seen, and see it in order.
+        """
+        question = self._rounds.ask(self._resizable) if self.wants_round else None
+        self._asked = self._asked or question is not None
+        return question
+
+    @property
+    def _resizable(self) -> list[int]:
+        """Running tasks whose size may change."""
+        return [
+            record.id
+            for here in self._on.values()
+            for record in here.values()
+            if record.spec.resizable
+            and record.phase is Phase.RUNNING
+            and not record.cancelled
+            and record.attempt_id not in self._rigid
+        ]
+
+    @property
+    def deciders(self) -> tuple[Decider, ...]:
+        """Who answers."""
+        return self._rounds.deciders
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a scheduler would see now."""
+        return self._rounds.snapshot
 
     def _submit(self, submit: Submit, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
@@ -184,7 +214,7 @@ class Coordinator:
         # Should the agent come back after all, it learns that its attempts are old, and stops them.
         link.agent = None
 
-    def _link(self, cluster: str) -> _Link:
+    def _link(self, cluster: str) -> Link:
         if cluster not in self._links:
             raise UnknownNameError("cluster", cluster, self._links)
         return self._links[cluster]
@@ -244,6 +274,7 @@ class Coordinator:
                     )
             elif run.outcome is None:
                 self._begin(record, now)
+                self._resized(record, run, now)
             else:
                 self._end(record, run.outcome, now)
                 forgets.append(run.id)
@@ -262,6 +293,17 @@ class Coordinator:
             self._note(now, "started", record)
             size = Resources(record.allocation or ())
             self._rounds.take(TaskStarted(self._rounds.slot, record.id, self._index(record), size))
+
+    def _resized(self, record: TaskRecord, run: RunReport, now: float) -> None:
+        """The agent says what an attempt has since its size was to change: what it has given back is free."""
+        size = sizing.confirmed(record, run, self._site.resources)
+        if size is None or not (tuple(size) == record.allocation or self._rounds.resized(record.id, size)):
+            return
+        if tuple(size) != record.wanted:
+            self._rigid.add(record.attempt_id)
+        record.allocation, record.wanted = tuple(size), None
+        self._dirty[record.id] = record
+        self._note(now, "resized", record, self._site.resources.describe(size))
 
     def _index(self, record: TaskRecord) -> int:
         return self._site.index[record.cluster or ""]
@@ -290,6 +332,7 @@ class Coordinator:
             del self._on[record.cluster or ""][record.id]
             record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
             record.allocation, record.started = None, None
+            sizing.forget(record)
             self._dirty[record.id] = record
             self._note(now, "requeued", record)
         else:
@@ -298,9 +341,10 @@ class Coordinator:
 
     def _close(self, record: TaskRecord, phase: Phase, now: float) -> None:
         """A task's outcome, once and for all."""
+        self._rigid.discard(record.attempt_id)
         if record.phase in ENDED:
             raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
-        record.phase, record.ended = phase, now
+        record.phase, record.ended, record.wanted = phase, now, None
         self._dirty[record.id] = record
         self._note(now, phase.value, record)
         del self.tasks[record.id]
@@ -309,14 +353,13 @@ class Coordinator:
 
     # -------------------------------------------------------------------- ticks
 
-    def _tick(self, now: float) -> list[Orders]:
+    def _tick(self, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
         for name, link in self._links.items():
             if now >= link.ends:
                 self._expire(name, link, now)
-        return self._push(self._round(now)) if self._rounds.stale else []
 
-    def _expire(self, name: str, link: _Link, now: float) -> None:
+    def _expire(self, name: str, link: Link, now: float) -> None:
         """The agent can hold no lease any more: it has stopped what it may not keep."""
         if link.heard:
             was = link.open
@@ -327,23 +370,37 @@ class Coordinator:
             if record.spec.on_disconnect == "stop":
                 self._end(record, Outcome("lost", reason=f"the lease of cluster {name} ended"), now)
 
-    def _round(self, now: float) -> set[str]:
-        starts, fault = self._rounds.play()
-        if fault:
-            self._note(now, "fault", detail=fault)
-        return {self._grant(start, now) for start in starts}
+    def _decided(self, answer: Answer, now: float) -> list[Orders]:
+        self._asked = False
+        if answer.fault:
+            self._note(now, "fault", detail=answer.fault)
+        before, waiting = self._rounds.clusters, self._rounds.waiting
+        starts, sizes = self._rounds.settle(answer)
+        names = (self._site.resources, self._site.slot_seconds)
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, *names)) for s in starts}
+        changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
+        return self._push((granted | changed) - {""})
 
-    def _grant(self, start: StartTask, now: float) -> str:
+    def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
+        """Ask for another size, for which everything is debited; the cluster that must hear of it, if any."""
+        if not sizing.ask(record, size):
+            return ""
+        self._dirty[record.id] = record
+        self._note(now, "resizing", record, self._site.resources.describe(size))
+        return record.cluster or ""
+
+    def _grant(self, start: StartTask, now: float, why: str) -> str:
         """Resources were debited by the decision; from here on they belong to this attempt."""
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
         record.phase, record.cluster, record.agent = Phase.PLACED, cluster, self._links[cluster].agent
         record.attempt += 1
         record.allocation = tuple(start.allocation)
+        sizing.forget(record)
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
-        self._note(now, "granted", record, self._site.resources.describe(start.allocation))
+        self._note(now, "granted", record, why)
         return cluster
 
     # ------------------------------------------------------------------- orders
@@ -375,6 +432,11 @@ class Coordinator:
             starts=tuple(self._launch(r) for r in mine if r.phase is Phase.PLACED and not r.cancelled),
             stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
             forgets=tuple(forgets),
+            sizes=tuple(
+                Size(r.attempt_id, r.resized, self._site.resources.natural(Resources(r.wanted)))
+                for r in mine
+                if r.wanted is not None and not r.cancelled
+            ),
         )
 
     def _launch(self, record: TaskRecord) -> Launch:
@@ -405,7 +467,7 @@ class Coordinator:
                 "drained": self._links[view.name].drained,
                 "lease_ends_in": max(0.0, self._links[view.name].ends - now),
             }
-            for view in self._rounds.snapshot.clusters
+            for view in self._rounds.clusters
         ]
 
     def _note(

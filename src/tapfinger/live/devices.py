@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tapfinger.errors import LaunchFailed
 
@@ -30,6 +30,13 @@ class Devices:
                 raise NoRoom(f"{count} {name} were asked for, {len(self._free[name])} are free")
         return {name: self._take(name, self._free[name][:count]) for name, count in wanted.items()}
 
+    def change(self, held: Mapping[str, Sequence[int]], amounts: Mapping[str, float]) -> Leased:
+        """Other amounts for one who has some: more is leased at once, what is too much is not yet released."""
+        wanted = {name: math.ceil(amount) for name, amount in amounts.items() if name in self._free}
+        have = {name: tuple(held.get(name, ())) for name in wanted}
+        more = self.lease({name: max(0, count - len(have[name])) for name, count in wanted.items()})
+        return {name: have[name][:count] + more[name] for name, count in wanted.items()}
+
     def _take(self, name: str, ids: Sequence[int]) -> tuple[int, ...]:
         taken = tuple(ids)
         self._free[name] = [i for i in self._free[name] if i not in taken]
@@ -41,7 +48,7 @@ class Devices:
             if name in self._free:
                 self._take(name, ids)
 
-    def release(self, leased: Mapping[str, Sequence[int]]) -> None:
+    def release(self, leased: Mapping[str, Iterable[int]]) -> None:
         """Give them back."""
         for name, ids in leased.items():
             if name in self._free:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -93,11 +92,10 @@ def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
     return str(url), token
 
 
-def set_up_logging(verbose: bool) -> None:
-    """One line per happening, to standard error."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
-    for noisy in ("httpx", "websockets"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+def find_ca(state: Path | None, url: str | None) -> str | None:
+    """Whose certificate to believe beyond what the machine does: TAPFINGER_TLS_CA, or what the coordinator shows."""
+    if given := os.environ.get("TAPFINGER_TLS_CA"):
+        return given
+    named = url or (os.environ.get("TAPFINGER_URL") if state is None else None)
+    note = noted(state_directory(state) / "coordinator.json") if named is None else None
+    return None if note is None else note.get("ca")

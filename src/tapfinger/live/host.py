@@ -7,7 +7,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -22,14 +22,17 @@ from tapfinger.live.agent import (
     Found,
     HoldLease,
     Observed,
+    Resized,
+    ResizeRun,
     StartRun,
     StopRun,
 )
 from tapfinger.live.backends.base import Backend, Run
+from tapfinger.live.backends.spool import Spool
 from tapfinger.live.devices import Devices, NoRoom
 from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
-from tapfinger.live.messages import AttemptId, Launch, Outcome, Report
+from tapfinger.live.messages import AttemptId, Launch, Outcome, Report, Size
 from tapfinger.live.wire import CHUNK, LogChunk, LogSize
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ class _Kept:
     """A run with what the agent remembers of it."""
 
     run: Run
+    #: Number of its latest change of size.
+    size: int = 0
     ended: bool = False
     forgotten: bool = False
     #: Bytes of output that the coordinator has; None until it was asked.
@@ -70,6 +75,8 @@ class Host:
         self._backend = backend
         self._devices = devices
         self._clock = clock
+        #: Seconds between reports when nothing happens.
+        self.beat = beat
         self._lease = directory / "lease"
         self._runs: dict[AttemptId, _Kept] = {}
         name, incarnation = self._register(cluster)
@@ -105,10 +112,11 @@ class Host:
                 continue
             run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
             outcome = self._backend.poll(run)
-            self._runs[run.id] = _Kept(run, ended=outcome is not None)
+            size = int(saved.get("size", 0))
+            self._runs[run.id] = _Kept(run, size, ended=outcome is not None)
             if outcome is None:
                 self._devices.hold(run.devices)
-            found.append(Found(run.id, launch.on_disconnect, outcome))
+            found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation))
             logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
         return found
 
@@ -120,7 +128,8 @@ class Host:
         reports = self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
         if stimulus is not None:
             reports += self._do(self.machine.handle(stimulus, self._clock()))
-        return reports[-1:]  # each is a whole picture
+        # Each is a whole picture; one that was made while something was carried out knows more than those before.
+        return sorted(reports, key=lambda report: report.seq)[-1:]
 
     def _poll(self) -> dict[AttemptId, Outcome | None]:
         ends = {i: self._backend.poll(kept.run) for i, kept in self._runs.items() if not kept.ended}
@@ -142,6 +151,8 @@ class Host:
                 reports += self._start(instruction.launch)
             elif isinstance(instruction, StopRun):
                 self._backend.stop(self._runs[instruction.id].run, instruction.at_once)
+            elif isinstance(instruction, ResizeRun):
+                reports += self._resize(instruction.size)
             elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
                 self._runs[instruction.id].forgotten = True
                 self._clean(instruction.id)
@@ -159,9 +170,8 @@ class Host:
         directory = self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}"
         directory.mkdir(exist_ok=True)
         run = Run(launch, directory, devices, self._lease)
-        # On disk before it starts: a successor must know of everything that may run.
-        replace_file(directory / "launch.json", {"launch": asdict(launch), "devices": devices}, sync=True)
         self._runs[run.id] = _Kept(run)
+        self._keep(run.id)  # on disk before it starts: a successor must know of everything that may run
         try:
             self._backend.start(run)
         except BackendError as error:
@@ -171,6 +181,35 @@ class Host:
             outcome = Outcome("failed", 127, str(error))
             return self._do(self.machine.handle(Observed({run.id: outcome}), self._clock()))
         return []
+
+    def _keep(self, ident: AttemptId) -> None:
+        kept = self._runs[ident]
+        saved = {"launch": asdict(kept.run.launch), "devices": kept.run.devices, "size": kept.size}
+        replace_file(kept.run.directory / "launch.json", saved, sync=True)
+
+    def _resize(self, size: Size) -> list[Report]:
+        """Change what a task has; on disk before it is confirmed, since others get what it gives back."""
+        kept = self._runs[size.id]
+        run = kept.run
+        try:
+            devices = self._devices.change(run.devices, size.allocation)
+        except NoRoom as error:
+            logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
+        else:
+            resized = replace(run, launch=replace(run.launch, allocation=dict(size.allocation)), devices=devices)
+            try:
+                self._backend.resize(run, size.allocation, devices)
+                kept.run = resized
+            except BackendError as error:
+                logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
+            before, after = (run, resized) if kept.run is resized else (resized, run)
+            self._devices.release(
+                {name: set(ids) - set(after.devices.get(name, ())) for name, ids in before.devices.items()}
+            )
+        kept.size = size.number
+        self._keep(size.id)
+        told = Resized(size.id, size.number, kept.run.launch.allocation)
+        return self._do(self.machine.handle(told, self._clock()))
 
     def report(self) -> Report:
         """All that is here, now."""
@@ -199,10 +238,10 @@ class Host:
             before = len(chunks)
             if kept.shipped is None:
                 chunks.append(LogChunk(ident, 0))
-            elif _size(kept.run.output) > kept.shipped:
-                with kept.run.output.open("rb") as file:
-                    file.seek(kept.shipped)
-                    chunks.append(LogChunk(ident, kept.shipped, file.read(CHUNK).decode("latin-1")))
+            else:
+                start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
+                if data:
+                    chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
             kept.asked = len(chunks) > before
         return chunks
 
@@ -216,17 +255,10 @@ class Host:
     def _clean(self, ident: AttemptId) -> None:
         """Remove a run once its end is recorded and its output has arrived."""
         kept = self._runs[ident]
-        done = kept.full or (kept.shipped is not None and kept.shipped >= _size(kept.run.output))
+        done = kept.full or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
         if kept.forgotten and done:
             del self._runs[ident]
             shutil.rmtree(kept.run.directory, ignore_errors=True)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def capacity_of(clusters: Mapping[str, Mapping[str, float]], name: str) -> Mapping[str, float]:

@@ -44,7 +44,8 @@ class LocalSite:
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
             note = self._await(lambda: self._coordinator, "coordinator")
-            token = (self.state / "token").read_text(encoding="ascii").strip()
+            # Where coordinators share a store, it is made by the first of them that leads.
+            token = self._await(lambda: _read(self.state / "token"), "coordinator")
             with Client(note["url"], token) as client:
                 for name in cluster_capacities(scenario):
                     folder = ["--state", str(self.state / "agents" / name), "--no-pin", *given]
@@ -66,9 +67,15 @@ class LocalSite:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         command = [sys.executable, "-m", "tapfinger", *words, "--verbose"]
-        # In a session of its own: Ctrl-C is for us, and we end them in order.
-        pid = os.posix_spawn(command[0], command, {**os.environ, **env}, file_actions=files, setsid=True)
-        self._started.append(pid)
+        # An interrupt between the start and our taking note of it would leave a process that nobody ends.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            # In a session of its own: Ctrl-C is for us, and we end them in order.
+            env = {**os.environ, **env}
+            pid = os.posix_spawn(command[0], command, env, file_actions=files, setsid=True, setsigmask=before)
+            self._started.append(pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _await(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + PATIENCE
@@ -132,3 +139,10 @@ class LocalSite:
             while host.stop_all():
                 time.sleep(0.02)
             host.close()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""

@@ -1,48 +1,73 @@
-"""Output of tasks as the coordinator keeps it: one file per attempt."""
+"""Output of tasks as the coordinator keeps it: of each attempt the first and the last bytes.
+
+In files, or in a store that several coordinators share.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
+from tapfinger.live.backends.spool import Spool
 from tapfinger.live.messages import AttemptId
+from tapfinger.live.store import Store
+
+
+class Output(Protocol):
+    """What can be asked of either."""
+
+    def size(self, ident: AttemptId) -> int:
+        """Bytes there were, kept or not."""
+        ...
+
+    def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
+        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        ...
+
+
+class StoredLogs:
+    """Output in the store: whoever leads next has it, and replicas that stand by can show it."""
+
+    def __init__(self, store: Store) -> None:
+        """``store``: a shared one."""
+        self._store = store
+
+    def size(self, ident: AttemptId) -> int:
+        """Bytes there were, kept or not."""
+        return self._store.output_size(ident)
+
+    def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
+        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        return self._store.output(ident, offset, most)
 
 
 class Logs:
-    """Takes output in pieces, in whatever order and however often they come."""
+    """Output in files. Takes it in pieces, in whatever order and however often they come."""
 
     def __init__(self, directory: Path, most: int) -> None:
-        """``most``: bytes kept of an attempt; the rest is dropped."""
+        """``most``: bytes kept of an attempt; of what is more than that, the middle is left out."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._most = most
 
-    def _path(self, ident: AttemptId) -> Path:
-        return self._directory / f"{ident[0]}.{ident[1]}"
+    def _spool(self, ident: AttemptId) -> Spool:
+        return Spool(self._directory / f"{ident[0]}.{ident[1]}", self._most)
 
     def size(self, ident: AttemptId) -> int:
-        """Bytes there are."""
-        try:
-            return self._path(ident).stat().st_size
-        except FileNotFoundError:
-            return 0
+        """Bytes there were, kept or not."""
+        return self._spool(ident).end
 
-    def full(self, ident: AttemptId) -> bool:
-        """Whether no more is kept."""
-        return self.size(ident) >= self._most
+    def add(self, ident: AttemptId, offset: int, data: bytes, skipped: int = 0) -> int:
+        """Keep what is new; returns how much there is. A piece beyond the end is dropped, it will come again.
 
-    def add(self, ident: AttemptId, offset: int, data: bytes) -> int:
-        """Keep what is new; returns how much there is. A piece beyond the end is dropped, it will come again."""
-        size = self.size(ident)
-        if offset <= size < offset + len(data):
-            with self._path(ident).open("ab") as file:
-                file.write(data[size - offset :][: self._most - size])
-        return self.size(ident)
+        ``skipped``: bytes just before it that nobody has any more.
+        """
+        spool = self._spool(ident)
+        end = spool.end
+        if offset - skipped <= end < offset + len(data):
+            return spool.append(data, offset)
+        return end
 
-    def read(self, ident: AttemptId, offset: int, most: int) -> bytes:
-        """Some of it, from ``offset`` on."""
-        try:
-            with self._path(ident).open("rb") as file:
-                file.seek(offset)
-                return file.read(most)
-        except FileNotFoundError:
-            return b""
+    def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
+        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        return self._spool(ident).read(offset, most)

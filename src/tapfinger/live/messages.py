@@ -38,6 +38,9 @@ class RunReport:
     id: AttemptId
     #: None while it runs.
     outcome: Outcome | None = None
+    #: Number of the latest change of size that it has seen, and what it has since, carried out or not.
+    size: int = 0
+    allocation: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,17 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """What a running attempt is to get from now on."""
+
+    id: AttemptId
+    #: Rises with every change of an attempt; an agent carries out none that is not above the last.
+    number: int
+    #: Natural amounts by resource name.
+    allocation: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """Coordinator to agent: all that it should start, stop and forget."""
 
@@ -95,4 +109,6 @@ class Orders:
     stops: tuple[AttemptId, ...] = ()
     #: Ended attempts whose outcome is recorded, or does not count.
     forgets: tuple[AttemptId, ...] = ()
+    #: Running attempts whose size is to change.
+    sizes: tuple[Size, ...] = ()
     version: int = VERSION

@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 
-from tapfinger.core.contract import Decision, Mode, Placement, Scheduler, SchedulerContext, Snapshot
-from tapfinger.core.events import Command, Event, StartTask, TaskArrived, TaskStarted
-from tapfinger.core.feasibility import can_start
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
+from tapfinger.core.events import Event, StartTask, TaskArrived, TaskStarted
+from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
-from tapfinger.core.session import Session, SlotOutcome
+from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
+from tapfinger.errors import InvalidDecision
+from tapfinger.live.deciding import Answer, Decider, Elsewhere, Question
 from tapfinger.live.site import Site
+from tapfinger.live.sizing import larger
 from tapfinger.live.tasks import TaskRecord
 
-logger = logging.getLogger(__name__)
-
-
-class _Elsewhere:
-    """Events come from agents at any time, and commands are collected at once: a slot's end brings neither."""
-
-    exhausted = False
-
-    def begin(self) -> list[Event]:
-        return []
-
-    def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
-        if commands:
-            raise AssertionError(f"slot {slot}: {len(commands)} commands were not collected")
-        return SlotOutcome()
-
-
-class NoResizes:
-    """A scheduler whose tasks keep the size they start with.
-
-    Resizes are left out, and placements that would need the room they were to make.
-    """
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        """Wrap a scheduler."""
-        self._scheduler = scheduler
-        self.one_shot = scheduler.one_shot
-        self.name = getattr(scheduler, "name", type(scheduler).__name__)
-        self._types = 0
-
-    def reset(self, context: SchedulerContext) -> None:
-        """As the scheduler does."""
-        self._scheduler.reset(context)
-
-    def know(self, site: Site) -> None:
-        """Begin anew if there are task types that it has not heard of: its tables know only those it was told."""
-        if self._types != len(site.task_types):
-            self.reset(site.context())
-            self._types = len(site.task_types)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """The placements that fit as things are."""
-        decision = self._scheduler.decide(snapshot)
-        if not decision.resizes:
-            return decision
-        free = list(snapshot.free)
-        kept: list[Placement] = []
-        for placement in decision.placements:
-            if placement.allocation.fits(free[placement.cluster]):
-                free[placement.cluster] = free[placement.cluster] - placement.allocation
-                kept.append(placement)
-        return Decision(tuple(kept), (), decision.lost)
+#: Waiting tasks that a scheduler sees. Of a longer queue, the first of each kind: a decision takes time in
+#: proportion to the queue, and those far behind others of their kind cannot come before them.
+WINDOW = 2_000
 
 
 class Rounds:
-    """Plays rounds on what is known now, and says what to grant."""
+    """Asks schedulers about what is known now, and says what to grant of what they answer."""
 
     def __init__(
         self,
@@ -81,11 +34,10 @@ class Rounds:
     ) -> None:
         """``fallback`` decides in rounds in which the scheduler fails."""
         self._site = site
-        self._scheduler = NoResizes(scheduler)
-        self._fallback = NoResizes(fallback) if fallback is not None else None
+        self.deciders = tuple(Decider(chosen) for chosen in (scheduler, fallback) if chosen is not None)
         state = EdgeState(site.clusters, Mode.MULTI)
         state.slot = slot
-        self._session = Session(state, _Elsewhere(), sinks)
+        self._session = Session(state, Elsewhere(), sinks)
         #: Whether something has changed that a scheduler may want to act on.
         self.stale = True
 
@@ -99,13 +51,23 @@ class Rounds:
         """What a scheduler would see."""
         return self._session.state.snapshot()
 
+    @property
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """The clusters alone."""
+        return self._session.state.cluster_views()
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return self._session.state.waiting
+
     def take(self, *events: Event) -> None:
         """Something happened."""
         self._session.take(list(events))
         self.stale = True
 
-    def restore(self, record: TaskRecord, arrival: int) -> None:
-        """Bring back a task that is on a cluster; clusters must be open."""
+    def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
+        """Bring back a task that waits or is on a cluster; clusters must be open. ``ran``: slots it has run so far."""
         task = self._site.task(record.id, record.spec, arrival)
         self._session.take([TaskArrived(self.slot, task)])
         if record.cluster is None or record.allocation is None:
@@ -114,6 +76,7 @@ class Rounds:
         self._session.state.commit(Decision((Placement(record.id, cluster, size),)))
         if record.started is not None:
             self._session.take([TaskStarted(self.slot, record.id, cluster, size)])
+            self._session.state.has_run(record.id, ran)
 
     def advance(self, slot: int) -> None:
         """Slots pass."""
@@ -122,30 +85,49 @@ class Rounds:
             # Patience depends on the time waited: with a queue, a new slot is reason enough to decide anew.
             self.stale = True
 
-    def play(self) -> tuple[list[StartTask], str]:
-        """One round: what is to start, and what went wrong with the decision, if anything did."""
+    def ask(self, resizable: Iterable[int] = ()) -> Question | None:
+        """What is to be decided on now, if anything waits or may be ``resizable``."""
         self.stale = False
-        if not self._possible():
-            return [], ""
-        fault = self._attempt(self._scheduler)
-        if fault and self._fallback is not None:
-            fault += self._attempt(self._fallback)
-        return [c for c in self._session.collect() if isinstance(c, StartTask)], fault
+        may_change = frozenset(resizable)
+        # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
+        possible = self.waiting and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
+        if not possible and not may_change:
+            return None
+        return Question(self._session.state.fork(WINDOW), self._site.context(), self.deciders, may_change)
 
-    def _possible(self) -> bool:
-        """Whether anything that waits could start now: with a long queue and full clusters, asking is dear."""
-        snapshot = self.snapshot
-        kinds = {(task.type.name, task.eligible): task for task in snapshot.queue}
-        return any(can_start(task, cluster) for task in kinds.values() for cluster in snapshot.clusters)
+    def settle(self, answer: Answer) -> tuple[list[StartTask], dict[int, Resources]]:
+        """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew.
 
-    def _attempt(self, scheduler: NoResizes) -> str:
+        Given are starts, and new sizes of running tasks, of which the larger of the old and the new one is debited.
+        """
+        for start in answer.starts:
+            self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
+        held = {t.id: t for c in self.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
+        sizes = {
+            task: size
+            for task, size in answer.sizes.items()
+            if task in held and self._debit(task, held[task].allocation or size, size)
+        }
+        return [command for command in self._session.collect() if isinstance(command, StartTask)], sizes
+
+    def _debit(self, task: int, now: Resources, size: Resources) -> bool:
+        top = larger(now, size)
+        return top == now or self._try(Decision((), (Resize(task, top),)))
+
+    def _try(self, decision: Decision) -> bool:
         try:
-            scheduler.know(self._site)
-            self._session.play_round(scheduler)
-        except Exception as error:  # a scheduler may raise anything; tasks must go on
-            logger.exception("scheduler %s failed", scheduler.name)
-            return f"{scheduler.name}: {type(error).__name__}: {error}. "
-        return ""
+            self._session.turn(decision)
+        except InvalidDecision:
+            self.stale = True
+            return False
+        return True
+
+    def resized(self, task: int, size: Resources) -> bool:
+        """A running task has this size now, and the rest of what it held is free; False if it cannot be."""
+        possible = self._try(Decision((), (Resize(task, size),)))
+        self._session.collect()
+        self.stale = True
+        return possible
 
     def validate(self) -> None:
         """Check every invariant of the state."""

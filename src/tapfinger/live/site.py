@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.model import Cluster, Resources, ResourceTypes, SpeedProfile, Task, TaskType, check_eligible
@@ -15,6 +17,12 @@ MAX_TYPES = 300
 #: Characters of a task's arguments and environment: orders for many tasks must fit into one message.
 MAX_SPEC = 256 * 1024
 
+#: Requests that are remembered.
+MAX_KNOWN = 10_000
+
+_Amounts = tuple[tuple[str, float], ...]
+_Request = tuple[str, _Amounts, _Amounts, tuple[str, ...]]
+
 
 @dataclass
 class Site:
@@ -26,7 +34,11 @@ class Site:
     task_types: dict[str, TaskType]
     slot_seconds: float
     seed: int = 0
+    #: The scenario that it was made of, as plain data: whoever plays it forward makes it anew.
+    plan: Mapping[str, Any] = field(default_factory=dict)
     index: dict[str, int] = field(init=False)
+    #: What requests came to: most tasks ask for the same as others before them.
+    _known: dict[_Request, tuple[TaskType, tuple[int, ...]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Clusters by name."""
@@ -50,10 +62,16 @@ class Site:
             raise ConfigError(
                 f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
             )
-        task = Task(ident, self._type(spec), arrival, self._eligible(spec))
-        label = f"task {spec.name!r}" if spec.name else "the task"
-        check_eligible(task, self.clusters, label, self.resources.describe)
-        return task
+        kind = (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._type(spec), self._eligible(spec)
+            label = f"task {spec.name!r}" if spec.name else "the task"
+            check_eligible(Task(ident, known[0], arrival, known[1]), self.clusters, label, self.resources.describe)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[kind] = known
+        return Task(ident, known[0], arrival, known[1])
 
     def _eligible(self, spec: TaskSpec) -> tuple[int, ...]:
         for name in spec.clusters:

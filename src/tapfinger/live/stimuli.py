@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tapfinger.live.deciding import Answer
 from tapfinger.live.messages import Orders, Report
 from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
 
@@ -44,7 +45,14 @@ class Tick:
     """Time has passed."""
 
 
-Stimulus = Submit | Cancel | Drain | GiveUp | Report | Tick
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The answer to the question that the coordinator has asked last."""
+
+    answer: Answer
+
+
+Stimulus = Submit | Cancel | Drain | GiveUp | Report | Tick | Decided
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ class TaskSpec:
     on_disconnect: Literal["stop", "keep"] = "stop"
     #: Whether it is run again if its cluster was lost; if not, it ends as lost.
     requeue_lost: bool = True
+    #: Whether it may get more or less while it runs. Only its cores can change: what it was told at its start, such as
+    #: numbers of threads, cannot.
+    resizable: bool = False
     #: Submitting again with the same key gives the same task.
     key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     name: Name = ""
@@ -67,8 +70,12 @@ class TaskRecord:
     cluster: str | None = None
     #: Name of the agent that the attempt was granted to.
     agent: str | None = None
-    #: In units, by resource.
+    #: In units, by resource: what it holds, or more while a change of size is not confirmed.
     allocation: tuple[int, ...] | None = None
+    #: Size that the agent was asked to give it and has not confirmed yet.
+    wanted: tuple[int, ...] | None = None
+    #: Number of the latest change of size of this attempt.
+    resized: int = 0
     started: float | None = None
     ended: float | None = None
     failures: int = 0
@@ -96,8 +103,8 @@ class Happening:
     """One line of the history."""
 
     at: float
-    #: submitted, granted, started, ended, requeued, cancelling, refused, and the phases a task ends in;
-    #: of clusters: joined, silent, drained, opened; of decisions: fault.
+    #: submitted, granted, started, resizing, resized, ended, requeued, cancelling, refused, and the phases a task
+    #: ends in; of clusters: joined, silent, drained, opened; of decisions: fault.
     kind: str
     task: int | None = None
     attempt: int | None = None

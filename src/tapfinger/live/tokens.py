@@ -22,17 +22,18 @@ def hashed(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def issue(store: Store, name: str, role: str, cluster: str | None, now: float) -> str:
-    """A new token; one of the same name stops working."""
+def issue(store: Store, name: str, role: str, cluster: str | None, now: float, lasts: float | None = None) -> str:
+    """A new token; one of the same name stops working. ``lasts``: seconds until it does itself; None: for ever."""
     if role not in ROLES:
         raise ConfigError(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
     if (role == "agent") != (cluster is not None):
         raise ConfigError("a token for an agent names its cluster, and no other token names one")
     token = f"tf_{secrets.token_urlsafe(32)}"
-    store.add_token(Token(hashed(token), name, role, cluster, now))
+    store.add_token(Token(hashed(token), name, role, cluster, now, None if lasts is None else now + lasts))
     return token
 
 
-def holder(store: Store, token: str) -> Token | None:
-    """Whose token this is."""
-    return store.token(hashed(token))
+def holder(store: Store, token: str, now: float) -> Token | None:
+    """Whose token this is, if it is valid."""
+    found = store.token(hashed(token))
+    return found if found is not None and not found.expired(now) else None

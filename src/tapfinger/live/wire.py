@@ -12,8 +12,13 @@ from tapfinger.live.messages import AttemptId, Orders, Report
 
 #: Bytes of output in one message.
 CHUNK = 256 * 1024
+#: Most that is taken in one message.
+MAX_PIECE = 2 * CHUNK
 
-#: Longest message: orders to start a hundred tasks with the longest arguments there may be.
+#: Longest message of an agent: a report of ten thousand runs, each with a reason.
+MAX_REPORT = 8 * 1024 * 1024
+
+#: Longest message to one: orders to start a hundred tasks with the longest arguments there may be.
 MAX_MESSAGE = 64 * 1024 * 1024
 
 
@@ -24,12 +29,14 @@ class LogChunk:
     id: AttemptId
     offset: Annotated[int, Field(ge=0)]
     #: Bytes, each as the character of that number.
-    data: Annotated[str, Field(max_length=2 * CHUNK)] = ""
+    data: Annotated[str, Field(max_length=MAX_PIECE)] = ""
+    #: Bytes just before it that were left out: the task has written more than is kept.
+    skipped: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """How much of a task's output the coordinator has; ``full``: and wants no more."""
+    """How much of a task's output the coordinator has; ``full``: it wants none of it."""
 
     id: AttemptId
     size: int
@@ -41,6 +48,9 @@ class Refusal:
     """Why the coordinator does not listen."""
 
     reason: str
+    #: Whether it only stands by, and another one would listen; its address, if it is known.
+    standby: bool = False
+    leader: str = ""
 
 
 Message = Report | Orders | LogChunk | LogSize | Refusal

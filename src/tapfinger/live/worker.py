@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import ConfigError
-from tapfinger.live.backends.base import Backend
+from tapfinger.live.backends.base import Backend, Opens
 from tapfinger.live.config import LiveConfig, cluster_capacities, load_site
 from tapfinger.live.connection import Line
 from tapfinger.live.devices import Devices, can_pin, device_ids
-from tapfinger.live.home import announce, set_up_logging
+from tapfinger.live.home import announce
 from tapfinger.live.host import Host, capacity_of
+from tapfinger.live.lines import set_up_logging
 from tapfinger.registry import create
 
 
@@ -32,22 +34,58 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def make_backend(name: str, config: LiveConfig, pin: bool) -> Backend:
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How an agent runs tasks."""
+
+    backend: str = "process"
+    #: Give each task cores of its own, if there are enough.
+    pin: bool = True
+    #: Of Ray's dashboard, and of this machine as Ray's nodes see it.
+    ray_address: str = "http://127.0.0.1:8265"
+    ray_desk: str | None = None
+    #: Control group below which each task gets one of its own.
+    cgroup: Path | None = None
+    #: GiB that a task may use for each of its cpus.
+    memory_per_cpu: float | None = None
+
+
+def make_backend(means: Means, config: LiveConfig, capacity: Mapping[str, float], pin: bool) -> Backend:
     """A backend by name, with what the configuration says of it."""
-    options: dict[str, Any] = {}
-    if name == "process":
-        options = {"pin": pin, "stop_seconds": config.stop_seconds, "roots": config.roots}
-    backend: Backend = create("backend", name, options)
+    common: dict[str, Any] = {"stop_seconds": config.stop_seconds, "roots": config.roots, "max_log": config.max_log}
+    if means.memory_per_cpu is not None and means.cgroup is None:
+        raise ConfigError("--memory-per-cpu is a limit of a control group; name one with --cgroup")
+    if means.backend == "process":
+        from tapfinger.live.backends.cgroups import Cgroups
+        from tapfinger.live.backends.process import Process
+
+        cgroups = Cgroups(means.cgroup, means.memory_per_cpu) if means.cgroup is not None else None
+        return Process(pin, cgroups=cgroups, **common)
+    if means.cgroup is not None:
+        raise ConfigError(f"--cgroup works with the backend process, not with {means.backend}")
+    if means.backend == "ray":
+        from tapfinger.live.backends.ray import Ray
+
+        # Ray's own name; taken away so that tasks of this agent do not have it by accident.
+        token = os.environ.pop("RAY_AUTH_TOKEN", None)
+        ray = Ray(means.ray_address, token, means.ray_desk, **common)
+        ray.check(capacity)
+        return ray
+    backend: Backend = create("backend", means.backend, {})
     return backend
 
 
-def make_host(directory: Path, cluster: str, config_path: Path | None, backend: str, pin: bool) -> Host:
+def make_host(directory: Path, cluster: str, config_path: Path | None, means: Means) -> Host:
     """Everything of an agent but its line."""
     scenario, config = load_site(config_path)
     capacity = capacity_of(cluster_capacities(scenario), cluster)
-    pinned = pin and can_pin(capacity)
+    pinned = means.pin and means.backend != "ray" and can_pin(capacity)
     devices = Devices(device_ids(capacity, pinned))
-    return Host(directory, cluster, make_backend(backend, config, pinned), devices, config.beat_seconds)
+    backend = make_backend(means, config, capacity, pinned)
+    host = Host(directory, cluster, backend, devices, config.beat_seconds)
+    if isinstance(backend, Opens):
+        backend.open(directory)  # what is wrong with it is said now, not at the first task
+    return host
 
 
 def run_agent(
@@ -55,17 +93,18 @@ def run_agent(
     urls: Sequence[str],
     state: Path,
     config: Path | None,
-    backend: str,
-    pin: bool,
+    means: Means,
     token_file: Path | None,
     verbose: bool,
+    ca: str | None = None,
+    log_format: str = "text",
 ) -> None:
     """Until SIGTERM (tasks run on) or SIGINT (tasks are stopped)."""
-    set_up_logging(verbose)
+    set_up_logging(verbose, log_format)
     token = _token(token_file)
-    host = make_host(state.absolute(), cluster, config, backend, pin)
+    host = make_host(state.absolute(), cluster, config, means)
     try:
-        asyncio.run(_run(host, Line(host, urls, token), state, cluster))
+        asyncio.run(_run(host, Line(host, urls, token, ca), state, cluster))
     finally:
         (state / "process.json").unlink(missing_ok=True)
         host.close()

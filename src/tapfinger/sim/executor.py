@@ -6,7 +6,7 @@ then time moves on and the next slot's tasks arrive. A task that arrives at slot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tapfinger.core.events import (
@@ -47,13 +47,14 @@ class _Run:
 class SimExecutor:
     """Plays a workload; tasks and noise come from arrays drawn before the run."""
 
-    def __init__(self, world: World, workload: Workload) -> None:
-        """Nothing has arrived yet."""
+    def __init__(self, world: World, workload: Workload, begun: Mapping[int, float] | None = None) -> None:
+        """Nothing has arrived yet; ``begun``: progress that tasks have made before, by number."""
         self._types: Sequence[TaskType] = world.task_types
         self._noise: Noise = world.noise
         self._switching_cost = world.switching_cost
         self._reports = world.scenario.reports_progress
         self._workload = workload
+        self._begun = begun or {}
         self._next = 0
         self._runs: dict[int, _Run] = {}
         self._outages: tuple[Outage, ...] = world.outages
@@ -100,7 +101,8 @@ class SimExecutor:
         if isinstance(command, StartTask):
             key = int(self._workload.noise_key[ident])
             rate = command.task.type.profile.rate(command.allocation)
-            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key, rate)
+            begun = self._begun.get(ident, 0.0)
+            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key, rate, begun)
             return TaskStarted(slot, ident, command.cluster, command.allocation)
         run = self._runs[ident]
         if run.allocation != command.allocation and not command.allocation.none:

@@ -39,6 +39,15 @@ class Run:
 
 
 @runtime_checkable
+class Opens(Protocol):
+    """A backend that has something to prepare before the first task; it may raise ConfigError."""
+
+    def open(self, directory: Path) -> object:
+        """``directory``: of the agent, which has it for itself by now."""
+        ...
+
+
+@runtime_checkable
 class Backend(Protocol):
     """Runs attempts on one cluster. Methods return soon; none waits for a task."""
 

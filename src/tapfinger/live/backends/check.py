@@ -23,8 +23,9 @@ _PROGRAM = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.a
 class _Trial:
     """Makes runs in a directory, and waits for them."""
 
-    def __init__(self, make: Callable[[], Backend], directory: Path) -> None:
+    def __init__(self, make: Callable[[], Backend], directory: Path, patience: float) -> None:
         self.backend = make()
+        self.patience = patience
         self._directory = directory
         self._next = 1
         self.lease = directory / "lease"
@@ -44,15 +45,15 @@ class _Trial:
         return run
 
     def end(self, run: Run) -> Outcome | None:
-        deadline = time.monotonic() + SOON
+        deadline = time.monotonic() + self.patience
         while (outcome := self.backend.poll(run)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return outcome
 
 
-def faults(make: Callable[[], Backend], directory: Path, outlives: bool) -> Iterator[str]:
+def faults(make: Callable[[], Backend], directory: Path, outlives: bool, patience: float = SOON) -> Iterator[str]:
     """Everything that is wrong, one after the other."""
-    trial = _Trial(make, directory)
+    trial = _Trial(make, directory, patience)
     yield from _ends(trial)
     yield from _stops(trial)
     yield from _refusals(trial)
@@ -83,7 +84,7 @@ def _stops(trial: _Trial) -> Iterator[str]:
         trial.backend.stop(run, at_once)
         end = trial.end(run)
         if end is None or end.result != "stopped":
-            yield f"after stop(at_once={at_once}) a task must end as 'stopped' within {SOON:g} s, got {end}"
+            yield f"after stop(at_once={at_once}) a task must end as 'stopped' within {trial.patience:g} s, got {end}"
         trial.backend.stop(run, True)
         if trial.backend.poll(run) != end:
             yield "stopping what has ended must change nothing"

@@ -16,29 +16,32 @@ from pathlib import Path
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.cgroups import Cgroups
+from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment
+from tapfinger.live.backends.spool import Spool
 from tapfinger.live.leases import replace_file
 from tapfinger.live.messages import AttemptId, Outcome
 
 logger = logging.getLogger(__name__)
 
-#: What tasks get of the agent's own environment; secrets of the agent are none of their business.
-ALLOWED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-
-#: Numeric libraries start as many threads as the machine has cores unless one of these says otherwise.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-#: Names every process of a run, also those that have left its session.
-MARK = "TAPFINGER_RUN"
-
 
 class Process:
     """Runs each task as a process tree of its own."""
 
-    def __init__(self, pin: bool = True, stop_seconds: float = 5.0, roots: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        pin: bool = True,
+        stop_seconds: float = 5.0,
+        roots: tuple[str, ...] = (),
+        max_log: int = 16 << 20,
+        cgroups: Cgroups | None = None,
+    ) -> None:
         """``pin`` tasks to their leased cores; ``stop_seconds`` from asking one to end to killing it.
 
-        ``roots``: directories that tasks may run in; none means anywhere.
+        ``roots``: directories that tasks may run in; none means anywhere. ``max_log``: bytes of output kept on disk.
         """
+        self._max_log = max_log
+        self._cgroups = cgroups
         self._pin = pin
         self._stop_seconds = stop_seconds
         self._roots = tuple(Path(root).resolve() for root in roots)
@@ -52,19 +55,22 @@ class Process:
             "argv": launch.argv,
             "env": self._environment(run, mark),
             "cwd": str(self._directory(run)),
+            "roots": [*map(str, self._roots)] if launch.cwd is not None else [],
             "cpus": list(run.devices.get("cpu", ())) if self._pin else [],
             "time_limit": launch.time_limit,
             "keep": launch.on_disconnect == "keep",
             "lease": str(run.lease.resolve()),
             "stop_seconds": self._stop_seconds,
             "mark": mark,
+            "max_log": self._max_log,
+            "cgroup": self._cgroups.make(run.id, launch.allocation) if self._cgroups is not None else "",
         }
         replace_file(run.directory / "run.json", plan, sync=True)
         command = [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())]
         nothing, output = os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, nothing, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(run.output), output, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(run.directory / "supervisor.log"), output, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         try:
@@ -90,18 +96,9 @@ class Process:
         return path
 
     def _environment(self, run: Run, mark: str) -> dict[str, str]:
-        launch = run.launch
         env = {name: os.environ[name] for name in ALLOWED if name in os.environ}
-        cpus, gpus = launch.allocation.get("cpu", 0), launch.allocation.get("gpu", 0)
-        env |= dict.fromkeys(THREADS, str(max(1, int(cpus))))
-        env["PYTHONUNBUFFERED"] = "1"  # output is followed while it runs
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, run.devices.get("gpu", ())))
-        env |= launch.env  # the task's own wishes come before ours, but for what it was granted
-        for name, amount in launch.allocation.items():
-            env[f"TAPFINGER_{name.upper()}S"] = f"{amount:g}"
-        env |= {"TAPFINGER_CPUS": f"{cpus:g}", "TAPFINGER_GPUS": f"{gpus:g}"}
-        task, attempt = launch.id
-        return env | {"TAPFINGER_TASK": str(task), "TAPFINGER_ATTEMPT": str(attempt), MARK: mark}
+        return env | task_environment(run, mark)
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
         """Move all its threads to other cores; nothing else of a running process can be changed."""
@@ -164,7 +161,9 @@ class Process:
             # With the lock in hand: a supervisor that comes late finds the end written, and does not begin.
             if _sweep(run):
                 return None
-            outcome = Outcome("lost", reason="its supervisor was killed, or the machine restarted", output=_size(run))
+            outcome = Outcome(
+                "lost", reason="its supervisor was killed, or the machine restarted", output=Spool(run.output).end
+            )
             end_data = {"result": "lost", "code": None, "reason": outcome.reason, "output": outcome.output}
             replace_file(run.directory / "end.json", end_data, sync=True)
             return outcome
@@ -175,10 +174,6 @@ def _exited(child: int) -> bool:
         return os.waitpid(child, os.WNOHANG)[0] != 0
     except ChildProcessError:
         return True
-
-
-def _size(run: Run) -> int:
-    return run.output.stat().st_size if run.output.exists() else 0
 
 
 def _read_end(run: Run) -> Outcome | None:

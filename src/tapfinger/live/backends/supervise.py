@@ -3,6 +3,7 @@
 It outlives the agent. It starts the task in a session of its own, ends it when it is told to, when its
 time is over or when the agent's lease ends, sees to it that nothing the task has started is left, and
 then, as the last thing, writes down how it ended. While it lives it holds a lock on the directory.
+The task writes into a pipe, and of that the first and the last bytes go to disk (``spool.py``).
 """
 
 from __future__ import annotations
@@ -13,14 +14,23 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from tapfinger.live.backends.spool import Spool
+else:  # a file beside this one, wherever both were put
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    Spool = import_module("spool").Spool
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _AT_ONCE = signal.SIGUSR1
-_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
+#: What a supervisor waits for.
+SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
 
 
 def clock() -> float:
@@ -28,14 +38,18 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def boot_id() -> str:
+    """A name for this start of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
 def lease_end(path: str) -> float:
     """As ``leases.read_lease``, without importing anything."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
         with open(path, encoding="utf-8") as file:
             lease = json.load(file)
-        return float(lease["until"]) if lease["boot"] == boot else 0.0
+        return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
 
@@ -94,8 +108,16 @@ def signal_all(number: int) -> bool:
     return bool(found)
 
 
-def begin(run: dict[str, Any]) -> tuple[int, str]:
-    """Start the task; its pid, or 0 and the reason."""
+def check_place(run: dict[str, Any]) -> None:
+    """Where we are now is where the task was meant to run: links may have been bent since that was checked."""
+    here = os.path.realpath(os.getcwd())
+    roots = [os.path.realpath(root) for root in run["roots"]]
+    if roots and not any(os.path.commonpath([here, root]) == root for root in roots):
+        raise PermissionError(f"working directory {here} is not within {', '.join(roots)}")
+
+
+def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
+    """Start the task, which writes to ``output``; its pid, or 0 and the reason."""
     above = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -109,8 +131,14 @@ def begin(run: dict[str, Any]) -> tuple[int, str]:
                 os._exit(127)
             if run["cpus"]:
                 os.sched_setaffinity(0, run["cpus"])
+            if run["cgroup"]:
+                with open(os.path.join(run["cgroup"], "cgroup.procs"), "w", encoding="ascii") as file:
+                    file.write("0")
             os.chdir(run["cwd"])
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            check_place(run)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so
                 signal.signal(ignored, signal.SIG_DFL)
             os.execvpe(run["argv"][0], run["argv"], run["env"])
@@ -122,6 +150,31 @@ def begin(run: dict[str, Any]) -> tuple[int, str]:
     with os.fdopen(faults, "rb") as file:
         fault = file.read().decode(errors="replace")
     return (0, f"{run['argv'][0]!r} could not be started: {fault}") if fault else (pid, "")
+
+
+class Pump(threading.Thread):
+    """Takes what the task writes from a pipe to the disk, for as long as anyone can write."""
+
+    def __init__(self, source: int, spool: Spool) -> None:
+        """``source``: the pipe's end to read from."""
+        super().__init__(daemon=True)
+        self._source = source
+        self._spool = spool
+        self._left = False
+
+    def run(self) -> None:
+        """Until the end of the stream. What cannot be written is lost: a full disk must not stop the task."""
+        while data := os.read(self._source, 1 << 16):
+            if self._left:
+                return
+            with suppress(OSError):
+                self._spool.append(data)
+
+    def finish(self) -> int:
+        """Wait for what is in the pipe; how much there was. Someone who holds the pipe open is not waited for."""
+        self.join(1.0)
+        self._left = True
+        return self._spool.end
 
 
 class Supervision:
@@ -143,7 +196,7 @@ class Supervision:
         """Until the task has ended."""
         while self.status is None:
             # Never for long: a machine that was asleep must notice soon that time has passed.
-            got = signal.sigtimedwait(_SIGNALS, max(0.0, min(5.0, self._next() - clock())))
+            got = signal.sigtimedwait(SIGNALS, max(0.0, min(5.0, self._next() - clock())))
             number = got.si_signo if got is not None else None
             self.reap()
             if self.status is None:
@@ -207,7 +260,7 @@ class Supervision:
 
 def main(directory: str) -> None:
     """Run the task of this directory."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.chdir(directory)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -222,17 +275,36 @@ def main(directory: str) -> None:
     elif not run["keep"] and clock() >= lease_end(run["lease"]):
         end = {"result": "stopped", "code": None, "reason": "the lease of its agent ended"}
     else:
-        pid, fault = begin(run)
-        if pid:
-            supervision = Supervision(run, pid)
-            supervision.wait()
-            supervision.clear()
-            end = supervision.outcome()
-        else:
-            end = {"result": "failed", "code": 127, "reason": fault}
-    sys.stdout.flush()
-    end["output"] = os.path.getsize("output")
-    write("end.json", end)
+        end = follow(run)
+    write("end.json", {"output": 0, **end})
+
+
+def follow(run: dict[str, Any]) -> dict[str, Any]:
+    """Start the task and stay with it to its end; how it ended."""
+    source, output = os.pipe2(os.O_CLOEXEC)
+    pid, fault = begin(run, output)
+    os.close(output)
+    if not pid:
+        return {"result": "failed", "code": 127, "reason": fault}
+    pump = Pump(source, Spool("output", run["max_log"]))
+    pump.start()
+    supervision = Supervision(run, pid)
+    supervision.wait()
+    supervision.clear()
+    end = supervision.outcome() | {"output": pump.finish()}
+    if run["cgroup"]:
+        if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
+            end["reason"] = "it used more memory than it was granted"
+        with suppress(OSError):
+            os.rmdir(run["cgroup"])
+    return end
+
+
+def ran_out_of_memory(cgroup: str) -> bool:
+    """Whether the kernel has killed something in this group for its use of memory."""
+    with suppress(OSError), open(os.path.join(cgroup, "memory.events"), encoding="ascii") as file:
+        return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in file)
+    return False
 
 
 if __name__ == "__main__":

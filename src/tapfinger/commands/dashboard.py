@@ -1,0 +1,30 @@
+"""``tapfinger dashboard``: the way to a live site's page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tapfinger.commands.tasks import StateOption, UrlOption
+
+
+def dashboard_link(url: str, token: str) -> str:
+    """An address that signs in: what stands after # stays in the browser and is never sent."""
+    return f"{url.rstrip('/')}/#token={token}"
+
+
+def dashboard(
+    state: StateOption = None,
+    url: UrlOption = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser as well.")] = False,
+) -> None:
+    """Print a link to the dashboard that signs in. Whoever has it can do what you can: keep it to yourself."""
+    import webbrowser
+
+    from tapfinger.live.home import find_coordinator
+
+    link = dashboard_link(*find_coordinator(state, url))
+    typer.echo(link)
+    if open_it and not webbrowser.open(link):
+        typer.echo("No browser was found; open the link yourself.", err=True)

@@ -1,0 +1,259 @@
+"""``tapfinger demo``: a mixed batch of small tasks, and how they flow."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from tapfinger.commands.tasks import StateOption, UrlOption
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tapfinger.live.client import Client, TaskInfo
+    from tapfinger.live.tasks import TaskSpec
+
+#: Seconds between looks.
+PULSE = 0.25
+
+
+class Kind(NamedTuple):
+    """A small program, and how much it may get."""
+
+    name: str
+    code: str
+    least: int
+    most: int
+    retries: int = 0
+
+
+_HEAD = "import os, sys, time; cpus = float(os.environ['TAPFINGER_CPUS']); "
+KINDS = (
+    Kind("short", _HEAD + "time.sleep(1)", 1, 1),
+    Kind("burn", _HEAD + "end = time.process_time() + 3 / cpus\nwhile time.process_time() < end: pass", 1, 4),
+    Kind("wide", _HEAD + "time.sleep(6 / cpus)", 2, 4),
+    Kind("long", _HEAD + "time.sleep(2 + 6 / cpus)", 1, 8),
+    Kind("flaky", _HEAD + "time.sleep(0.5); sys.exit(os.environ['TAPFINGER_ATTEMPT'] == '1')", 1, 1, retries=1),
+)
+
+#: Types of a site that is started for the demo: as fast as the programs are.
+SITE = """
+name = "demo"
+[[clusters]]
+name = "edge-1"
+capacity = {cpu = 4, gpu = 0}
+[[clusters]]
+name = "edge-2"
+capacity = {cpu = 2, gpu = 0}
+[[task_types]]
+name = "short"
+minimum = {cpu = 1, gpu = 0}
+speed = {kind = "constant", seconds = 1}
+[[task_types]]
+name = "burn"
+minimum = {cpu = 1, gpu = 0}
+maximum = {cpu = 4}
+speed = {kind = "amdahl", seconds = 3, parallel = {cpu = 1.0}}
+[[task_types]]
+name = "wide"
+minimum = {cpu = 2, gpu = 0}
+maximum = {cpu = 4}
+speed = {kind = "amdahl", seconds = 3, parallel = {cpu = 1.0}}
+[[task_types]]
+name = "long"
+minimum = {cpu = 1, gpu = 0}
+maximum = {cpu = 4}
+speed = {kind = "amdahl", seconds = 8, parallel = {cpu = 0.75}}
+[[task_types]]
+name = "flaky"
+minimum = {cpu = 1, gpu = 0}
+speed = {kind = "constant", seconds = 1}
+"""
+
+
+def demo(
+    state: StateOption = None,
+    url: UrlOption = None,
+    tasks: Annotated[int, typer.Option(min=1, max=1000, help="How many tasks.")] = 20,
+) -> None:
+    """Submit a mixed batch of small tasks and show how they flow; starts a site of its own if none runs."""
+    import signal
+
+    from rich.console import Console
+
+    from tapfinger.commands.live import interrupt
+
+    console = Console()
+    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
+    try:
+        done = _flow(state, url, tasks, console)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    _summary(done, console)
+
+
+def _flow(state: Path | None, url: str | None, tasks: int, console: Console) -> list[TaskInfo]:
+    with _site(state, url, console) as client:
+        specs = _specs(client, tasks)
+        ids = client.submit(*specs)
+        kinds = {task: spec.name for task, spec in zip(ids, specs, strict=True)}
+        try:
+            return (_live if console.is_terminal else _lines)(client, kinds, console)
+        except KeyboardInterrupt:
+            for task in ids:
+                client.cancel(task)
+            console.print("Interrupted: what had not ended is cancelled.", highlight=False)
+            raise typer.Exit(130) from None
+
+
+@contextmanager
+def _site(state: Path | None, url: str | None, console: Console) -> Iterator[Client]:
+    """The site that the options name, or one that is gone afterwards."""
+    from tempfile import TemporaryDirectory
+
+    from tapfinger.errors import CoordinatorError
+    from tapfinger.live.client import Client
+    from tapfinger.live.home import find_coordinator
+    from tapfinger.live.local import LocalSite
+
+    try:
+        address, token = find_coordinator(state, url)
+    except CoordinatorError:
+        if state is not None or url is not None:
+            raise
+        with TemporaryDirectory(prefix="tapfinger-demo-") as folder:
+            config = Path(folder) / "site.toml"
+            config.write_text(SITE, encoding="utf-8")
+            site = LocalSite(Path(folder) / "state", config)
+            console.print("No site runs here; starting one for the demo.", highlight=False)
+            address = site.up(0)
+            try:
+                token = (site.state / "token").read_text(encoding="ascii").strip()
+                with Client(address, token) as client:
+                    yield client
+            finally:
+                site.down()
+        return
+    with Client(address, token) as client:
+        yield client
+
+
+def _specs(client: Client, count: int) -> list[TaskSpec]:
+    """Tasks of every kind in turn, of the site's type of that name or of another, within what that allows."""
+    from tapfinger.live.client import make_spec
+
+    types = {kind["name"]: kind for kind in client.site()["scenario"]["task_types"]}
+    specs = []
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        chosen: dict[str, Any] = types.get(kind.name) or types.get("demo") or next(iter(types.values()))
+        low = chosen["minimum"].get("cpu", 0)
+        high = {**chosen["minimum"], **chosen["maximum"]}.get("cpu", 0)
+        least = min(max(low, kind.least), high)
+        specs.append(
+            make_spec(
+                argv=["python3", "-c", kind.code],
+                type=chosen["name"],
+                minimum={"cpu": least},
+                maximum={"cpu": max(least, min(high, kind.most))},
+                retries=kind.retries,
+                name=kind.name,
+            )
+        )
+    return specs
+
+
+# --------------------------------------------------------------------------- show
+
+
+def _looks(client: Client, kinds: dict[int, str]) -> Iterator[list[TaskInfo]]:
+    """All tasks of the batch, time and again, until they have ended."""
+    while True:
+        found = {info.id: info for info in client.list(limit=10_000) if info.id in kinds}
+        yield [found[task] for task in kinds]
+        if all(info.over for info in found.values()):
+            return
+        time.sleep(PULSE)
+
+
+def _lines(client: Client, kinds: dict[int, str], console: Console) -> list[TaskInfo]:
+    """A line for every change."""
+    said: dict[int, tuple[str, int]] = {}
+    infos: list[TaskInfo] = []
+    for infos in _looks(client, kinds):
+        for info in infos:
+            now = (info.phase.value, info.attempt)
+            if said.get(info.id) != now and info.phase.value in ("running", "finished", "failed", "cancelled", "lost"):
+                console.print(f"task {info.id} ({kinds[info.id]}) {_phrase(info)}", highlight=False, soft_wrap=True)
+            said[info.id] = now
+        sys.stdout.flush()
+    return infos
+
+
+def _phrase(info: TaskInfo) -> str:
+    if info.over and info.ended is not None:
+        return f"{info.phase.value} {info.ended - info.submitted:.1f} s after its submission"
+    waited = (info.started or info.submitted) - info.submitted
+    again = f", attempt {info.attempt}" if info.attempt > 1 else ""
+    return f"runs on {info.cluster} with {_size(info)} after {waited:.1f} s{again}"
+
+
+def _size(info: TaskInfo) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount)
+
+
+def _live(client: Client, kinds: dict[int, str], console: Console) -> list[TaskInfo]:
+    """A table that moves."""
+    from rich.live import Live
+
+    infos: list[TaskInfo] = []
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        for infos in _looks(client, kinds):
+            live.update(_table(infos, kinds, console.height), refresh=True)
+    return infos
+
+
+_STYLES = {"queued": "dim", "placed": "yellow", "running": "bold yellow", "finished": "green"}
+
+
+def _table(infos: list[TaskInfo], kinds: dict[int, str], height: int) -> Table:
+    """As many as there is room for: what runs and what waits before what has ended."""
+    from rich import box
+    from rich.table import Table
+
+    now = time.time()
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("task", "kind", "phase", "cluster", "gets", "waited", "ran"):
+        table.add_column(head, justify="right" if head in ("task", "waited", "ran") else "left")
+    order = {"running": 0, "placed": 1, "queued": 2}
+    ranked = sorted(infos, key=lambda i: (order.get(i.phase.value, 3), -(i.ended or 0.0), i.id))
+    shown = ranked[: max(3, height - 7)]
+    for info in shown:
+        begun = info.started if info.started is not None else info.ended or now
+        ran = "" if info.started is None else f"{(info.ended or now) - info.started:.1f} s"
+        waited = f"{max(0.0, begun - info.submitted):.1f} s"
+        phase = info.phase.value
+        row = (str(info.id), kinds[info.id], phase, info.cluster or "", _size(info), waited, ran)
+        table.add_row(*row, style=_STYLES.get(phase, "red"))
+    counts = {p: sum(i.phase.value == p for i in infos) for p in dict.fromkeys(i.phase.value for i in infos)}
+    hidden = f" ({len(infos) - len(shown)} not shown)" if len(shown) < len(infos) else ""
+    table.caption = ", ".join(f"{count} {phase}" for phase, count in counts.items()) + hidden
+    return table
+
+
+def _summary(infos: list[TaskInfo], console: Console) -> None:
+    completions = sorted(info.ended - info.submitted for info in infos if info.ended is not None)
+    waits = [info.started - info.submitted for info in infos if info.started is not None]
+    counts = {p: sum(i.phase.value == p for i in infos) for p in dict.fromkeys(i.phase.value for i in infos)}
+    ended = ", ".join(f"{count} {phase}" for phase, count in counts.items())
+    text = f"{len(infos)} tasks: {ended}. Mean completion time {sum(completions) / len(completions):.1f} s"
+    if waits:
+        text += f", of which {sum(waits) / len(waits):.1f} s waiting"
+    console.print(f"{text}; the longest took {completions[-1]:.1f} s.", highlight=False, soft_wrap=True)

@@ -1,0 +1,200 @@
+"""What a live site has run, as a workload file and a scenario that plays it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tapfinger.config import Scenario, parse_scenario
+from tapfinger.core.model import Resources, ResourceTypes, TaskType
+from tapfinger.errors import ConfigError, TapfingerError
+from tapfinger.live.client import make_spec
+from tapfinger.live.config import build_site
+from tapfinger.live.habits import Habits, base_name
+from tapfinger.live.site import Site
+from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
+
+#: Amounts per resource in a table of speeds that is written to a file.
+MOST_AMOUNTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A task of the history."""
+
+    id: int
+    type: TaskType
+    #: Clusters it may run on; none means all.
+    clusters: tuple[str, ...]
+    submitted: float
+
+
+@dataclass
+class History:
+    """Tasks of a live site, oldest first, and how long they took."""
+
+    scenario: Scenario
+    site: Site
+    habits: Habits
+    tasks: list[Ran] = field(default_factory=list)
+    #: Tasks that the present configuration does not know how to run, by reason.
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def site_of(told: Mapping[str, Any]) -> tuple[Scenario, Site]:
+    """The site that a coordinator has told about."""
+    plan = {key: value for key, value in told["scenario"].items() if key not in ("directory", "source")}
+    scenario = parse_scenario(plan, told["scenario"]["source"], told["scenario"]["directory"])
+    return scenario, build_site(scenario)
+
+
+def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> History:
+    """From what a coordinator has told about itself, and tasks as ``Client.history`` gives them, in any order."""
+    scenario, site = site_of(told)
+    found = History(scenario, site, Habits(site.slot_seconds))
+    for row in sorted(rows, key=lambda r: (r["submitted"], r["task"])):
+        task = ran(site, row)
+        if task is None:
+            found.left_out["of a type, size or cluster that the configuration does not have any more"] += 1
+            continue
+        found.tasks.append(task)
+        if row.get("phase") == "finished" and row["started"] is not None and row["ended"] is not None:
+            size = site.resources.parse(row["allocation"], f"task {row['task']}")
+            found.habits.finished(task.type, size, row["ended"] - row["started"])
+    return found
+
+
+def ran(site: Site, row: Mapping[str, Any]) -> Ran | None:
+    """A task of a row; None if the site could not run it now."""
+    try:
+        names = ("type", "minimum", "maximum", "clusters")
+        spec = make_spec(argv=["-"], **{name: row[name] for name in names})
+        task_type = site.task(row["task"], spec, 0).type
+    except TapfingerError:
+        return None
+    return Ran(row["task"], task_type, tuple(row["clusters"]), row["submitted"])
+
+
+# ------------------------------------------------------------------------- export
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A workload file and the scenario that plays it."""
+
+    workload: WorkloadFile
+    #: Without its arrivals.
+    scenario: dict[str, Any]
+    #: Tasks whose own size a file cannot express; they may have any size of their type there.
+    widened: int
+
+
+def export(history: History, name: str, plain: bool) -> Exported:
+    """``plain``: name only types of the configuration, for scenarios that have no others."""
+    if not history.tasks:
+        raise ConfigError("nothing has run yet, so there is nothing to export; submit some tasks first")
+    site = history.site
+    written: dict[str, dict[str, Any] | None] = {}
+    types, widened = [], 0
+    for task in history.tasks:
+        own = task.type.name
+        if own not in site.task_types or "[" not in own or plain:
+            types.append(base_name(own))
+            widened += "[" in own
+            continue
+        if own not in written:
+            written[own] = _table(task.type, site.resources, history.habits)
+        types.append(own if written[own] is not None else base_name(own))
+        widened += written[own] is None
+    first = history.tasks[0].submitted
+    workload = WorkloadFile(
+        name,
+        np.array([round(task.submitted - first, 3) for task in history.tasks]),
+        tuple(types),
+        tuple(SEPARATOR.join(task.clusters) or ALL_CLUSTERS for task in history.tasks),
+        tuple(range(1, len(types) + 1)),
+    )
+    kinds = [_type(kind, history) for kind in history.scenario.task_types]
+    return Exported(workload, _scenario(history, name, [*kinds, *filter(None, written.values())]), widened)
+
+
+def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    site = history.site
+    return {
+        "name": name,
+        "description": f"{len(history.tasks)} tasks of the live site {history.scenario.name}",
+        "mode": "multi",
+        "slot_seconds": site.slot_seconds,
+        "reports_progress": False,
+        "resources": dict(zip(site.resources.names, site.resources.units, strict=True)),
+        "clusters": [{"name": c.name, "capacity": site.resources.natural(c.capacity)} for c in site.clusters],
+        "task_types": kinds,
+    }
+
+
+def _type(kind: Any, history: History) -> dict[str, Any]:
+    """A type of the configuration, as fast as its tasks really were."""
+    plain: dict[str, Any] = kind.model_dump(mode="json", exclude_none=True)
+    plain["speed"] = scaled(plain["speed"], history.habits.factor(kind.name))
+    return plain
+
+
+#: What to multiply, by kind of speed, for tasks that take longer.
+_TIMES = {
+    "constant": ("slots", "seconds"),
+    "tanh": ("slots",),
+    "amdahl": ("seconds",),
+    "power": ("seconds",),
+    "rebound": ("fixed", "compute", "feeding"),
+    "grid": ("seconds",),
+}
+
+
+def scaled(speed: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """A speed with all its durations times a factor; those of files stay as they are."""
+    changed = dict(speed)
+    for name in _TIMES.get(speed["kind"], ()):
+        value = speed.get(name, 1.0 if (speed["kind"], name) == ("tanh", "slots") else None)
+        if isinstance(value, Sequence):
+            changed[name] = [float(f"{factor * part:.6g}") for part in value]
+        elif value is not None:
+            changed[name] = float(f"{factor * value:.6g}")
+    return changed
+
+
+def _table(task_type: TaskType, resources: ResourceTypes, habits: Habits) -> dict[str, Any] | None:
+    """A size of its own as a type of its own; None where a file cannot say how fast it is."""
+    low, high = task_type.minimum, task_type.maximum
+    free = [r for r in range(len(low)) if low[r] != high[r]]
+    if any(low[r] == 0 for r in free):
+        return None  # a table of speeds begins above zero
+    axes = {r: _amounts(low[r], high[r]) for r in free} or {resources.processor: [low[resources.processor]]}
+    if any(axis[0] == 0 for axis in axes.values()):
+        return None
+    seconds = []
+    for cell in np.ndindex(*(len(axis) for axis in axes.values())):
+        size = list(low)
+        for (r, axis), place in zip(axes.items(), cell, strict=True):
+            size[r] = axis[place]
+        seconds.append(float(f"{habits.seconds(task_type, Resources(size)):.6g}"))
+    units, names = resources.units, resources.names
+    amounts = {names[r]: [amount * units[r] for amount in axis] for r, axis in axes.items()}
+    return {
+        "name": task_type.name,
+        "minimum": resources.natural(low),
+        "maximum": resources.natural(high),
+        "speed": {"kind": "grid", "amounts": amounts, "seconds": seconds},
+    }
+
+
+def _amounts(low: int, high: int) -> list[int]:
+    """All of them, or some that grow evenly by factors."""
+    if high - low < MOST_AMOUNTS:
+        return list(range(low, high + 1))
+    steps = np.exp(np.linspace(math.log(low), math.log(high), MOST_AMOUNTS))
+    return sorted({low, high, *(round(step) for step in steps)})

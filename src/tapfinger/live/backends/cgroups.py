@@ -1,0 +1,60 @@
+"""Limits that the kernel enforces on a task: control groups, version 2, in a directory that is ours to use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tapfinger.errors import ConfigError, LaunchFailed
+from tapfinger.live.messages import AttemptId
+
+#: Microseconds over which processor time is counted.
+PERIOD = 100_000
+GIB = 1024**3
+
+
+class Cgroups:
+    """One group per attempt below a directory that was delegated to the agent."""
+
+    def __init__(self, root: Path, memory_per_cpu: float | None = None) -> None:
+        """``memory_per_cpu``: GiB for each cpu, where tasks have no resource named memory. Checks that limits work."""
+        self._root = root
+        self._memory_per_cpu = memory_per_cpu
+        wanted = {"cpu", "memory"}
+        try:
+            offered = set((root / "cgroup.controllers").read_text(encoding="ascii").split())
+            if wanted - offered:
+                missing = " and ".join(sorted(wanted - offered))
+                raise ConfigError(
+                    f"control group {root} has no controller for {missing}; a parent must offer it (with systemd: "
+                    "Delegate=cpu memory in the agent's unit), or leave out --cgroup"
+                )
+            on = set((root / "cgroup.subtree_control").read_text(encoding="ascii").split())
+            for name in sorted(wanted - on):
+                (root / "cgroup.subtree_control").write_text(f"+{name}", encoding="ascii")
+        except OSError as error:
+            raise ConfigError(
+                f"{root} cannot be used for limits: {error}; it must be a directory of a cgroup2 file system that the "
+                "agent may write to and that has no processes of its own, or leave out --cgroup"
+            ) from None
+
+    def make(self, ident: AttemptId, allocation: Mapping[str, float]) -> str:
+        """A new group with the limits of an allocation; its supervisor removes it."""
+        path = self._root / f"tapfinger-{os.getpid()}-{ident[0]}.{ident[1]}"
+        try:
+            path.mkdir()
+            for name, value in self.limits(allocation).items():
+                (path / name).write_text(value, encoding="ascii")
+        except OSError as error:
+            raise LaunchFailed(f"limits of task {ident[0]} cannot be set in {path}: {error}") from None
+        return str(path)
+
+    def limits(self, allocation: Mapping[str, float]) -> dict[str, str]:
+        """What is written into a group's files, by name."""
+        cpus = allocation.get("cpu", 0.0)
+        found = {"cpu.max": f"{int(cpus * PERIOD)} {PERIOD}"} if cpus else {}
+        memory = allocation.get("memory", self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0)
+        if memory:
+            found |= {"memory.max": str(int(memory * GIB)), "memory.oom.group": "1"}
+        return found

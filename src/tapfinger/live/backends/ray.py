@@ -1,0 +1,339 @@
+"""Tasks as jobs of a Ray cluster, each under a supervisor there that asks the agent's desk for its lease.
+
+Ray finds the place and counts the resources. All else is as with local processes: the same supervisor runs on
+Ray's node, and ends the task when its lease is over, though the agent be dead or the network cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import secrets
+import shlex
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live.backends import ray_driver, spool, supervise
+from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word
+from tapfinger.live.backends.environment import ALLOWED, task_environment
+from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable
+from tapfinger.live.backends.spool import Spool
+from tapfinger.live.leases import boot_clock, read_lease, replace_file
+from tapfinger.live.messages import AttemptId, Outcome
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at a run; how long a driver may be silent before Ray is asked about it.
+PULSE, SILENCE = 0.1, 3.0
+#: Seconds beyond what a driver needs to stop its task, after which Ray is asked to; and beyond a lease's end.
+PATIENCE = 5.0
+#: Seconds after its start in which an agent may not have found all of its predecessor's runs.
+SETTLING = 10.0
+#: Ray says which accelerators a job has.
+INHERITED = (*ALLOWED, "CUDA_VISIBLE_DEVICES")
+
+_FILES = (ray_driver, supervise, spool)
+
+
+class Ray:
+    """Runs each task as a job."""
+
+    def __init__(
+        self,
+        address: str = "http://127.0.0.1:8265",
+        token: str | None = None,
+        desk: str | None = None,
+        python: str = "python3",
+        stop_seconds: float = 5.0,
+        roots: tuple[str, ...] = (),
+        max_log: int = 16 << 20,
+        linger: float = 10.0,
+    ) -> None:
+        """``address``: of Ray's dashboard. ``desk``: our address as Ray's nodes see it. ``python``: on those nodes.
+
+        ``linger``: seconds that an ended task waits for an agent to take its output, before it is left in Ray's log.
+        """
+        self._linger = linger
+        self._jobs = RayJobs(address, token)
+        self._host = desk
+        self._python = python
+        self._stop_seconds = stop_seconds
+        self._roots = roots
+        self._max_log = max_log
+        self._desk: Desk | None = None
+        self._since = boot_clock()
+        self._lock = threading.Lock()  # of everything that a run's directory says
+        self._watches: dict[str, _Watch] = {}
+
+    def close(self) -> None:
+        """Let go; jobs run on for as long as the lease lasts."""
+        for watch in self._watches.values():
+            watch.over.set()
+        if self._desk is not None:
+            self._desk.close()
+        self._jobs.close()
+
+    def check(self, capacity: Mapping[str, float]) -> None:
+        """Warn of a cluster that promises more than Ray has: tasks would be placed and wait there."""
+        try:
+            totals = self._jobs.totals()
+        except RayUnreachable as error:
+            logger.warning("%s; tasks start once it answers", error)
+            return
+        for name, amount in capacity.items():
+            has = totals.get({"cpu": "CPU", "gpu": "GPU"}.get(name, name), 0.0)
+            if amount > has:
+                logger.warning(
+                    "the cluster has %g %s by its configuration, Ray has %g: tasks will wait", amount, name, has
+                )
+
+    # ------------------------------------------------------------------ four methods
+
+    def start(self, run: Run) -> None:
+        """Write down what is to be run, and see to it that Ray gets it."""
+        launch = run.launch
+        mark = secrets.token_hex(16)
+        plan = {
+            "argv": launch.argv,
+            "env": task_environment(run, mark),
+            "inherit": INHERITED,
+            "cwd": launch.cwd,
+            "roots": list(self._roots) if launch.cwd is not None else [],
+            "cpus": [],
+            "cgroup": "",
+            "time_limit": launch.time_limit,
+            "keep": launch.on_disconnect == "keep",
+            "stop_seconds": self._stop_seconds,
+            "mark": mark,
+            "linger": self._linger,
+            "max_log": self._max_log,
+        }
+        files = {Path(m.__file__ or "").name: Path(m.__file__ or "").read_text(encoding="utf-8") for m in _FILES}
+        replace_file(run.directory / "payload.json", {**files, "plan.json": json.dumps(plan)}, sync=True)
+        self._watch(run)
+
+    def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:  # noqa: ARG002
+        """Ray cannot change what a job has."""
+        raise UnsupportedOperation(f"the ray backend cannot resize a running task ({run.id[0]})")
+
+    def stop(self, run: Run, at_once: bool) -> None:
+        """Tell the driver when it next asks; one that has not asked yet never begins."""
+        with self._lock:
+            if _read(run, "end.json") is not None:
+                return
+            if not (run.directory / "begun").exists():
+                _write_end(run, Outcome("stopped", reason="it had not started"))
+            elif at_once or _read(run, "stop.json") is None:
+                replace_file(run.directory / "stop.json", {"how": "now" if at_once else "polite", "at": boot_clock()})
+        self._watch(run)
+
+    def poll(self, run: Run) -> Outcome | None:
+        """What is written down as its end; None while anything of it may be alive."""
+        end = _read(run, "end.json")
+        if end is None and not (run.directory / "payload.json").exists():
+            with self._lock:
+                return _write_end(run, Outcome("lost", reason="it was not handed to Ray before the agent ended"))
+        if end is None:
+            self._watch(run)
+            return None
+        self._watches.pop(_name(run.id), None)
+        return Outcome(**end)
+
+    # ------------------------------------------------------------------- the driver
+
+    def open(self, directory: Path) -> Desk:
+        """Open the desk, if it is not open; ``directory``: of the agent."""
+        if self._desk is None:
+            host = self._host or _address_towards(self._jobs.host)
+            self._desk = Desk(directory / "desk.json", host, self._answer)
+        return self._desk
+
+    def _watch(self, run: Run) -> None:
+        """Have a thread that follows this run to its end."""
+        name = _name(run.id)
+        if name not in self._watches:
+            watch = self._watches[name] = _Watch(self, run, self.open(run.lease.parent))
+            watch.thread.start()
+
+    def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
+        """What the desk says to a driver."""
+        watch = self._watches.get(attempt)
+        if watch is None and boot_clock() < self._since + SETTLING:
+            raise NotYet
+        if watch is None:
+            raise Refused
+        with self._lock:
+            if _read(watch.run, "end.json") is not None:
+                raise Refused
+            watch.heard = boot_clock()
+            return self._begin(watch.run) if question == "begin" else self._beat(watch, said)
+
+    def _begin(self, run: Run) -> bytes:
+        if (run.directory / "begun").exists() or self._too_late(run):
+            raise Refused
+        # On disk before the answer: whoever comes after us must know that it may run.
+        replace_file(run.directory / "begun", {}, sync=True)
+        return (run.directory / "payload.json").read_bytes()
+
+    def _too_late(self, run: Run) -> bool:
+        """Whether it has not begun and must not any more; that is its end then."""
+        late = run.launch.on_disconnect == "stop" and boot_clock() >= read_lease(run.lease)
+        if late and not (run.directory / "begun").exists():
+            _write_end(run, Outcome("stopped", reason="the lease of its agent ended before it began"))
+        return late
+
+    def _beat(self, watch: _Watch, said: bytes) -> bytes:
+        run = watch.run
+        if not (run.directory / "begun").exists():
+            raise Refused
+        offset, skipped, data, end = decode_word(said)
+        self._keep_output(run, offset, skipped, data)
+        if end is not None:
+            replace_file(run.directory / "word.json", end, sync=True)
+            watch.news.set()
+        stop = _read(run, "stop.json")
+        answer = {
+            "left": max(0.0, read_lease(run.lease) - boot_clock()),
+            "stop": stop["how"] if stop is not None else "",
+            "have": Spool(run.output).end,
+        }
+        return json.dumps(answer).encode()
+
+    def _keep_output(self, run: Run, offset: int, skipped: int, data: bytes) -> None:
+        output = Spool(run.output, self._max_log)
+        if data and offset - skipped <= output.end:
+            output.append(data, offset)
+
+    # --------------------------------------------------------------------- the watch
+
+    def entrypoint(self, run: Run, desk: Desk) -> str:
+        """The line that Ray gives to a shell; nothing of the task is in it, not even its arguments."""
+        digest = hashlib.sha256((run.directory / "payload.json").read_bytes()).hexdigest()
+        words = [self._python, "-I", "-S", "-c", ray_driver.BOOT, desk.url(_name(run.id)), digest]
+        return "exec " + shlex.join(words)
+
+    def follow(self, watch: _Watch) -> None:
+        """From handing it to Ray to its end, in a thread of its own."""
+        run, ident = watch.run, f"tapfinger-{watch.desk.name}-{_name(watch.run.id)}"
+        try:
+            while not watch.over.is_set() and _read(run, "end.json") is None:
+                try:
+                    self._look(watch, ident)
+                except RayUnreachable as error:
+                    logger.warning("task %d: %s", run.id[0], error)
+                    watch.over.wait(1.0)
+                watch.news.wait(PULSE)
+        except LaunchFailed as error:
+            with self._lock:
+                _write_end(run, Outcome("failed", 127, str(error)))
+        except Exception:  # a thread that ends in silence would leave its task in the dark
+            logger.exception("task %d is not followed any more", run.id[0])
+
+    def _look(self, watch: _Watch, ident: str) -> None:
+        run, now = watch.run, boot_clock()
+        begun = (run.directory / "begun").exists()
+        if not begun:
+            with self._lock:
+                if self._too_late(run):
+                    return
+        if not begun and not watch.submitted:
+            self._jobs.submit(ident, self.entrypoint(run, watch.desk), run.launch.allocation)
+            watch.submitted, watch.heard = True, boot_clock()
+            return
+        word = _read(run, "word.json")
+        if word is not None:
+            # Resources are given to others once the end is known: not before Ray has them back.
+            if self._jobs.gone(ident):
+                self._end(run, Outcome(**word))
+            return
+        stop = _read(run, "stop.json")
+        if stop is not None and now > max(stop["at"], watch.urged) + self._stop_seconds + PATIENCE:
+            watch.urged = now
+            self._jobs.stop(ident)  # the driver does not listen
+        if now > max(watch.heard, watch.asked) + SILENCE:
+            watch.asked = now
+            if self._jobs.status(ident) not in ("PENDING", "RUNNING") and self._jobs.gone(ident):
+                self._conclude(watch, ident)
+
+    def _conclude(self, watch: _Watch, ident: str) -> None:
+        """The job is over, and nobody has said how the task ended: perhaps Ray's log does."""
+        run, lines = watch.run, self._jobs.log(ident).splitlines()
+        for line in reversed(lines):
+            if line.startswith(ray_driver.MARKER):
+                with suppress(ValueError, KeyError, TypeError):
+                    last: dict[str, Any] = json.loads(line.removeprefix(ray_driver.MARKER))
+                    if "data" in last:
+                        at, data = int(last["offset"]), base64.b64decode(last["data"])
+                        self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
+                    self._end(run, Outcome(**last["end"]))
+                    return
+        if not (run.directory / "begun").exists():
+            self._end(run, self._not_begun(ident, lines))
+        elif _read(run, "stop.json") is not None:
+            self._end(run, Outcome("stopped", reason="stopped", output=Spool(run.output).end))
+        else:
+            self._end(run, Outcome("lost", reason="its job on Ray ended before it did", output=Spool(run.output).end))
+
+    def _not_begun(self, ident: str, lines: list[str]) -> Outcome:
+        if self._jobs.exit_code(ident) in (126, 127):  # by a shell's custom: no such program, or it may not be run
+            return Outcome("failed", 127, f"the node that Ray chose cannot run {self._python!r}")
+        # Only what the boot itself says: Ray's log also holds the desk's address, with its secret.
+        why = [line[:300] for line in lines if line.startswith(ray_driver.NO)]
+        return Outcome("lost", reason=f"its job on Ray ended before it began{f': {why[-1]}' if why else ''}")
+
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        with self._lock:
+            _write_end(run, outcome)
+
+
+class _Watch:
+    """A run and what was seen of it."""
+
+    def __init__(self, backend: Ray, run: Run, desk: Desk) -> None:
+        self.run = run
+        self.desk = desk
+        self.submitted = False
+        #: When the driver last asked; when Ray was last asked about it, and to stop it.
+        self.heard, self.asked, self.urged = boot_clock(), 0.0, 0.0
+        self.news, self.over = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=backend.follow, args=(self,), name=f"run-{_name(run.id)}", daemon=True)
+
+
+def _name(ident: AttemptId) -> str:
+    return f"{ident[0]}.{ident[1]}"
+
+
+def _read(run: Run, name: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((run.directory / name).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found
+
+
+def _write_end(run: Run, outcome: Outcome) -> Outcome:
+    """Once and for all: what is there already counts."""
+    end = _read(run, "end.json")
+    if end is not None:
+        return Outcome(**end)
+    plain = {"result": outcome.result, "code": outcome.code, "reason": outcome.reason, "output": outcome.output}
+    replace_file(run.directory / "end.json", plain, sync=True)
+    return outcome
+
+
+def _address_towards(host: str) -> str:
+    """The address of this machine that another one sees when we call it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

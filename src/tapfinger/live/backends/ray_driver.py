@@ -1,0 +1,176 @@
+"""What runs on a Ray cluster above each task: ``supervise.py`` with a line to the agent's desk. It stands alone.
+
+The lease comes over that line instead of from a file on the agent's disk, and output goes back over it. A
+thread keeps the line; the supervisor reads the lease where the thread has put it, so a line that is cut or
+stuck ends the task in time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from tapfinger.live.backends import supervise
+    from tapfinger.live.backends.spool import Spool
+else:  # files beside this one
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    supervise, Spool = import_module("supervise"), import_module("spool").Spool
+
+#: Seconds between words to the desk when nothing happens, and for an answer.
+BEAT, PATIENCE = 0.3, 5.0
+#: Bytes of output in one word.
+PIECE = 256 * 1024
+#: Bytes of output left in Ray's own log where the desk does not take it.
+LAST_WORDS = 512 * 1024
+#: Begins the line in Ray's log that says how the task ended.
+MARKER = "tapfinger-end "
+
+#: How the boot begins to say why it goes no further.
+NO = "the agent does not let this attempt begin"
+
+#: Brings the files of a task from the desk, if they are what the agent has announced, and starts the driver.
+BOOT = """
+import hashlib, json, os, sys, tempfile, time, urllib.request
+url, digest = sys.argv[1:]
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+until = time.monotonic() + 60
+while True:
+    try:
+        with opener.open(urllib.request.Request(url + "/begin", data=b"", method="POST"), timeout=20) as answer:
+            data = answer.read()
+        break
+    except OSError as error:
+        # An agent that is being restarted is waited for; one that says no is not asked again.
+        if getattr(error, "code", 503) != 503 or time.monotonic() > until:
+            sys.exit(f"the agent does not let this attempt begin: {error}")
+        time.sleep(0.5)
+if hashlib.sha256(data).hexdigest() != digest:
+    sys.exit("what came from the agent is not what it has announced")
+place = tempfile.mkdtemp(prefix="tapfinger-")
+for name, text in json.loads(data).items():
+    with open(os.path.join(place, name), "w", encoding="utf-8") as file:
+        file.write(text)
+os.execv(sys.executable, [sys.executable, "-I", "-S", os.path.join(place, "ray_driver.py"), place, url])
+"""
+
+
+class Line:
+    """Says to the desk what there is, and does what it answers."""
+
+    def __init__(self, directory: str, url: str) -> None:
+        """``directory``: of the run, on this machine."""
+        self._directory = directory
+        self._url = url
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._spool = Spool(os.path.join(directory, "output"))
+        self._have = 0  # bytes of output that the desk has
+        self._stopped = ""
+        self._boot = supervise.boot_id()
+
+    def say(self, end: dict[str, Any] | None = None) -> bool:
+        """One word to the desk; whether there is more to say at once. Raises OSError where it does not answer."""
+        at, data = self._spool.read(self._have, PIECE)
+        word = {"offset": at, "skipped": at - self._have, "data": base64.b64encode(data).decode(), "end": end}
+        sent = supervise.clock()
+        body = json.dumps(word).encode()
+        request = urllib.request.Request(f"{self._url}/beat", body, {"Content-Type": "application/json"})
+        try:
+            with self._opener.open(request, timeout=PATIENCE) as answer:
+                said = json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 410:
+                raise
+            said = {"left": 0.0, "stop": "now", "have": self._spool.end}  # nobody wants this attempt any more
+        # From when the question was sent, so never longer than the agent means.
+        self._write_lease(sent + said["left"])
+        self._have = said["have"]
+        self._heed(said["stop"])
+        return self._have < self._spool.end
+
+    def _write_lease(self, until: float) -> None:
+        path = os.path.join(self._directory, "lease")
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
+            json.dump({"boot": self._boot, "until": until}, file)
+        os.replace(f"{path}.part", path)
+
+    def _heed(self, stop: str) -> None:
+        if stop and stop != self._stopped:
+            self._stopped = stop
+            # Left for a supervisor that has not begun; a signal for one that has.
+            with open(os.path.join(self._directory, "stop"), "w", encoding="ascii"):
+                pass
+            os.kill(os.getpid(), signal.SIGUSR1 if stop == "now" else signal.SIGTERM)
+
+    def keep(self, above: int) -> None:
+        """For as long as this process lives. ``above``: pid of Ray's own process, whose resources the task uses."""
+        while True:
+            more = False
+            with suppress(OSError, ValueError, KeyError):
+                more = self.say()
+            if os.getppid() != above:
+                self._heed("now")  # Ray counts these resources as free
+            if not more:
+                time.sleep(BEAT)
+
+    def hand_over(self, end: dict[str, Any], patience: float) -> str:
+        """Give the end and the rest of the output to the desk; returns what is to be left in Ray's log.
+
+        ``patience``: seconds that a desk which does not answer is tried.
+        """
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            try:
+                while self.say():
+                    pass
+                self.say(end)
+                return MARKER + json.dumps({"end": end})
+            except (OSError, ValueError, KeyError):
+                time.sleep(BEAT)
+        at, data = self._spool.read(max(self._have, self._spool.end - LAST_WORDS), LAST_WORDS)
+        return MARKER + json.dumps({"end": end, "offset": at, "data": base64.b64encode(data).decode()})
+
+
+def main(directory: str, url: str) -> int:
+    """Run the task of this directory; the exit code is the task's."""
+    # In this thread and all others: the supervisor waits for these, and nobody else may take them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, supervise.SIGNALS)
+    above = os.getppid()
+    with open(os.path.join(directory, "plan.json"), encoding="utf-8") as file:
+        plan = json.load(file)
+    env = {name: os.environ[name] for name in plan.pop("inherit") if name in os.environ} | plan["env"]
+    place = plan["cwd"] or os.path.join(directory, "work")
+    if plan["cwd"] is None:
+        os.mkdir(place)
+    plan |= {"cwd": place, "env": env, "lease": os.path.join(directory, "lease")}
+    with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
+        json.dump(plan, file)
+    line = Line(directory, url)
+    with suppress(OSError, ValueError, KeyError):
+        line.say()
+    threading.Thread(target=line.keep, args=(above,), daemon=True).start()
+    supervise.main(directory)
+    with open(os.path.join(directory, "end.json"), encoding="utf-8") as file:
+        end = json.load(file)
+    last = Line(directory, url).hand_over(end, plan["linger"])
+    sys.stdout.write(f"{last}\n")
+    sys.stdout.flush()
+    os.chdir("/")
+    shutil.rmtree(directory, ignore_errors=True)
+    code = end["code"]
+    return 1 if code is None else 128 - code if code < 0 else int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,116 @@
+"""Ray's Jobs REST API as far as it is needed: over HTTP, so that no Ray must be installed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from tapfinger.errors import BackendError, ConfigError, LaunchFailed
+
+#: How Ray calls the resources that it knows itself; others have the name they have here.
+NAMES = {"cpu": "CPU", "gpu": "GPU"}
+
+
+class RayUnreachable(BackendError):  # noqa: N818 - named for what it is
+    """Ray does not answer, or not as it should; what runs there may go on."""
+
+
+class RayJobs:
+    """Submits jobs to one Ray cluster, and asks about them; may be used by many threads."""
+
+    def __init__(self, address: str, token: str | None = None, timeout: float = 30.0) -> None:
+        """``address``: of Ray's dashboard, such as http://127.0.0.1:8265. ``token``: if the cluster wants one."""
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--ray-address {address!r} must look like http://HOST:8265")
+        self.host = parts.hostname
+        self._address = address
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        local = parts.hostname == "localhost" or parts.hostname.startswith("127.")
+        self._http = httpx.Client(base_url=address, headers=headers, timeout=timeout, trust_env=not local)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
+
+    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise RayUnreachable(f"no answer from Ray at {self._address}: {error}") from None
+        if answer.status_code in (401, 403):
+            raise RayUnreachable(
+                f"Ray at {self._address} wants a token ({answer.text[:100]}); set RAY_AUTH_TOKEN for the agent"
+            )
+        return answer
+
+    def _json(self, answer: httpx.Response) -> Any:
+        try:
+            answer.raise_for_status()
+            return answer.json()
+        except (httpx.HTTPError, ValueError):
+            raise RayUnreachable(
+                f"Ray at {self._address} answers {answer.status_code}: {answer.text.strip()[-200:]}"
+            ) from None
+
+    def totals(self) -> dict[str, float]:
+        """What all nodes together have, by Ray's names."""
+        found: dict[str, float] = {}
+        data = self._json(self._call("GET", "/api/v0/nodes", params={"detail": 1}))
+        for node in data["data"]["result"]["result"]:
+            if node["state"] == "ALIVE":
+                for name, amount in node["resources_total"].items():
+                    found[name] = found.get(name, 0.0) + amount
+        return found
+
+    def submit(self, ident: str, entrypoint: str, amounts: Mapping[str, float]) -> None:
+        """Submit a job; once is enough, again does no harm. Raises LaunchFailed if Ray will never take it."""
+        own = {name: amount for name, amount in amounts.items() if name not in NAMES and amount}
+        body = {
+            "submission_id": ident,
+            "entrypoint": entrypoint,
+            "entrypoint_num_cpus": amounts.get("cpu", 0),
+            "entrypoint_num_gpus": amounts.get("gpu", 0),
+            "entrypoint_resources": own,
+            "metadata": {"source": "tapfinger"},
+        }
+        answer = self._call("POST", "/api/jobs/", json=body)
+        if answer.is_success or "already exists" in answer.text:
+            return
+        if answer.status_code == 400:
+            raise LaunchFailed(f"Ray does not take the job: {answer.text.strip()[-300:]}")
+        self._json(answer)
+
+    def status(self, ident: str) -> str:
+        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; nothing for a job that Ray does not know."""
+        answer = self._call("GET", f"/api/jobs/{ident}")
+        return "" if answer.status_code == 404 else str(self._json(answer)["status"])
+
+    def exit_code(self, ident: str) -> int | None:
+        """Of the job's command, if it has run and ended."""
+        answer = self._call("GET", f"/api/jobs/{ident}")
+        code = None if answer.status_code == 404 else self._json(answer).get("driver_exit_code")
+        return None if code is None else int(code)
+
+    def gone(self, ident: str) -> bool:
+        """Whether the job's resources are free: Ray says that a job has ended a little before they are."""
+        asked = {
+            "filter_keys": "name",
+            "filter_predicates": "=",
+            "filter_values": f"_ray_internal_job_actor_{ident}",
+            "detail": 1,
+        }
+        data = self._json(self._call("GET", "/api/v0/actors", params=asked))
+        return all(actor["state"] == "DEAD" for actor in data["data"]["result"]["result"])
+
+    def stop(self, ident: str) -> None:
+        """Ask Ray to end it; has no effect on one that waits for resources."""
+        self._call("POST", f"/api/jobs/{ident}/stop")
+
+    def log(self, ident: str) -> str:
+        """All that the job's command has written."""
+        answer = self._call("GET", f"/api/jobs/{ident}/logs")
+        return "" if answer.status_code == 404 else str(self._json(answer)["logs"] or "")

@@ -1,0 +1,109 @@
+"""Output of a task on disk: its first bytes and its last ones, never more than was allowed. Imports nothing of ours.
+
+Positions count in the whole stream, so whoever reads can say where it was and go on from there; what
+lies between the first and the last bytes may have been left out. The first bytes are the file itself;
+the last ones are files in a directory beside it, each named by the position of its first byte.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+class Spool:
+    """One stream; written by one process, read by any."""
+
+    def __init__(self, path: str | os.PathLike[str], most: int = 1 << 62) -> None:
+        """``most``: bytes kept; half of them are the first ones. Nothing is created before something is written."""
+        self._path = os.fspath(path)
+        self._tail = f"{self._path}.tail"
+        self._head = (most + 1) // 2
+        self._segment = max(1, most // 4)
+
+    @property
+    def end(self) -> int:
+        """Position behind the last byte: how much was written, kept or not."""
+        segments = self._segments()
+        if segments:
+            return segments[-1] + _size(self._name(segments[-1]))
+        return _size(self._path)
+
+    @property
+    def kept(self) -> int:
+        """Bytes on disk."""
+        return _size(self._path) + sum(_size(self._name(start)) for start in self._segments())
+
+    def append(self, data: bytes, position: int | None = None) -> int:
+        """Write what is new of this; ``position`` of its first byte, beyond the end if some was left out before it.
+
+        Returns the new end.
+        """
+        end = self.end
+        position = end if position is None else position
+        data = data[max(0, end - position) :]
+        position = max(position, end)
+        segments = self._segments()
+        if not segments and position == end:
+            room = self._head - end
+            if room > 0:
+                with open(self._path, "ab") as file:
+                    file.write(data[:room])
+                data, position = data[room:], position + room
+        while data:
+            last = segments[-1] if segments else None
+            room = 0
+            if last is not None and position == last + _size(self._name(last)):
+                room = self._segment - (position - last)
+            if room <= 0:
+                os.makedirs(self._tail, exist_ok=True)
+                last, room = position, self._segment
+                segments.append(position)
+            with open(self._name(last or 0), "ab") as file:
+                file.write(data[:room])
+            data, position = data[room:], position + room
+            segments = self._prune(segments)
+        return self.end
+
+    def read(self, position: int, most: int) -> tuple[int, bytes]:
+        """Some bytes and the position of the first: as asked for, or later if what lies before was left out."""
+        head = _size(self._path)
+        if position < head:
+            return position, _read(self._path, position, min(most, head - position))
+        for start in self._segments():
+            name = self._name(start)
+            if position < start + _size(name):
+                at = max(position, start)
+                with suppress(FileNotFoundError):  # left out this very moment: the next one is what there is
+                    return at, _read(name, at - start, most)
+        return position, b""
+
+    def _prune(self, segments: list[int]) -> list[int]:
+        sizes = [_size(self._name(start)) for start in segments]
+        while len(segments) > 1 and sum(sizes[1:]) >= self._segment:
+            with suppress(FileNotFoundError):
+                os.unlink(self._name(segments[0]))
+            segments, sizes = segments[1:], sizes[1:]
+        return segments
+
+    def _segments(self) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self._tail))
+        except FileNotFoundError:
+            return []
+
+    def _name(self, start: int) -> str:
+        return os.path.join(self._tail, f"{start:020d}")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read(path: str, position: int, most: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(position)
+        return file.read(most)

@@ -1,0 +1,102 @@
+// Clusters: what each has, who uses it, and whether it is there.
+
+import { Refused, post } from "./api.js";
+import { typeColourName } from "./canvas.js";
+import { byId, h, keyed, say, tell } from "./dom.js";
+import { number, percent, plural } from "./format.js";
+
+const STATES = {
+  joined: ["●", "takes tasks"],
+  drained: ["❚❚", "finishes what it has, takes nothing new"],
+  silent: ["▲", "its agent has not been heard of"],
+};
+
+const place = (type) => (type ? typeColourName(type) : "~"); // what is not known comes last
+const byType = ([a], [b]) => place(a).localeCompare(place(b));
+
+export class Clusters {
+  constructor(feed, may) {
+    this.feed = feed;
+    this.may = may;
+  }
+
+  draw() {
+    const running = Map.groupBy(this.feed.running(), (attempt) => attempt.cluster);
+    keyed(
+      byId("clusters"),
+      this.feed.clusters,
+      (cluster) => cluster.name,
+      (cluster) => this.make(cluster),
+      (card, cluster) => this.refresh(card, cluster, running.get(cluster.name) ?? []),
+    );
+  }
+
+  make(cluster) {
+    const bars = Object.keys(cluster.capacity)
+      .filter((name) => cluster.capacity[name] > 0)
+      .map((name) => h("li", { "data-resource": name },
+        h("span", { class: "resource" }, name), h("div", { class: "bar" }), h("span", { class: "amount" })));
+    return h("li", { class: "cluster", "data-cluster": cluster.name },
+      h("h3", {}, cluster.name),
+      h("span", { class: "state" }),
+      h("ul", { class: "bars" }, ...bars),
+      h("div", { class: "foot" }, h("span", { class: "note" }), this.may.has("operate") ? this.button(cluster) : null));
+  }
+
+  button(cluster) {
+    const button = h("button", { type: "button", class: "small drain" });
+    button.addEventListener("click", async () => {
+      const undo = button.dataset.drained === "true";
+      try {
+        const answer = await post(`clusters/${encodeURIComponent(cluster.name)}/drain?undo=${undo}`);
+        this.feed.clusters = answer.clusters;
+        this.draw();
+        tell(undo ? `${cluster.name} takes tasks again` : `${cluster.name} takes no new tasks`);
+      } catch (fault) {
+        if (!(fault instanceof Refused)) throw fault;
+        tell(fault.message, true);
+      }
+    });
+    return button;
+  }
+
+  refresh(card, cluster, attempts) {
+    const state = !cluster.connected ? "silent" : cluster.drained ? "drained" : "joined";
+    const [sign, meaning] = STATES[state];
+    const badge = card.querySelector(".state");
+    say(badge, `${sign} ${state}${state === "silent" && cluster.drained ? ", drained" : ""}`);
+    badge.className = `state ${state}`;
+    badge.title = meaning;
+    for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
+    const count = cluster.tasks.length;
+    say(card.querySelector(".note"), count ? `runs ${plural(count, "task", "tasks")}` : "idle");
+    const button = card.querySelector(".drain");
+    if (!button) return;
+    button.dataset.drained = String(cluster.drained);
+    say(button, cluster.drained ? "Reopen" : "Drain");
+    button.setAttribute("aria-label", `${cluster.drained ? "Reopen" : "Drain"} ${cluster.name}`);
+  }
+
+  /** One piece per task type, in its colour; what we know no task of is grey. */
+  fill(row, cluster, attempts) {
+    const name = row.dataset.resource;
+    const capacity = cluster.capacity[name];
+    const used = capacity - cluster.free[name];
+    const pieces = new Map();
+    for (const { type, size } of attempts) pieces.set(type, (pieces.get(type) ?? 0) + (size[name] ?? 0));
+    const known = [...pieces.values()].reduce((sum, amount) => sum + amount, 0);
+    if (used > known) pieces.set("", used - known);
+    const shown = [...pieces].filter(([, amount]) => amount > 0).sort(byType);
+    keyed(row.querySelector(".bar"), shown, ([type]) => type, () => h("div"), (piece, [type, amount]) => {
+      piece.style.width = `${(100 * amount) / capacity}%`;
+      piece.style.background = type ? `var(--${typeColourName(type)})` : "var(--muted)";
+      piece.title = `${type || "other tasks"}: ${number(amount)} ${name}`;
+    });
+    say(row.querySelector(".amount"), `${number(used)} of ${number(capacity)}, ${percent(used / capacity)}`);
+    const bar = row.querySelector(".bar");
+    bar.setAttribute("role", "meter");
+    bar.setAttribute("aria-label", `${name} in use on ${cluster.name}`);
+    bar.setAttribute("aria-valuemax", capacity);
+    bar.setAttribute("aria-valuenow", used);
+  }
+}

@@ -1,0 +1,250 @@
+"""What people want to know of a coordinator: why tasks wait and run where they do, and how it all goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from tapfinger.core.contract import Phase, Scheduler, Snapshot, TaskView
+from tapfinger.core.model import Resources
+from tapfinger.errors import TapfingerError
+from tapfinger.live.coordinator import Coordinator
+from tapfinger.live.deciding import Answer, Question
+from tapfinger.live.explain import durations, seconds, summary, verdicts
+from tapfinger.live.forecast import Forecast, forecast
+from tapfinger.live.gauges import gauges
+from tapfinger.live.habits import MEMORY, Habits
+from tapfinger.live.shadow import Shadows
+from tapfinger.live.site import Site
+from tapfinger.live.stimuli import Instructions
+from tapfinger.live.store import Store
+from tapfinger.live.tasks import ENDED, TaskRecord
+from tapfinger.live.telemetry import Telemetry
+from tapfinger.live.thinking import Worker
+
+#: So many of the latest grants are remembered, to say who has overtaken whom.
+GRANTS = 10_000
+#: So many overtakers are named.
+OVERTAKERS = 20
+#: Seconds that a forecast is used for where many tasks are shown.
+FRESH = 1.0
+#: Longest wait for a scheduler's probabilities: it may be thinking.
+PATIENCE = 2.0
+
+
+class Insight:
+    """Watches one coordinator; changes nothing of it."""
+
+    def __init__(
+        self,
+        site: Site,
+        machine: Callable[[], Coordinator],
+        store: Store,
+        clock: Callable[[], float],
+        thinker: Worker,
+        shadows: Mapping[str, Scheduler],
+    ) -> None:
+        """``machine``: the one that leads now; raises where there is none.
+
+        ``thinker``: the thread in which the machine's schedulers decide; nobody else may ask them anything.
+        """
+        self._site = site
+        self._machine = machine
+        self._store = store
+        self._clock = clock
+        self._thinker = thinker
+        self._worker = Worker("insight")
+        self._forecast: tuple[float, Forecast] | None = None
+        self._forecasting = asyncio.Lock()
+        self._watching: set[asyncio.Task[None]] = set()
+        #: When, which task, where.
+        self._grants: deque[tuple[float, int, str]] = deque(maxlen=GRANTS)
+        #: Since when tasks wait that have run before.
+        self._since: dict[int, float] = {}
+        self.habits = Habits(site.slot_seconds)
+        self.shadows = Shadows(shadows)
+        self.telemetry = Telemetry(self._gauges)
+        self._ended: dict[str, int] = {}
+
+    def take_up(self) -> None:
+        """Learn what happened before the machine was made."""
+        self.habits = Habits(self._site.slot_seconds)
+        self._ended = {phase: count for phase, count in self._store.counts().items() if Phase(phase) in ENDED}
+        for record in reversed(self._store.tasks([Phase.FINISHED], MEMORY, None)):
+            self._learn(record)
+
+    # -------------------------------------------------------------------- what happens
+
+    def saw(self, instructions: Instructions) -> None:
+        """Something happened and was saved."""
+        self.telemetry.saw(instructions)
+        for line in instructions.history:
+            if line.task is None:
+                continue
+            if line.kind == "granted":
+                self._grants.append((line.at, line.task, line.cluster or ""))
+                self._since.pop(line.task, None)
+            elif line.kind == "requeued":
+                self._since[line.task] = line.at
+        for record in instructions.records:
+            if record.phase in ENDED:
+                self._since.pop(record.id, None)
+                self._ended[record.phase.value] = self._ended.get(record.phase.value, 0) + 1
+            self._learn(record)
+
+    def _learn(self, record: TaskRecord) -> None:
+        if record.allocation is None or record.phase not in (Phase.PLACED, Phase.FINISHED):
+            return
+        try:
+            task_type = self._site.task(record.id, record.spec, 0).type
+        except TapfingerError:
+            return  # of a configuration that is no more
+        size = Resources(record.allocation)
+        if record.phase is Phase.PLACED:
+            self.habits.granted(task_type, size)
+        elif record.started is not None and record.ended is not None and not record.resized:
+            self.habits.finished(task_type, size, record.ended - record.started)
+
+    def decided(self, question: Question, answer: Answer, took: float) -> None:
+        """A round was decided; shadows have their say when nobody waits for it any more."""
+        if answer.by:
+            self.telemetry.decision.labels(answer.by).observe(took)
+        watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.habits, self._clock()))
+        self._watching.add(watching)
+        watching.add_done_callback(self._watching.discard)
+
+    # ------------------------------------------------------------------------ explain
+
+    async def explain(self, record: TaskRecord) -> dict[str, Any]:
+        """Why a task waits, or why it is or was where it is."""
+        now = self._clock()
+        machine = self._machine()
+        snapshot = machine.snapshot
+        since = self._waiting_since(record)
+        found: dict[str, Any] = {
+            "task": record.id,
+            "phase": record.phase.value,
+            "summary": self._told(record, now),
+            "waiting_since": None,
+            "waited": max(0.0, (record.started or record.ended or now) - record.submitted),
+            "estimate": {"seconds": None, "how": "it waits no more"},
+            "clusters": [],
+            "overtaken_by": [],
+            "placement": self._placement(record),
+        }
+        position = next((n for n, view in enumerate(snapshot.queue) if view.id == record.id), None)
+        if record.phase is not Phase.QUEUED or position is None:
+            return found
+        view = snapshot.queue[position]
+        overtakers = self._overtakers(view, since)
+        odds = await self._odds(machine)
+        clusters = verdicts(view, snapshot, self._site.resources, self._closed(machine, now), odds)
+        when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
+        return found | {
+            "summary": summary(view, clusters, len(overtakers)),
+            "waiting_since": since,
+            "waited": now - since,
+            "estimate": {"seconds": when, "how": how},
+            "clusters": [asdict(verdict) for verdict in clusters],
+            "overtaken_by": overtakers[:OVERTAKERS],
+            "placement": None,
+        }
+
+    async def queue(self, limit: int) -> dict[str, Any]:
+        """The first tasks that wait, each with the reason in a sentence."""
+        now, machine = self._clock(), self._machine()
+        snapshot = machine.snapshot
+        ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
+        said: dict[tuple[str, tuple[int, ...]], str] = {}  # tasks that are alike wait for the same reason
+        rows = []
+        for position, view in enumerate(snapshot.queue[:limit]):
+            kind = (view.type.name, view.eligible)
+            if kind not in said:
+                text = summary(view, verdicts(view, snapshot, self._site.resources, closed, {}), 0)
+                said[kind] = text.removeprefix(f"Task {view.id} ")
+            record = machine.tasks.get(view.id)
+            if record is not None:
+                waited = now - self._since.get(view.id, record.submitted)
+                text, when = f"Task {view.id} {said[kind]}", ahead.of(view.id, position)[0]
+                rows.append({"task": view.id, "summary": text, "waited": waited, "estimate": when})
+        return {"tasks": rows, "total": len(snapshot.queue)}
+
+    def _waiting_since(self, record: TaskRecord) -> float:
+        if record.id in self._since or not record.attempt:
+            return self._since.get(record.id, record.submitted)
+        lines = [line for _, line in self._store.history(0, 10_000, record.id) if line.kind == "requeued"]
+        return lines[-1].at if lines else record.submitted
+
+    def _overtakers(self, view: TaskView, since: float) -> list[int]:
+        """Later tasks that were started where this one could run, since it waits."""
+        eligible = (self._site.clusters[n] for n in view.eligible)
+        clusters = {cluster.name for cluster in eligible if view.type.minimum.fits(cluster.capacity)}
+        later = {task for at, task, where in self._grants if at >= since and task > view.id and where in clusters}
+        return sorted(later)
+
+    def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
+        """Why clusters that take no tasks take none."""
+        return {
+            str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
+            for c in machine.clusters(now)
+            if c["drained"] or not c["connected"]
+        }
+
+    async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
+        try:
+            return await asyncio.wait_for(self._thinker.run(machine.deciders[0].odds), PATIENCE)
+        except TimeoutError:
+            return {}
+
+    async def _ahead(self, snapshot: Snapshot, fresh: float) -> Forecast:
+        """A forecast that is at most so many seconds old."""
+        async with self._forecasting:  # many may ask at once, and one answer is enough
+            if self._forecast is None or self._clock() - self._forecast[0] > fresh:
+                habits = self.habits.copy()
+                made = await self._worker.run(lambda: forecast(snapshot, habits))
+                self._forecast = self._clock(), made
+            return self._forecast[1]
+
+    def _told(self, record: TaskRecord, now: float) -> str:
+        """What became of a task that does not wait."""
+        where = f" on {record.cluster}" if record.cluster else ""
+        why = f": {record.reason}" if record.reason else ""
+        begun = record.started if record.started is not None else now
+        if record.phase is Phase.PLACED:
+            return f"Task {record.id} is about to start{where}."
+        if record.phase is Phase.RUNNING:
+            return f"Task {record.id} runs{where} for {seconds(now - begun)} so far."
+        if record.started is None or record.ended is None:
+            return f"Task {record.id}: {record.phase.value} before it ran{why}."
+        return f"Task {record.id}: {record.phase.value} after {seconds(record.ended - begun)}{where}{why}."
+
+    def _placement(self, record: TaskRecord) -> dict[str, Any] | None:
+        if record.cluster is None or record.allocation is None:
+            return None
+        lines = [line for _, line in self._store.history(0, 10_000, record.id) if line.kind == "granted"]
+        size = Resources(record.allocation)
+        found: dict[str, Any] = {
+            "cluster": record.cluster,
+            "allocation": self._site.resources.natural(size),
+            "text": lines[-1].detail if lines else "",
+        }
+        try:
+            task_type = self._site.task(record.id, record.spec, 0).type
+            names = ("expected_seconds", "minimum_seconds", "maximum_seconds")
+            found |= dict(zip(names, durations(task_type, size, self._site.slot_seconds), strict=True))
+            found["measured_factor"] = self.habits.factor(task_type.name)
+        except TapfingerError:
+            pass  # its type or size is none of this configuration
+        return found
+
+    def _gauges(self) -> Iterator[Metric]:
+        try:
+            machine = self._machine()
+        except TapfingerError:
+            return iter(())  # another coordinator leads, and tells
+        return gauges(machine, self._clock(), self._ended, self.shadows)

@@ -1,0 +1,31 @@
+"""Answers to requests that cannot be fulfilled, as the OpenAPI description names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class Problem(BaseModel):
+    """What is wrong, in words; or each fault of a body with its place."""
+
+    detail: str | list[dict[str, Any]]
+
+
+_MEANINGS = {
+    400: "not a request that can be understood",
+    401: "no valid token",
+    403: "the token's role may not do this",
+    404: "there is no such thing",
+    411: "the request does not say how long it is",
+    413: "the request is too long",
+    422: "what was asked for is impossible; the reason says why",
+    429: "more tasks than may wait, or too many requests",
+    503: "another coordinator leads; X-Leader says which",
+}
+
+#: For every operation.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": meaning} for status, meaning in _MEANINGS.items()
+}

@@ -1,0 +1,59 @@
+"""Encryption between coordinator, agents and people: which certificate to show, and whom to believe."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tapfinger.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a coordinator shows, and the key that belongs to it."""
+
+    cert: Path
+    key: Path
+
+
+def certificate(cert: Path | None, key: Path | None) -> Certificate | None:
+    """Both files, checked to belong together; None if neither is given."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("--tls-cert and --tls-key are needed together: a certificate and the key that belongs to it")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"--tls-cert {cert} and --tls-key {key} cannot be used: {error}") from None
+    return Certificate(cert.absolute(), key.absolute())
+
+
+def trust(ca: Path | str | None) -> ssl.SSLContext:
+    """Whom to believe: those whom this machine believes, and the certificates in ``ca``, of an authority or not."""
+    context = ssl.create_default_context()
+    if ca is not None:
+        try:
+            context.load_verify_locations(ca)
+        except OSError as error:
+            raise ConfigError(f"{ca} cannot be read as a file of certificates: {error}") from None
+        # A coordinator's own certificate is enough, also where it was signed by someone else.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine itself; raises ValueError for what is no address."""
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+
+def travels_openly(url: str) -> bool:
+    """Whether what is sent there can be read by others on the way."""
+    parts = urlsplit(url)
+    try:
+        return parts.scheme in ("http", "ws") and not is_loopback(parts.hostname or "")
+    except ValueError:
+        return parts.scheme in ("http", "ws")  # a name, which may be anywhere

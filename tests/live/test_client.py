@@ -1,0 +1,113 @@
+"""A client that knows several coordinators: whom it asks, what it repeats, and what it does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tapfinger.errors import CoordinatorError
+from tapfinger.live import client as client_module
+from tapfinger.live.client import Client, make_spec
+
+PLAIN = make_spec(argv=["x"], type="demo")
+KEYED = make_spec(argv=["x"], type="demo", key="k")
+
+
+class Fake:
+    """A coordinator that is there to be asked."""
+
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+        self.asked = 0
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                fake.asked += 1
+                answer(self)
+
+            do_GET = do_POST  # noqa: N815 - names of http.server
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,)).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def leads(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(201)
+    request.end_headers()
+    request.wfile.write(b'{"ids": [7]}')
+
+
+def dies(request: BaseHTTPRequestHandler) -> None:
+    """Has read the request, and is gone: nobody knows what it did with it."""
+    request.connection.close()
+
+
+def stands_by(leader: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(503)
+        request.send_header("X-Leader", leader)
+        request.end_headers()
+        request.wfile.write(b'{"detail": "stands by"}')
+
+    return answer
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., Fake]]:
+    made: list[Fake] = []
+
+    def make(answer: Callable[[BaseHTTPRequestHandler], None]) -> Fake:
+        made.append(Fake(answer))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_whoever_stands_by_names_the_leader_which_is_asked_from_then_on(fake: Callable[..., Fake]) -> None:
+    leader = fake(leads)
+    standby = fake(stands_by(leader.url))
+    with Client(standby.url, "token") as client:
+        assert client.submit(PLAIN) == client.submit(PLAIN) == [7]
+    assert (standby.asked, leader.asked) == (1, 2)
+
+
+def test_a_coordinator_that_cannot_be_reached_is_passed_over(fake: Callable[..., Fake]) -> None:
+    with Client(f"http://127.0.0.1:1, {fake(leads).url}/", "token") as client:
+        assert client.submit(PLAIN) == [7]
+
+
+def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm(fake: Callable[..., Fake]) -> None:
+    first, leader = fake(dies), fake(leads)
+    with Client(f"{first.url},{leader.url}", "token") as client:
+        with pytest.raises(CoordinatorError, match="Whether it took the tasks is not known"):
+            client.submit(PLAIN, KEYED)
+        assert leader.asked == 0
+        assert client.submit(KEYED) == [7]
+
+
+def test_where_nobody_leads_for_long_that_is_an_error(
+    fake: Callable[..., Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ELECTION", 0.5)
+    first, second = fake(stands_by("")), fake(stands_by(""))
+    with (
+        Client(f"{first.url},{second.url}", "token") as client,
+        pytest.raises(CoordinatorError, match=f"no coordinator leads: {first.url}, {second.url} stand by"),
+    ):
+        client.submit(PLAIN)
+    assert first.asked + second.asked >= 3

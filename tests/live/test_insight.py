@@ -1,0 +1,374 @@
+"""Why tasks wait, when they will start, what others would have done, and metrics of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import R, constant_type
+from live.sites import CONFIG, wait_for
+from live.test_machines import Driven
+
+from tapfinger.core.contract import ClusterView, Decision, Phase, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.model import ResourceTypes
+from tapfinger.live.api import make_app
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.deciding import Answer, Decider, Question
+from tapfinger.live.explain import summary, verdicts
+from tapfinger.live.forecast import forecast
+from tapfinger.live.habits import Habits
+from tapfinger.live.messages import Orders, Outcome, Report, RunReport
+from tapfinger.live.service import Service
+from tapfinger.live.shadow import Shadows
+from tapfinger.live.stimuli import Submit, Tick
+from tapfinger.live.tasks import TaskSpec
+from tapfinger.live.wire import decode, encode
+from tapfinger.registry import create
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
+    from fastapi.testclient import TestClient
+
+#: Takes ten slots whatever it gets.
+TEN = constant_type((2, 0), (4, 2), 10.0, "ten")
+RESOURCES = ResourceTypes()
+
+
+def waiting(ident: int, eligible: tuple[int, ...] = (0,), kind: object = TEN) -> TaskView:
+    return TaskView(ident, kind, 0, eligible, Phase.QUEUED)  # type: ignore[arg-type]
+
+
+def running(ident: int, size: tuple[int, int], elapsed: int) -> TaskView:
+    return TaskView(ident, TEN, 0, (0,), Phase.RUNNING, 0, R(size), elapsed)
+
+
+def cluster(
+    index: int, free: tuple[int, int], *on: TaskView, capacity: tuple[int, int] = (4, 2), up: bool = True
+) -> ClusterView:
+    return ClusterView(index, f"c{index}", R(capacity), R(free), on, (), up, None)
+
+
+# ------------------------------------------------------------------------ explain
+
+
+def test_every_cluster_says_why_a_task_is_not_there() -> None:
+    task = waiting(9, (0, 1, 2, 4))
+    clusters = (
+        cluster(0, (1, 2), running(3, (3, 0), 1)),
+        cluster(1, (1, 1), capacity=(1, 1)),
+        cluster(2, (4, 2), up=False),
+        cluster(3, (4, 2)),
+        cluster(4, (4, 2)),
+    )
+    snapshot = Snapshot(0, 0, clusters, (task,))
+    found = verdicts(task, snapshot, RESOURCES, {"c2": "it is drained"}, {(9, 4): 0.25})
+    assert [v.verdict for v in found] == ["does not fit now", "never fits", "closed", "not eligible", "fits"]
+    assert found[0].text == "it needs at least 2 cpu; 1 cpu, 2 gpu free of 4 cpu, 2 gpu, held by task 3"
+    assert found[1].text == "it needs at least 2 cpu, and the whole cluster has 1 cpu, 1 gpu"
+    assert found[2].text == "it is drained"
+    assert (found[4].probability, "25.0 %" in found[4].text) == (0.25, True)
+    assert summary(task, found, 0) == ("Task 9 waits: it could start on c4, and the scheduler has not started it yet.")
+    assert summary(task, found[:4], 2) == (
+        "Task 9 waits: there is no room on c0, and c2 takes no tasks now; 2 later tasks were started before it."
+    )
+    assert summary(task, found[1:3], 1).endswith("c2 takes no tasks now; 1 later task was started before it.")
+
+
+# ----------------------------------------------------------------------- forecast
+
+
+def test_the_queue_is_played_forward() -> None:
+    # Four cpus: one task has 2 s left, the other 7 s; then the four that wait take 10 s each, two at a time.
+    on = (running(1, (2, 0), 8), running(2, (2, 0), 3))
+    queue = tuple(waiting(ident) for ident in (3, 4, 5, 6))
+    habits = Habits(1.0, sizes={"ten": R((2, 0))})
+    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), queue), habits)
+    assert found.starts == {3: 2.0, 4: 7.0, 5: 12.0, 6: 17.0}
+    assert found.of(6, 3)[0] == 17.0
+
+
+def test_a_task_that_fits_does_not_wait_for_one_that_does_not() -> None:
+    wide = constant_type((4, 0), (4, 0), 5.0, "wide")
+    queue = (waiting(2, kind=wide), waiting(3))
+    found = forecast(Snapshot(8, 0, (cluster(0, (2, 2), running(1, (2, 0), 4)),), queue), Habits(1.0))
+    assert found.starts == {3: 0.0, 2: 10.0}
+
+
+def test_what_cannot_be_told_is_not() -> None:
+    shut = forecast(Snapshot(0, 0, (cluster(0, (4, 2), up=False),), (waiting(1),)), Habits(1.0))
+    assert shut.of(1, 0) == (None, "none of its clusters takes tasks now, or nothing there is known to end")
+    queue = tuple(waiting(ident) for ident in range(1, 101))
+    long = forecast(Snapshot(0, 0, (cluster(0, (4, 2)),), queue), Habits(1.0), most=10)
+    assert long.of(10, 9)[0] == 90.0, "each takes the whole cluster for 10 s"
+    assert long.of(100, 99) == (900.0, "at the rate at which the first 10 will start")
+
+
+def test_recent_tasks_correct_their_profiles() -> None:
+    habits = Habits(1.0)
+    assert habits.seconds(TEN, TEN.minimum) == 10.0
+    for seconds in (1.0, 2.0, 30.0):
+        habits.finished(TEN, TEN.minimum, seconds)
+    assert habits.seconds(TEN, TEN.minimum) == pytest.approx(2.0), "the median"
+    on = (running(1, (4, 0), 8),)
+    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), habits)
+    assert found.starts == {2: pytest.approx(0.8)}, "longer than all others so far: a tenth of its time more"
+
+
+# ------------------------------------------------------------------------- shadow
+
+
+class Never:
+    """Starts nothing, or fails."""
+
+    one_shot = True
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def reset(self, context: SchedulerContext) -> None:
+        pass
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        if self.fails:
+            raise ZeroDivisionError("oh")
+        return Decision()
+
+
+def question() -> Question:
+    """Two tasks wait for an empty cluster."""
+    driven = Driven()
+    driven.report(0.0)
+    driven.tell(Submit([TaskSpec(("work",), "small")] * 2), 0.1)
+    driven.machine.handle(Tick(), 0.2)
+    asked = driven.machine.ask()
+    assert asked is not None
+    return asked
+
+
+def test_shadows_are_compared_round_by_round() -> None:
+    asked = question()
+    answer = asked.answer()
+    shadows = Shadows({"min": create("scheduler", "min", {}), "never": Never(), "fails": Never(fails=True)})
+    asyncio.run(shadows.watch(asked, answer, Habits(1.0), 5.0))
+    same, never, fails = shadows.report()
+    assert (same["rounds"], same["agreed"], same["both"], same["same_size"], same["only_real"]) == (1, 1, 2, 2, 0)
+    assert same["shadow_seconds"] == same["real_seconds"] == 6.0
+    assert (never["rounds"], never["agreed"], never["only_real"]) == (1, 0, 2)
+    (round_,) = never["latest"]
+    assert (round_["at"], round_["waiting"], round_["agrees"], round_["shadow"]) == (5.0, 2, False, [])
+    assert round_["real"][0] == {"task": 1, "cluster": "c0", "allocation": {"cpu": 1.0, "gpu": 0.0}}
+    assert (fails["rounds"], fails["failed"]) == (0, 1)
+
+
+def test_a_busy_shadow_is_left_out_and_counted() -> None:
+    asked = question()
+    answer = asked.answer()
+    blocked = threading.Event()
+
+    class Slow(Never):
+        def decide(self, snapshot: Snapshot) -> Decision:
+            blocked.wait(10)
+            return Decision()
+
+    async def two_rounds(shadows: Shadows) -> None:
+        first = asyncio.create_task(shadows.watch(asked, answer, Habits(1.0), 0.0))
+        await asyncio.sleep(0.05)
+        await shadows.watch(asked, answer, Habits(1.0), 1.0)
+        blocked.set()
+        await first
+
+    shadows = Shadows({"slow": Slow()})
+    asyncio.run(two_rounds(shadows))
+    (report,) = shadows.report()
+    assert (report["rounds"], report["dropped"]) == (1, 1)
+
+
+def test_a_round_in_which_nothing_could_start_is_not_put_to_anyone() -> None:
+    driven = Driven()
+    driven.tell(Submit([TaskSpec(("work",), "large")]), 0.1)
+    assert driven.machine.ask() is None, "no cluster is open"
+    driven.report(0.2, cluster="c2", agent="b")
+    driven.tell(Submit([TaskSpec(("work",), "small", clusters=("c2",), minimum={"cpu": 4})]), 0.3)
+    driven.tell(Tick(), 0.4)
+    driven.machine.handle(Tick(), 1.5)
+    asked = driven.machine.ask()
+    assert asked is not None
+    assert asked.put_to([Decider(Never(fails=True))]) == Answer(), "two cpus are left, and it needs three"
+
+
+# ------------------------------------------------------------------------ over HTTP
+
+
+class Slow:
+    """Min, after a while."""
+
+    one_shot = True
+    pause = 0.0
+
+    def __init__(self) -> None:
+        self._min = create("scheduler", "min", {})
+
+    def reset(self, context: SchedulerContext) -> None:
+        self._min.reset(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        time.sleep(self.pause)
+        decision: Decision = self._min.decide(snapshot)
+        return decision
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    path = tmp_path / "site.toml"
+    path.write_text(CONFIG + 'shadow = "greedy"\n')
+    scenario, config = load_site(path)
+    assert config.shadow == ("greedy",)
+    fallback = create("scheduler", "min", {})
+    shadows = {"greedy": create("scheduler", "greedy", {})}
+    return Service(tmp_path / "state", build_site(scenario), config, Slow(), fallback, shadows)
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[TestClient]:
+    with TestClient(make_app(service), headers={"Authorization": f"Bearer {service.token}"}) as client:
+        yield client
+
+
+class ByHand:
+    """An agent of cluster left that runs nothing."""
+
+    def __init__(self, http: TestClient) -> None:
+        body = {"name": "left", "role": "agent", "cluster": "left"}
+        token = http.post("/api/v1/tokens", json=body).json()["token"]
+        self._socket = http.websocket_connect("/api/v1/agent", headers={"Authorization": f"Bearer {token}"})
+        self._seq = 1
+
+    def __enter__(self) -> ByHand:
+        self._socket.__enter__()
+        self._socket.send_text(encode(Report("left", "a", 1, 1, 0)))
+        self._epoch = self.hear().epoch
+        self.say()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.__exit__(None, None, None)
+
+    def hear(self) -> Orders:
+        message = decode(self._socket.receive_text())
+        assert isinstance(message, Orders)
+        return message
+
+    def say(self, *runs: RunReport) -> None:
+        self._seq += 1
+        self._socket.send_text(encode(Report("left", "a", 1, self._seq, self._epoch, runs)))
+
+    def starts(self, task: int) -> None:
+        while (task, 1) not in {launch.id for launch in self.hear().starts}:
+            pass
+
+
+def submit(http: TestClient, **more: object) -> int:
+    task: int = http.post("/api/v1/tasks", json={"tasks": [{"argv": ["x"], "type": "demo", **more}]}).json()["ids"][0]
+    return task
+
+
+def test_a_task_is_explained_from_its_submission_to_its_end(http: TestClient) -> None:
+    first = submit(http, minimum={"cpu": 4})
+    told = http.get(f"/api/v1/tasks/{first}/explain").json()
+    assert {"task", "phase", "summary", "waiting_since", "waited", "estimate", "clusters"} <= set(told)
+    assert told["summary"] == "Task 1 waits: left and right take no tasks now."
+    assert [(c["cluster"], c["verdict"], c["text"]) for c in told["clusters"]] == [
+        ("left", "closed", "nothing is heard of its agent"),
+        ("right", "closed", "nothing is heard of its agent"),
+    ]
+    assert told["estimate"]["seconds"] is None
+    with ByHand(http) as agent:
+        agent.starts(first)
+        agent.say(RunReport((1, 1)))
+        second = submit(http, clusters=["left"])
+        wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "running")
+        told = http.get(f"/api/v1/tasks/{second}/explain").json()
+        assert told["summary"] == "Task 2 waits: there is no room on left."
+        assert [c["verdict"] for c in told["clusters"]] == ["does not fit now", "not eligible"]
+        assert 0 < told["estimate"]["seconds"] <= 7.0, "four cpus of which half is parallel: 6.25 s"
+        assert told["waiting_since"] == pytest.approx(time.time(), abs=60)
+        (row,) = http.get("/api/v1/queue").json()["tasks"]
+        assert (row["task"], row["summary"]) == (2, "Task 2 waits: there is no room on left.")
+        told = http.get(f"/api/v1/tasks/{first}/explain").json()
+        assert (told["phase"], told["clusters"], told["waiting_since"]) == ("running", [], None)
+        assert told["placement"]["cluster"] == "left"
+        assert told["placement"]["allocation"] == {"cpu": 4.0, "gpu": 0.0}
+        assert told["placement"]["text"].startswith("4 cpu, 0 gpu: 6.4 s expected; nothing else waited, 4 cpu free")
+        agent.say(RunReport((1, 1), Outcome("finished", 0)))
+        wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "finished")
+        assert http.get("/api/v1/tasks/1/explain").json()["placement"]["text"]
+    assert http.get("/api/v1/tasks/99/explain").status_code == 404
+    assert http.get("/api/v1/queue?limit=0").status_code == 422
+
+
+def test_metrics_and_history_tell_what_happened(http: TestClient) -> None:
+    with ByHand(http) as agent:
+        task = submit(http)
+        agent.starts(task)
+        agent.say(RunReport((1, 1)))
+        agent.say(RunReport((1, 1), Outcome("finished", 0)))
+        wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "finished")
+        text = http.get("/metrics").text
+    for line in (
+        'tapfinger_tasks{phase="finished"} 1.0',
+        'tapfinger_submitted_tasks_total{type="demo"} 1.0',
+        'tapfinger_outcomes_total{outcome="finished",type="demo"} 1.0',
+        'tapfinger_attempts_total{result="finished"} 1.0',
+        'tapfinger_wait_seconds_count{type="demo"} 1.0',
+        'tapfinger_completion_seconds_count{type="demo"} 1.0',
+        'tapfinger_agent_connected{cluster="left"} 1.0',
+        'tapfinger_agent_connected{cluster="right"} 0.0',
+        'tapfinger_cluster_utilisation{cluster="left",resource="cpu"} 0.0',
+        'tapfinger_http_requests_total{method="POST",route="/api/v1/tasks",status="201"} 1.0',
+        'tapfinger_decision_seconds_count{scheduler="Slow"} 1.0',
+    ):
+        assert line in text
+    assert float(text.partition("tapfinger_store_commit_seconds_count ")[2].partition("\n")[0]) > 3
+    (row,) = http.get("/api/v1/history").json()["tasks"]
+    assert (row["task"], row["type"], row["cluster"], row["allocation"]["cpu"]) == (1, "demo", "left", 1.0)
+    (shadow,) = wait_for(lambda: [s for s in http.get("/api/v1/shadow").json()["shadows"] if s["rounds"]])
+    assert (shadow["scheduler"], shadow["both"]) == ("greedy", 1)
+    assert http.get("/api/v1/site").json()["scenario"]["clusters"][0]["name"] == "left"
+    http.headers.pop("Authorization")
+    for path in ("/metrics", "/api/v1/queue", "/api/v1/shadow", "/api/v1/site", "/api/v1/history"):
+        assert http.get(path).status_code == 401
+
+
+def test_answers_come_at_once_while_a_scheduler_thinks(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slow, "pause", 1.5)
+    with ByHand(http) as agent:
+        task = submit(http)
+        time.sleep(0.3)  # the round has begun
+        began = time.monotonic()
+        assert http.get("/api/v1/tasks").json()["tasks"][0]["phase"] == "queued"
+        other = submit(http)
+        assert http.post(f"/api/v1/tasks/{other}/cancel").json()["phase"] == "cancelled"
+        agent.say()
+        assert agent.hear().echo, "a report is answered"
+        assert time.monotonic() - began < 0.7
+        agent.starts(task)
+
+
+def test_the_grafana_dashboard_asks_only_for_metrics_that_there_are(http: TestClient) -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana" / "tapfinger.json").read_text())
+    known = set(re.findall(r"^# TYPE (\w+)", http.get("/metrics").text, flags=re.MULTILINE))
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    for panel in panels:
+        assert {"type", "title", "gridPos", "targets"} <= set(panel)
+        for target in panel["targets"]:
+            used = set(re.findall(r"\b(?:tapfinger|process)_\w+", target["expr"]))
+            assert used, target
+            assert {name.removesuffix("_bucket") for name in used} <= known, target

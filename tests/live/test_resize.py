@@ -1,0 +1,244 @@
+"""Running tasks that get more or less: in the books of the coordinator, in the hands of an agent, and for real."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from live.sites import CONFIG, RealSite, wait_for
+from live.test_machines import Driven, new_agent, orders
+
+from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
+from tapfinger.core.model import Resources
+from tapfinger.errors import UnsupportedOperation
+from tapfinger.live.agent import AgentTick, Found, Resized, ResizeRun, StopRun
+from tapfinger.live.backends.fake import Fake
+from tapfinger.live.client import make_spec
+from tapfinger.live.devices import Devices
+from tapfinger.live.host import Host
+from tapfinger.live.messages import Launch, Orders, Report, RunReport, Size
+from tapfinger.live.stimuli import Submit, Tick
+from tapfinger.live.tasks import TaskSpec
+
+ELASTIC = TaskSpec(argv=("work",), type="small", clusters=("c0",), resizable=True)
+
+
+class Scripted:
+    """Starts tasks with four cpus each on the first cluster, and wants running ones to have what is written here."""
+
+    one_shot = True
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, tuple[int, int]] = {}
+
+    def reset(self, context: SchedulerContext) -> None:
+        pass
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        room = snapshot.clusters[0].free[0] // 4 if not self.sizes else len(snapshot.queue)
+        starts = tuple(Placement(task.id, 0, Resources((4, 0))) for task in snapshot.queue[:room])
+        running = {task.id for task in snapshot.clusters[0].running if task.phase is Phase.RUNNING}
+        resizes = (Resize(task, Resources(size)) for task, size in self.sizes.items() if task in running)
+        return Decision(starts, tuple(resizes))
+
+
+def two_running() -> tuple[Driven, Scripted]:
+    """Tasks 1 and 2 fill c0 with four of its eight cpus each; task 3 waits."""
+    script = Scripted()
+    driven = Driven(scheduler=script)
+    driven.report(0.0)
+    driven.tell(Submit([ELASTIC, ELASTIC]), 0.1)
+    driven.tell(Tick(), 0.2)
+    driven.report(0.3, RunReport((1, 1)), RunReport((2, 1)))
+    driven.tell(Submit([ELASTIC]), 0.4)
+    driven.tell(Tick(), 0.5)
+    return driven, script
+
+
+def free(driven: Driven) -> dict[str, float]:
+    amounts: dict[str, float] = driven.machine.clusters(0.0)[0]["free"]  # type: ignore[assignment]
+    return amounts
+
+
+def test_what_a_task_gives_back_is_free_when_its_agent_has_confirmed_it() -> None:
+    driven, script = two_running()
+    script.sizes = {1: (1, 0), 2: (3, 0)}
+    (told,) = driven.tell(Tick(), 1.5)
+    assert told.sizes == (Size((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}), Size((2, 1), 1, {"cpu": 3.0, "gpu": 0.0}))
+    assert told.starts == ()
+    assert free(driven)["cpu"] == 0.0
+    assert driven.saved[1].wanted == (1, 0)
+    assert driven.report(1.6, RunReport((1, 1)), RunReport((2, 1))).sizes == told.sizes, "until it is confirmed"
+    driven.report(1.7, RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
+    assert free(driven)["cpu"] == 3.0
+    assert (driven.saved[1].allocation, driven.saved[1].wanted) == ((1, 0), None)
+    done = (
+        RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}),
+        RunReport((2, 1), size=1, allocation={"cpu": 3.0, "gpu": 0.0}),
+    )
+    driven.report(1.8, *done)
+    (told,) = driven.tell(Tick(), 2.5)
+    assert [launch.id for launch in told.starts] == [(3, 1)], "now there is room"
+    assert "fault" not in driven.kinds
+
+
+def test_what_a_task_is_to_get_is_debited_before_its_agent_hears_of_it() -> None:
+    driven, script = two_running()
+    script.sizes = {1: (1, 0)}
+    driven.tell(Tick(), 1.5)
+    driven.report(1.6, RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
+    script.sizes = {1: (2, 2)}
+    (told,) = driven.tell(Tick(), 2.5)
+    assert told.sizes == (Size((1, 1), 2, {"cpu": 2.0, "gpu": 2.0}),)
+    assert free(driven) == {"cpu": 2.0, "gpu": 2.0}
+    # Back again before the agent has said anything: it may have done the first, so nothing is free yet.
+    script.sizes = {1: (1, 0)}
+    (told,) = driven.tell(Tick(), 3.5)
+    assert told.sizes == (Size((1, 1), 3, {"cpu": 1.0, "gpu": 0.0}),)
+    old = RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0})
+    driven.report(3.6, old, RunReport((2, 1)))
+    assert free(driven) == {"cpu": 2.0, "gpu": 2.0}, "of an earlier change: the size is right, but may not last"
+    driven.report(3.7, RunReport((1, 1), size=3, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
+    assert free(driven) == {"cpu": 3.0, "gpu": 4.0}
+
+
+def test_a_task_that_cannot_be_resized_keeps_its_size_and_is_left_alone() -> None:
+    driven, script = two_running()
+    script.sizes = {1: (1, 0)}
+    driven.tell(Tick(), 1.5)
+    driven.report(1.6, RunReport((1, 1), size=1, allocation={"cpu": 4.0, "gpu": 0.0}), RunReport((2, 1)))
+    assert free(driven)["cpu"] == 0.0
+    assert driven.tell(Tick(), 2.5) == ()
+    for nonsense in ({"cpu": 9.0, "gpu": 0.0}, {"cpu": 0.0, "gpu": 0.0}, {"cpu": -1.0}, {}):
+        driven, script = two_running()
+        script.sizes = {1: (1, 0)}
+        driven.tell(Tick(), 1.5)
+        driven.report(1.6, RunReport((1, 1), size=1, allocation=nonsense), RunReport((2, 1)))
+        assert free(driven)["cpu"] == 0.0, "what cannot be is not believed"
+
+
+def test_a_new_coordinator_goes_on_with_a_change_of_size() -> None:
+    old, script = two_running()
+    script.sizes = {1: (1, 0)}
+    old.tell(Tick(), 1.5)
+    new = Driven([old.saved[task] for task in (1, 2, 3)], epoch=2)
+    assert free(new)["cpu"] == 0.0
+    told = new.report(0.1, RunReport((1, 1)), RunReport((2, 1)))
+    assert told.sizes == (Size((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}),)
+    new.report(0.2, RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
+    assert free(new)["cpu"] == 3.0
+
+
+# --------------------------------------------------------------------------- agent
+
+LAUNCH = Launch((1, 1), ("work",), {"cpu": 4.0}, {})
+
+
+def test_an_agent_carries_out_each_change_once() -> None:
+    agent = new_agent()
+    agent.handle(AgentTick(), 100.0)
+    agent.handle(orders(starts=(LAUNCH,)), 100.1)
+    small = Size((1, 1), 1, {"cpu": 1.0})
+    assert ResizeRun(small) in agent.handle(orders(2, sizes=(small,)), 100.2)
+    (report,) = agent.handle(Resized((1, 1), 1, {"cpu": 1.0}), 100.3)
+    assert isinstance(report, Report)
+    assert report.runs == (RunReport((1, 1), None, 1, {"cpu": 1.0}),)
+    assert ResizeRun(small) not in agent.handle(orders(3, sizes=(small,)), 100.4)
+    assert ResizeRun(Size((9, 1), 1, {})) not in agent.handle(orders(4, sizes=(Size((9, 1), 1, {}),)), 100.5)
+    stopped = agent.handle(orders(5, stops=((1, 1),), sizes=(Size((1, 1), 2, {"cpu": 2.0}),)), 100.6)
+    assert [i for i in stopped if isinstance(i, StopRun | ResizeRun)] == [StopRun((1, 1), at_once=False)]
+
+
+def test_a_restarted_agent_knows_what_it_has_changed() -> None:
+    agent = new_agent(found=[Found((1, 1), "stop", None, 3, {"cpu": 2.0})], lease_until=200.0)
+    (report,) = agent.handle(AgentTick(), 100.0)
+    assert isinstance(report, Report)
+    assert report.runs == (RunReport((1, 1), None, 3, {"cpu": 2.0}),)
+
+
+class Rigid(Fake):
+    """Cannot resize."""
+
+    def resize(self, *_: object) -> None:
+        raise UnsupportedOperation("no")
+
+
+def make_host(directory: Path, backend: Fake) -> tuple[Host, Devices]:
+    devices = Devices({"cpu": range(4)})
+    return Host(directory, "c0", backend, devices, 1.0, clock=lambda: 10.0), devices
+
+
+def told(host: Host, seq: int, **more: object) -> tuple[RunReport, ...]:
+    machine = host.machine
+    echo = host.report().seq
+    message = Orders("c0", machine.agent, machine.incarnation, 1, seq, echo, 60.0, **more)  # type: ignore[arg-type]
+    (report,) = host.step(message)
+    return report.runs
+
+
+def test_a_host_changes_devices_and_remembers(tmp_path: Path) -> None:
+    backend = Fake(clock=lambda: 10.0)
+    host, devices = make_host(tmp_path, backend)
+    told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}), Launch((2, 1), ("x",), {"cpu": 2.0}, {})))
+    told(host, 2, sizes=(Size((2, 1), 1, {"cpu": 3.0}),))
+    assert devices.free == {"cpu": 0}
+    (_, second) = told(host, 3, sizes=(Size((2, 1), 2, {"cpu": 1.0}),))
+    assert (second.size, second.allocation, devices.free) == (2, {"cpu": 1.0}, {"cpu": 2})
+    (_, second) = told(host, 4, sizes=(Size((2, 1), 3, {"cpu": 9.0}),))
+    assert (second.size, second.allocation, devices.free) == (3, {"cpu": 1.0}, {"cpu": 2}), "there are not that many"
+    host.close()
+    host, devices = make_host(tmp_path, backend)
+    assert host.report().runs[1] == RunReport((2, 1), None, 3, {"cpu": 1.0})
+    assert devices.free == {"cpu": 2}
+    host.close()
+
+
+def test_a_backend_that_cannot_resize_is_no_fault(tmp_path: Path) -> None:
+    host, devices = make_host(tmp_path, Rigid(clock=lambda: 10.0))
+    told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}),))
+    (run,) = told(host, 2, sizes=(Size((1, 1), 1, {"cpu": 3.0}),))
+    assert (run.size, run.allocation, devices.free) == (1, {"cpu": 1.0}, {"cpu": 3})
+    host.close()
+
+
+# ---------------------------------------------------------------------------- real
+
+#: Says on how many cores it may run, whenever that changes.
+WATCHES = """
+import os, time
+seen = None
+while True:
+    now = len(os.sched_getaffinity(0))
+    if now != seen: print("cores", now, flush=True)
+    seen = now
+    time.sleep(0.02)
+"""
+
+
+def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    config = CONFIG.replace('scheduler = "fifo"', 'scheduler = "greedy@lend=true"')
+    site.config.write_text(config.replace("lease_seconds = 3.0", "lease_seconds = 30.0"))
+    try:
+        client = site.up()
+        here = {"type": "demo", "clusters": ["left"]}
+        three = {"minimum": {"cpu": 3}, "maximum": {"cpu": 3}, **here}
+        blocker = make_spec(argv=["sleep", "600"], **three)
+        (first,) = client.submit(blocker)
+        wait_for(lambda: client.show(first).phase is Phase.RUNNING)
+        (elastic,) = client.submit(make_spec(argv=[sys.executable, "-c", WATCHES], resizable=True, **here))
+        wait_for(lambda: client.show(elastic).phase is Phase.RUNNING)
+        assert client.show(elastic).allocation == {"cpu": 1.0, "gpu": 0.0}
+        client.cancel(first)
+        wait_for(lambda: client.show(elastic).history[-1]["kind"] == "resized")
+        assert client.show(elastic).allocation == {"cpu": 4.0, "gpu": 0.0}
+        site.kill("left")  # the agent; its successor knows the size
+        site.agent("left")
+        (last,) = client.submit(blocker)
+        wait_for(lambda: client.show(last).phase is Phase.RUNNING)
+        assert client.show(elastic).allocation == {"cpu": 1.0, "gpu": 0.0}
+        story = [line["kind"] for line in client.show(elastic).history]
+        assert story == ["submitted", "granted", "started", "resizing", "resized", "resizing", "resized"]
+        assert client.show(elastic).attempt == 1
+    finally:
+        site.close()

@@ -1,0 +1,424 @@
+"""Tokens that end, requests that are too many, who did what, places and variables that are out of bounds, TLS."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from live.sites import CONFIG, RealSite, python
+from live.test_backends import end_of
+from starlette.websockets import WebSocketDisconnect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from tapfinger.errors import ConfigError, CoordinatorError, LaunchFailed
+from tapfinger.live import audit as audit_module
+from tapfinger.live.api import make_app
+from tapfinger.live.audit import Audit
+from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.cgroups import Cgroups
+from tapfinger.live.backends.process import Process
+from tapfinger.live.client import Client
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.leases import boot_clock, replace_file, write_lease
+from tapfinger.live.limits import Buckets
+from tapfinger.live.lines import JsonLines, set_up_logging
+from tapfinger.live.messages import Launch, Report
+from tapfinger.live.server import check_address
+from tapfinger.live.service import Service
+from tapfinger.live.tls import certificate, travels_openly, trust
+from tapfinger.live.wire import Refusal, decode, encode
+from tapfinger.registry import create
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
+    from fastapi.testclient import TestClient
+
+
+def make_service(directory: Path, more: str = "") -> Service:
+    path = directory / "site.toml"
+    path.write_text(CONFIG + more)
+    scenario, config = load_site(path)
+    fifo, least = create("scheduler", "fifo", {}), create("scheduler", "min", {})
+    return Service(directory / "state", build_site(scenario), config, fifo, least)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return make_service(tmp_path, 'max_requests = 20\nenv_names = ["MY_*", "SEED"]\n')
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[TestClient]:
+    with TestClient(make_app(service), headers={"Authorization": f"Bearer {service.token}"}) as client:
+        yield client
+
+
+def bearer(http: TestClient, role: str, cluster: str | None = None, **more: Any) -> dict[str, str]:
+    body = {"name": f"a {role}", "role": role, "cluster": cluster, **more}
+    return {"Authorization": f"Bearer {http.post('/api/v1/tokens', json=body).json()['token']}"}
+
+
+def submission(**more: Any) -> dict[str, Any]:
+    return {"tasks": [{"argv": ["x"], "type": "demo", **more}]}
+
+
+# -------------------------------------------------------------------------- tokens
+
+
+def test_a_token_works_until_it_expires(http: TestClient, service: Service) -> None:
+    viewer = bearer(http, "viewer", lasts=100)
+    assert http.get("/api/v1/tasks", headers=viewer).status_code == 200
+    service._offset += 101
+    assert http.get("/api/v1/tasks", headers=viewer).status_code == 401
+    listed = http.get("/api/v1/tokens").json()["tokens"]
+    assert [(t["name"], t["expired"]) for t in listed] == [("a viewer", True), ("first", False)]
+    assert not any("hash" in token for token in listed)
+    assert http.post("/api/v1/tokens", json={"name": "x", "role": "viewer", "lasts": -1}).status_code == 422
+
+
+def test_a_revoked_token_works_no_more_not_even_on_an_open_line(http: TestClient) -> None:
+    agent = bearer(http, "agent", "left")
+    with http.websocket_connect("/api/v1/agent", headers=agent) as socket:
+        socket.send_text(encode(Report("left", "a", 1, 1, 0)))
+        decode(socket.receive_text())
+        assert http.delete("/api/v1/tokens/a agent").json() == {"revoked": "a agent"}
+        socket.send_text(encode(Report("left", "a", 1, 2, 1)))
+        while not isinstance(said := decode(socket.receive_text()), Refusal):
+            pass
+        assert said == Refusal("the token has expired, or was revoked")
+    with pytest.raises(WebSocketDisconnect), http.websocket_connect("/api/v1/agent", headers=agent):
+        pass
+    http.post("/api/v1/tokens", json={"name": "odd/name?", "role": "viewer"})
+    assert http.delete("/api/v1/tokens/odd%2Fname%3F").json() == {"revoked": "odd/name?"}
+    gone = http.delete("/api/v1/tokens/a agent")
+    assert (gone.status_code, gone.json()["detail"]) == (404, "there is no token of the name 'a agent'")
+
+
+def test_only_operators_see_tokens_and_the_audit_log(http: TestClient) -> None:
+    for role in ("viewer", "submitter"):
+        headers = bearer(http, role)
+        for method, path in (("GET", "tokens"), ("DELETE", "tokens/first"), ("GET", "audit")):
+            assert http.request(method, f"/api/v1/{path}", headers=headers).status_code == 403
+
+
+# --------------------------------------------------------------------------- limits
+
+
+def test_buckets_fill_up_again() -> None:
+    now = [0.0]
+    buckets = Buckets(2.0, 3.0, lambda: now[0])
+    assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert buckets.take("b") == 0.0, "another's bucket is another"
+    now[0] = 0.5
+    assert [buckets.take("a"), buckets.take("a")] == [0.0, 0.5]
+
+
+def test_whoever_asks_too_often_is_told_when_to_come_again(http: TestClient, service: Service) -> None:
+    submitter = bearer(http, "submitter")
+    got = [http.get("/api/v1/tasks", headers=submitter) for _ in range(80)]
+    refused = [answer for answer in got if answer.status_code == 429]
+    assert refused
+    assert {answer.status_code for answer in got} == {200, 429}
+    assert refused[0].headers["Retry-After"] == "1"
+    assert http.get("/api/v1/tasks").status_code == 200, "others are not kept waiting"
+    service._offset += 10
+    assert http.get("/api/v1/tasks", headers=submitter).status_code == 200
+
+
+def test_guessing_is_slow_and_does_not_fill_the_audit_log(http: TestClient, service: Service) -> None:
+    codes = [http.get("/api/v1/tasks", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(30)]
+    assert (codes[0], codes[-1]) == (401, 429)
+    assert sum(line["detail"] == "no valid token" for line in service.audit.latest(1000)) < 20
+
+
+def test_garbage_on_an_agents_line(http: TestClient) -> None:
+    agent = bearer(http, "agent", "left")
+    for send in (lambda s: s.send_bytes(b"\x00\xff"), lambda s: s.send_text("[" * 100_000)):
+        with http.websocket_connect("/api/v1/agent", headers=agent) as socket:
+            send(socket)
+            assert isinstance(decode(socket.receive_text()), Refusal)
+
+
+# ---------------------------------------------------------------------------- audit
+
+
+def test_who_did_what_is_written_down(http: TestClient, service: Service, tmp_path: Path) -> None:
+    submitter = bearer(http, "submitter")
+    http.post("/api/v1/tasks", json=submission(), headers=submitter)
+    http.post("/api/v1/tasks/1/cancel", headers=submitter)
+    http.get("/api/v1/tasks", headers=submitter)
+    http.post("/api/v1/clusters/left/drain", headers=submitter)
+    http.post("/api/v1/clusters/left/drain")
+    http.get("/api/v1/tasks", headers={"Authorization": "Bearer guessed"})
+    with pytest.raises(WebSocketDisconnect), http.websocket_connect("/api/v1/agent", headers=submitter):
+        pass
+    lines = http.get("/api/v1/audit").json()["lines"]
+    assert [(line["who"], line["what"], line["status"], line["detail"]) for line in lines] == [
+        ("first", "POST /api/v1/tokens", 201, "'a submitter', submitter"),
+        ("a submitter", "POST /api/v1/tasks", 201, "1 tasks, from 1 to 1"),
+        ("a submitter", "POST /api/v1/tasks/1/cancel", 200, ""),
+        ("a submitter", "POST /api/v1/clusters/left/drain", 403, ""),
+        ("first", "POST /api/v1/clusters/left/drain", 200, ""),
+        (None, "GET /api/v1/tasks", 401, "no valid token"),
+        ("a submitter", "agent", 401, "no valid token of an agent"),
+    ]
+    assert {line["from"] for line in lines} == {"testclient"}
+    path = tmp_path / "state" / "audit.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "guessed" not in path.read_text()
+    assert len(http.get("/api/v1/audit?limit=2").json()["lines"]) == 2
+
+
+def test_old_audit_files_are_turned_over(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "audit.jsonl", most=200)
+    for n in range(100):
+        log.note(float(n), "me", "here", "test", 200, "x" * 50)
+    log.close()
+    assert len(list(tmp_path.iterdir())) == audit_module.OLDER + 1
+    log = Audit(tmp_path / "audit.jsonl", most=200)
+    assert [line["at"] for line in log.latest(3)] == [97.0, 98.0, 99.0]
+    log.close()
+
+
+# --------------------------------------------------------------- places, variables
+
+
+def test_only_variables_that_the_site_allows_may_be_set(http: TestClient) -> None:
+    assert http.post("/api/v1/tasks", json=submission(env={"MY_X": "1", "SEED": "2"})).status_code == 201
+    refused = http.post("/api/v1/tasks", json=submission(env={"SEED": "1", "LD_PRELOAD": "/x.so"}))
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == "variable 'LD_PRELOAD' may not be set; this site allows MY_*, SEED"
+
+
+def run_in(directory: Path, cwd: Path, code: str = "pass", **more: Any) -> Run:
+    write_lease(directory / "lease", boot_clock() + 60.0)
+    launch = Launch((1, 1), (sys.executable, "-c", code), {"cpu": 1.0}, {}, cwd=str(cwd), **more)
+    run = Run(launch, directory / "run", {}, directory / "lease")
+    run.directory.mkdir()
+    return run
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_link_out_of_a_root_leads_nowhere(tmp_path: Path, inside: bool) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "real").mkdir(parents=True)
+    outside.mkdir()
+    (root / "link").symlink_to(root / "real" if inside else outside)
+    run = run_in(tmp_path, root / "link", "open('ran', 'w')")
+    backend = Process(roots=(str(root),))
+    if inside:
+        backend.start(run)
+        assert end_of(run).result == "finished"
+        assert (root / "real" / "ran").exists()
+    else:
+        with pytest.raises(LaunchFailed, match="outside is not within"):
+            backend.start(run)
+
+
+def test_a_link_that_is_bent_after_it_was_checked_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "place").mkdir(parents=True)
+    outside.mkdir()
+
+    def bend(path: Path, data: object, sync: bool = False) -> None:
+        if path.name == "run.json":
+            (root / "place").rmdir()
+            (root / "place").symlink_to(outside)
+        replace_file(path, data, sync)
+
+    monkeypatch.setattr("tapfinger.live.backends.process.replace_file", bend)
+    run = run_in(tmp_path, root / "place", "open('ran', 'w')")
+    Process(roots=(str(root),)).start(run)
+    end = end_of(run)
+    assert (end.result, end.code) == ("failed", 127)
+    assert f"{outside} is not within {root}" in end.reason
+    assert not (outside / "ran").exists()
+
+
+# -------------------------------------------------------------------------- cgroups
+
+
+def pretended_cgroup(directory: Path, controllers: str) -> Path:
+    (directory / "cgroup.controllers").write_text(controllers)
+    (directory / "cgroup.subtree_control").write_text("")
+    return directory
+
+
+def test_limits_of_a_control_group(tmp_path: Path) -> None:
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpuset cpu io memory pids"), memory_per_cpu=2.0)
+    assert groups.limits({"cpu": 1.5, "gpu": 1.0}) == {
+        "cpu.max": "150000 100000",
+        "memory.max": str(3 * 1024**3),
+        "memory.oom.group": "1",
+    }
+    assert groups.limits({"cpu": 1.0, "memory": 8.0})["memory.max"] == str(8 * 1024**3)
+    made = Path(groups.make((3, 1), {"cpu": 1.0}))
+    assert ((made / "cpu.max").read_text(), made.name.endswith("3.1")) == ("100000 100000", True)
+    run = run_in(tmp_path, tmp_path, "print('limited')")
+    (tmp_path / "run" / "x").touch()
+    Process(cgroups=groups).start(run)
+    assert end_of(run).result == "finished"
+    (group,) = [path for path in tmp_path.glob("tapfinger-*-1.1")]
+    assert (group / "cgroup.procs").read_text() == "0", "it went in by itself, before its program began"
+
+
+def test_a_place_without_limits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no controller for memory; a parent must offer it"):
+        Cgroups(pretended_cgroup(tmp_path, "cpu io"))
+    with pytest.raises(ConfigError, match="cannot be used for limits"):
+        Cgroups(tmp_path / "nowhere")
+
+
+CGROUP = Path(os.environ.get("TAPFINGER_TEST_CGROUP", "/sys/fs/cgroup/tapfinger-test"))
+
+
+@pytest.mark.skipif(not CGROUP.is_dir(), reason="needs a delegated cgroup2 directory, TAPFINGER_TEST_CGROUP")
+def test_a_task_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
+    run = run_in(tmp_path, tmp_path, "x = bytearray(300 << 20); print('no limit')")
+    Process(cgroups=Cgroups(CGROUP, memory_per_cpu=0.1)).start(run)
+    end = end_of(run)
+    assert (end.result, end.reason) == ("failed", "it used more memory than it was granted")
+
+
+# ------------------------------------------------------------------------------ TLS
+
+
+@pytest.fixture(scope="module")
+def cert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for this machine, signed by itself, as in the documentation."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", "/CN=tapfinger", "-addext", names]
+    words += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run(words, check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.slow
+def test_a_site_with_tls(tmp_path: Path, cert: tuple[Path, Path]) -> None:
+    site = RealSite(tmp_path)
+    site.ca = str(cert[0])
+    try:
+        client = site.serve("--tls-cert", str(cert[0]), "--tls-key", str(cert[1]), "--log-format", "json")
+        assert site.url.startswith("https://")
+        site.agent("left", "--tls-ca", str(cert[0]), "--log-format", "json")
+        (task,) = client.submit(python("print('encrypted')"))
+        assert client.wait(task, 30).code == 0
+        assert b"".join(client.output(task, follow=True)) == b"encrypted\n"
+        with Client(site.url, "x") as stranger, pytest.raises(CoordinatorError, match="certificate verify failed"):
+            stranger.counts()
+        with httpx.Client() as plain, pytest.raises(httpx.HTTPError):
+            plain.get(site.url.replace("https", "http")).raise_for_status()
+        environment = {**os.environ, "TAPFINGER_STATE": str(site.state)}
+        command = [sys.executable, "-m", "tapfinger", "list"]
+        listed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert "1 finished" in listed.stdout, "a command beside the coordinator believes what that shows"
+        token = client.new_token("big", "agent", "right")
+        address = site.url.replace("http", "ws") + "/api/v1/agent"
+        headers = {"Authorization": f"Bearer {token}"}
+        with connect(address, additional_headers=headers, ssl=trust(site.ca), proxy=None) as socket:
+            socket.send("x" * (9 << 20))
+            with pytest.raises(ConnectionClosed, match="1009"):
+                socket.recv(10)
+        events = [json.loads(line) for line in (site.state / "coordinator.log").read_text().splitlines()]
+        assert {"event": "finished", "task": task}.items() <= next(
+            e for e in events if e.get("event") == "finished"
+        ).items()
+        for line in (site.state / "left.log").read_text().splitlines():
+            assert json.loads(line)["level"] in ("info", "warning")
+    finally:
+        site.close()
+
+
+def test_certificates_are_checked_at_the_start(tmp_path: Path, cert: tuple[Path, Path]) -> None:
+    assert certificate(None, None) is None
+    with pytest.raises(ConfigError, match="are needed together"):
+        certificate(cert[0], None)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        certificate(cert[1], cert[1])
+    with pytest.raises(ConfigError, match="cannot be read as a file of certificates"):
+        trust(tmp_path / "missing")
+
+
+def test_nobody_listens_to_the_world_by_accident() -> None:
+    with pytest.raises(ConfigError, match="give --tls-cert and --tls-key"):
+        check_address("0.0.0.0", allow_remote=False, encrypted=False)
+    check_address("0.0.0.0", allow_remote=False, encrypted=True)
+    check_address("0.0.0.0", allow_remote=True, encrypted=False)
+    check_address("::1", allow_remote=False, encrypted=False)
+    assert travels_openly("http://lab.example:7410")
+    assert not travels_openly("https://lab.example:7410")
+    assert not travels_openly("http://127.0.0.1:7410")
+
+
+# ----------------------------------------------------------------------- log format
+
+
+def test_lines_for_programs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("x").info("task %d\nwent", 7, extra={"event": "finished", "task": 7})
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("x").exception("bad")
+    first, second = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert (first["message"], first["event"], first["task"], first["level"]) == ("task 7\nwent", "finished", 7, "info")
+    assert "ValueError: why" in second["exception"]
+    with pytest.raises(Exception, match="there is no log format 'xml'"):
+        set_up_logging(False, "xml")
+
+
+def test_tokens_at_the_command_line(
+    http: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Untimed:
+        """The test's client does not want to be told how long to wait."""
+
+        def request(self, method: str, path: str, timeout: float, **more: Any) -> httpx.Response:
+            return http.request(method, path, **more)
+
+    class Beside(Client):
+        def __init__(self) -> None:
+            super().__init__("http://testserver", "unused")
+            self._lines = {"http://testserver": Untimed()}  # type: ignore[dict-item]
+            http.base_url = httpx.URL("http://testserver/api/v1/")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("tapfinger.commands.access.open_client", lambda *_: Beside())
+
+    def call(*words: str) -> list[str]:
+        from tapfinger.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["tapfinger", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code in (0, None)
+        return capsys.readouterr().out.splitlines()
+
+    (secret,) = call("token", "ann", "--role", "viewer", "--days", "2")
+    assert secret.startswith("tf_")
+    assert call("token", "new", "bob", "--role", "agent", "--cluster", "left")[0].startswith("tf_")
+    listed = call("token", "list")
+    assert listed[0].startswith("ann: viewer, until 20")
+    assert listed[1:] == ["bob: agent of left, no end", "first: operator, no end"]
+    assert call("token", "revoke", "ann") == []
+    assert len(call("token", "list")) == 2
+    assert call("audit")[-1].endswith("first from testclient: DELETE /api/v1/tokens/ann -> 200")
