@@ -47,14 +47,20 @@ def test_nobody_is_overdue_before_the_time():
 HALVING = TaskType("halving", R((1, 1)), R((1, 4)), SpeedProfile(R((1, 1)), R((1, 4)), (1 / 8, 1 / 4, 1 / 4, 1 / 2)))
 
 
-def test_a_cluster_is_held_rather_than_a_slow_size_given():
+def nearly_full(overdue):
+    """A cluster of 4 with 1 unit free, so many overdue tasks that would rather have more, and their guard."""
     state = make_state((4, 4))
     running(state, make_task(90, SMALL), 0, 1, 1)
     running(state, make_task(91, SMALL), 0, 2, 2)
     pass_slots(state, 20)
     ageing = Ageing(2.0)
     ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
-    play(state, *arrive(make_task(0, HALVING)))
+    play(state, *arrive(*(make_task(i, HALVING) for i in range(overdue))))
+    return state, ageing
+
+
+def test_a_cluster_is_held_rather_than_a_slow_size_given():
+    state, ageing = nearly_full(1)
     placements, rest = ageing.start(state.snapshot())
     assert (placements, rest.clusters[0].up, ageing.holds) == ((), False, 1)  # 8 slots instead of 2
     play(state, TaskFinished(state.slot, 91, 0))
@@ -63,13 +69,7 @@ def test_a_cluster_is_held_rather_than_a_slow_size_given():
 
 
 def test_in_a_crowd_of_overdue_tasks_any_size_will_do():
-    state = make_state((4, 4))
-    running(state, make_task(90, SMALL), 0, 1, 1)
-    running(state, make_task(91, SMALL), 0, 2, 2)
-    pass_slots(state, 20)
-    ageing = Ageing(2.0)
-    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
-    play(state, *arrive(*(make_task(i, HALVING) for i in range(4))))
+    state, ageing = nearly_full(4)
     placements, _ = ageing.start(state.snapshot())
     assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 1)))]
 
