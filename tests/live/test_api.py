@@ -104,6 +104,14 @@ def test_tokens_are_kept_as_hashes_and_replaced_by_name(http: TestClient, servic
     assert (tmp_path / "state" / "token").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_latest_events_can_be_asked_for(http: TestClient) -> None:
+    for _ in range(3):
+        http.post("/api/v1/tasks", json=submission())
+    every = http.get("/api/v1/events").json()["events"]
+    assert http.get("/api/v1/events", params={"last": 2}).json()["events"] == every[-2:]
+    assert http.get("/api/v1/events", params={"last": 2, "after": every[-1]["seq"]}).json()["events"] == []
+
+
 @pytest.mark.parametrize(
     "body",
     [

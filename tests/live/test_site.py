@@ -214,6 +214,7 @@ def test_the_minute_a_newcomer_has(
         assert "sleep 600" in tapfinger("list")[1]
         assert tapfinger("cancel", "2") == (0, "task 2: cancelled\n", "")
         assert "cancelling" in tapfinger("show", "2")[1]
+        assert "task 2 cancelled" in tapfinger("events", "--last", "1")[1]
         assert tapfinger("logs", "1") == (0, "trained --fast\n", "")
         for words, message in WRONG:
             code, _, err = tapfinger(*words)

@@ -1,9 +1,10 @@
-"""``tapfinger run``, ``submit``, ``list``, ``show``, ``logs``, ``cancel``, ``clusters``: tasks of a live site."""
+"""``tapfinger run``, ``submit``, ``list``, ``show``, ``logs``, ``cancel``, ``events``, ``clusters``: live tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -232,18 +233,42 @@ def list_tasks(
 
 def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -> None:
     """Show a task and what happened to it."""
-    from datetime import datetime
-
     with open_client(state, url) as client:
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
     for line in info.history:
-        at = datetime.fromtimestamp(line["at"]).strftime("%H:%M:%S.%f")[:-3]
-        where = f" on {line['cluster']}" if line["cluster"] else ""
-        attempt = f" (attempt {line['attempt']})" if line["attempt"] else ""
-        detail = f": {line['detail']}" if line["detail"] else ""
-        typer.echo(f"  {at}  {line['kind']}{where}{attempt}{detail}")
+        typer.echo(f"  {_told(line)}")
+
+
+def _told(line: Mapping[str, Any], task: str = "") -> str:
+    """A line of the history; ``task``: whose it is, where that is not clear."""
+    from datetime import datetime
+
+    at = datetime.fromtimestamp(line["at"]).strftime("%H:%M:%S.%f")[:-3]
+    where = f" on {line['cluster']}" if line["cluster"] else ""
+    attempt = f" (attempt {line['attempt']})" if line["attempt"] else ""
+    detail = f": {line['detail']}" if line["detail"] else ""
+    return f"{at}  {task}{line['kind']}{where}{attempt}{detail}"
+
+
+def events(
+    state: StateOption = None,
+    url: UrlOption = None,
+    last: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the latest.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")] = False,
+) -> None:
+    """Print what happened lately, to tasks and to clusters."""
+    with open_client(state, url) as client:
+        lines = client.events(last=last)
+        seen = 0
+        while True:
+            for line in lines:
+                seen = line["seq"]
+                typer.echo(_told(line, f"task {line['task']} " if line["task"] else ""))
+            if not follow:
+                return
+            lines = client.events(after=seen, wait=20.0)
 
 
 def logs(

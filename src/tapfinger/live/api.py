@@ -216,7 +216,11 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 1000,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+        last: Annotated[int | None, Query(ge=1, le=MOST)] = None,
     ) -> dict[str, Any]:
+        """What happened after the line with this number, or the last so many lines; waits for the next."""
+        if last is not None:
+            after = max(after, service.store.last_line() - last)
         if wait and not service.store.history(after, 1):
             await service.change(wait)
         return {"events": [{"seq": seq, **asdict(line)} for seq, line in service.store.history(after, limit)]}

@@ -289,10 +289,12 @@ class Client:
         """Say that a silent cluster is gone for good and nothing on it is alive."""
         self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
 
-    def events(self, after: int = 0, limit: int = 1000, wait: float = 0.0) -> Sequence[dict[str, Any]]:
-        """What happened since the line of that number."""
-        asked = {"after": after, "limit": limit, "wait": wait}
-        found: Sequence[dict[str, Any]] = self._call("GET", "events", params=asked).json()["events"]
+    def events(
+        self, after: int = 0, limit: int = 1000, wait: float = 0.0, last: int | None = None
+    ) -> Sequence[dict[str, Any]]:
+        """What happened after the line with this number, or the last so many lines; waits for something to happen."""
+        params = {"after": after, "limit": limit, "wait": wait, **({} if last is None else {"last": last})}
+        found: Sequence[dict[str, Any]] = self._call("GET", "events", params=params).json()["events"]
         return found
 
     def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
