@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger import __version__
-from tapfinger.commands import compare, export, live, models, scenarios, simulate, tasks, train, workload
+from tapfinger.commands import compare, export, live, models, reproduce, scenarios, simulate, tasks, train, workload
 from tapfinger.errors import TapfingerError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare.compare)
 app.command("simulate")(simulate.simulate)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
