@@ -20,7 +20,7 @@ from tapfinger.workloads.world import build_world, draw_workload
 WANTED = {
     "motivation", "synthetic-3", "synthetic-6", "arrival-rates", "vanilla", "testbed-3", "testbed-6", "growing",
     "gpu-long", "overhead", "multi-3", "hetero-6", "single-multi", "no-han", "no-pointer", "training",
-    "load", "scaling", "noise", "bursts", "outage", "fairness", "additions", "optimus",
+    "load", "scaling", "noise", "bursts", "outage", "fairness", "additions", "optimus", "deviations",
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def reproduce(
     messages = Console(stderr=True)
     minutes = plan.expected_seconds / 60.0 / jobs
     messages.print(
-        f"{len(plan.figures)} figures; about {minutes:.0f} minutes of runs with --jobs {jobs} if none is at hand",
+        f"{_figures(len(plan.figures))}; about {minutes:.0f} minutes of runs with --jobs {jobs} if none is at hand",
         style="dim",
         highlight=False,
     )
@@ -135,6 +135,10 @@ def _make(plan: Plan, store: CellStore, wishes: Wishes, messages: Console, cache
         raise typer.Exit(128 + (told[0] if told else signal.SIGINT))
 
 
+def _figures(count: int) -> str:
+    return f"{count} figure{'s' * (count != 1)}"
+
+
 def _list() -> None:
     from rich import box
     from rich.console import Console
@@ -159,7 +163,11 @@ def _list() -> None:
         )
     screen = Console()
     (screen if screen.is_terminal else Console(width=_WIDTH)).print(table)
-    typer.echo("Minutes are estimates for one core. Together they share runs: tapfinger reproduce all --quick --jobs 2")
+    full, quick = (Plan(tuple(FIGURES.values()), each).expected_seconds / 120.0 for each in (False, True))
+    typer.echo(
+        "Minutes are estimates of the runs on one core. All together, which share runs, with --jobs 2: "
+        f"{full:.0f} ({quick:.0f}), and some for messages and drawing."
+    )
 
 
 def _show(made: list[Made], folder: Path, seconds: float) -> None:
@@ -183,5 +191,5 @@ def _show(made: list[Made], folder: Path, seconds: float) -> None:
     counts = Counter(item.verdict.value for each in made for item in each.judged)
     if counts:
         screen.print("; ".join(f"{verdict}: {count}" for verdict, count in counts.items()), highlight=False)
-    text = f"{len(made)} figures in {seconds / 60:.1f} minutes; open {folder / 'report.html'}"
+    text = f"{_figures(len(made))} in {seconds / 60:.1f} minutes; open {folder / 'report.html'}"
     screen.print(text, highlight=False, soft_wrap=True)
