@@ -39,7 +39,7 @@ def reproduce(
     jobs: JobsOption = 1,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory for the report. [default: results/reproduce, or .../quick]"),
+        typer.Option(metavar="DIR", help="Directory for the report. [default: results/reproduce/full, or .../quick]"),
     ] = None,
     train: Annotated[
         bool, typer.Option("--train", help="Make a short training run for the training curve (needs torch).")
@@ -73,7 +73,7 @@ def reproduce(
     from tapfinger.reproduce.run import Wishes
 
     plan = Plan(tuple(choose(figures)), quick, parse_seeds(seeds) if seeds else None, tasks)
-    folder = out or Path("results") / "reproduce" / ("quick" if quick else "")
+    folder = out or Path("results") / "reproduce" / ("quick" if quick else "full")
     command = ["tapfinger", "reproduce", *figures, *(["--quick"] if quick else [])]
     command += ["--seeds", seeds] if seeds else []
     command += ["--tasks", str(tasks)] if tasks else []

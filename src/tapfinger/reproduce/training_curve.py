@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 from tapfinger.errors import TapfingerError
@@ -36,18 +37,14 @@ def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> Me
     if not log.is_file():
         return Measured(figure, missing=NOT_ASKED)
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    curves = {}
-    for name in ("score", "best"):
-        points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-        if points:
-            curves[name] = Curve([float(step) for step, _ in points], [value for _, value in points])
-    if not curves:
+    points = [(float(line["step"]), line["score"]) for line in lines if line.get("score") is not None]
+    if not points:
         return Measured(figure, missing=f"{log} holds no evaluations yet; --train goes on with the run.")
-    best = estimate([min(curves["score" if "score" in curves else "best"].y)])
-    head = ("update", *curves)
-    steps = sorted({step for curve in curves.values() for step in curve.x})
-    found = {name: dict(zip(curve.x, curve.y, strict=True)) for name, curve in curves.items()}
+    steps, scores = [step for step, _ in points], [score for _, score in points]
+    best = list(accumulate(scores, min))
+    curves = {"score": Curve(steps, scores), "best so far": Curve(steps, best)}
     rows = tuple(
-        (f"{step:g}", *(f"{found[n][step]:.4f}" if step in found[n] else "" for n in curves)) for step in steps
+        (f"{step:g}", f"{score:.4f}", f"{low:.4f}") for step, score, low in zip(steps, scores, best, strict=True)
     )
-    return Measured(figure, values={"best": best}, curves={"training": curves}, table=(head, rows))
+    table = (("update", *curves), rows)
+    return Measured(figure, values={"best": estimate(best[-1:])}, curves={"training": curves}, table=table)
