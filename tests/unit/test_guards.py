@@ -62,14 +62,14 @@ def test_a_cluster_is_held_rather_than_a_slow_size_given():
     assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 2)))]  # 4 slots will do
 
 
-def test_with_more_overdue_tasks_than_clusters_any_size_will_do():
+def test_in_a_crowd_of_overdue_tasks_any_size_will_do():
     state = make_state((4, 4))
     running(state, make_task(90, SMALL), 0, 1, 1)
     running(state, make_task(91, SMALL), 0, 2, 2)
     pass_slots(state, 20)
     ageing = Ageing(2.0)
     ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
-    play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
+    play(state, *arrive(*(make_task(i, HALVING) for i in range(4))))
     placements, _ = ageing.start(state.snapshot())
     assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 1)))]
 
@@ -199,7 +199,7 @@ def test_no_budget_no_limit(ms):
 
 
 def test_far_slower_sizes_are_refused():
-    state = make_state((4, 4))
+    state = make_state((4, 4), (4, 4))
     play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
     limit = SizeLimit(3.0)
     limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
@@ -209,3 +209,8 @@ def test_far_slower_sizes_are_refused():
     off = SizeLimit(0.0)
     off.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
     assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]
+    play(state, *arrive(make_task(2, HALVING)))
+    assert limit.keep([slow, fair], state.snapshot().queue) == [
+        slow,
+        fair,
+    ]  # more than one per cluster: any start counts

@@ -25,6 +25,9 @@ CALM = 1.0
 #: its best there. A task that has waited for long and then runs for long is the very tail.
 SLOWEST = 3.0
 
+#: With more overdue tasks per cluster than this, any start is a good one.
+CROWDED = 3.0
+
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
 LONGEST_REST = 64
 
@@ -36,7 +39,7 @@ class Ageing:
 
     Then it comes first: before anybody else decides, each overdue task that fits somewhere is started, oldest first,
     with the place and size that Greedy gives it. If it fits nowhere, or only at a size that is ``SLOWEST`` times as
-    slow as the best and no more tasks than clusters are overdue, a cluster is held for it, which starts
+    slow as the best and at most ``CROWDED`` tasks per cluster are overdue, a cluster is held for it, which starts
     nothing else until it fits; one cluster per task and one task per cluster. Hence, without outages:
 
     - an overdue task that fits a cluster well is started in that very turn, unless older overdue tasks take
@@ -131,7 +134,7 @@ class Ageing:
     ) -> tuple[Snapshot, tuple[Placement, ...]]:
         """Have Greedy start these tasks where it may; the snapshot afterwards, and all placements so far."""
         more = self._greedy.decide(replace(_close(snapshot, closed), queue=tuple(tasks))).placements
-        if len(tasks) <= len(snapshot.clusters):  # with more of them, any start is a good one
+        if len(tasks) <= CROWDED * len(snapshot.clusters):
             kinds = {task.id: task.type for task in tasks}
             more = tuple(placement for placement in more if self._will_do(placement, kinds[placement.task], snapshot))
         return _after(snapshot, more), placed + more
