@@ -29,7 +29,8 @@ nav ol { columns: 2; font-size: 14px } .toll { display: flex; flex-wrap: wrap; g
 .toll b { font-size: 22px }
 img { height: auto }
 .wide { margin: .9rem 0 } p.sees { margin: .6rem 0 } pre { white-space: pre-wrap; overflow-wrap: anywhere }
-@media (max-width: 40rem) { nav ol { columns: 1 } body { margin: 1rem auto } h1 { font-size: 1.5rem } }
+@media (max-width: 40rem) { nav ol { columns: 1 } body { margin: 1rem auto } h1 { font-size: 1.5rem }
+  figure { overflow-x: auto } figure img { max-width: none; width: 42rem } }
 @media print { nav { display: none } figure { break-inside: avoid } }
 """
 
