@@ -38,7 +38,7 @@ LOAD = Figure(
         ),
     ),
     seeds=30,
-    quick_seeds=8,
+    quick_seeds=6,
     axis="load",
     notes=("multi-3 itself lies at 0.875; its model was not trained at all of these loads.",),
 )
@@ -62,14 +62,14 @@ SCALING = Figure(
         )
         for count in _COUNTS
     ),
-    _MAIN,
+    (*_MAIN, "universal"),
     ("sweep", "cost"),
     (
         Less("TapFinger is better than Greedy at every size", ("greedy",)),
         Less("TapFinger is better than Optimus at every size", ("optimus-central",)),
     ),
     seeds=20,
-    quick_seeds=5,
+    quick_seeds=4,
     axis="clusters",
     log_axis=True,
     notes=("No model was trained on more than six clusters: larger sites get that of the nearest number.",),
@@ -89,7 +89,7 @@ NOISE = Figure(
     (*_MAIN, "tiresias"),
     ("sweep", "gaps"),
     (Less("Whatever the noise, TapFinger is better than Greedy and Optimus", ("greedy", "optimus-central")),),
-    quick_seeds=15,
+    quick_seeds=12,
     axis="amplitude of the noise on a slot's progress",
 )
 
@@ -112,7 +112,7 @@ BURSTS = Figure(
     (*_MAIN, "tiresias-elastic"),
     ("sweep", "gaps"),
     (Less("However bursty, TapFinger is better than Greedy and Optimus", ("greedy", "optimus-central")),),
-    quick_seeds=15,
+    quick_seeds=12,
     axis="rate in a burst over the calm rate",
 )
 
@@ -134,7 +134,7 @@ OUTAGE = Figure(
             settings=("one fails",),
         ),
     ),
-    quick_seeds=15,
+    quick_seeds=12,
     notes=("The load of 0.875 becomes 1.3: what is left of the site is overloaded while the cluster is away.",),
 )
 
@@ -173,7 +173,7 @@ ADDITIONS = Figure(
         Less("The network is better than lookahead without one", ("lookahead",)),
         Less("Guard rails shorten the longest completion time", ("without guards",), measure="max"),
     ),
-    quick_seeds=12,
+    quick_seeds=10,
     notes=(
         "Not covered, because no models of them ship: networks without the node's own features, with the joint "
         "allocation "
