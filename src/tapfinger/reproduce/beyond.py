@@ -38,7 +38,7 @@ LOAD = Figure(
         ),
     ),
     seeds=30,
-    quick_seeds=6,
+    quick_seeds=5,
     axis="load",
     notes=("multi-3 itself lies at 0.875; its model was not trained at all of these loads.",),
 )
@@ -69,7 +69,7 @@ SCALING = Figure(
         Less("TapFinger is better than Optimus at every size", ("optimus-central",)),
     ),
     seeds=20,
-    quick_seeds=4,
+    quick_seeds=3,
     axis="clusters",
     log_axis=True,
     notes=("No model was trained on more than six clusters: larger sites get that of the nearest number.",),

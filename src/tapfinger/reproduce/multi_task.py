@@ -9,8 +9,8 @@ _MULTI = (OURS, "greedy", "optimus-central", "optimus-published", "tiresias-elas
 #: The paper compares with preemptive baselines whose resizing is free in multi-task mode.
 _MULTI_HEURISTICS = ("tiresias-elastic", "random", "min")
 _PUBLISHED = (
-    "optimus-published is a reconstruction, and stronger than the published implementation, of which 8.33 (multi-3) and "
-    "9.07 slots (hetero-6) were measured: a claim that it decides narrowly might hold against that one."
+    "optimus-published is a reconstruction, and stronger than the published implementation, of which 8.33 (multi-3) "
+    "and 9.07 slots (hetero-6) were measured: a claim that it decides narrowly might hold against that one."
 )
 
 MULTI_3 = Figure(
