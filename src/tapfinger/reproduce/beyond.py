@@ -67,6 +67,7 @@ SCALING = Figure(
     (
         Less("TapFinger is better than Greedy at every size", ("greedy",)),
         Less("TapFinger is better than Optimus at every size", ("optimus-central",)),
+        Less("The universal model is better than Greedy at every size", ("greedy",), one="universal"),
     ),
     seeds=20,
     quick_seeds=3,
