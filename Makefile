@@ -9,7 +9,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 # With several threads per process, numeric libraries fight over the cores that --jobs already uses.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo setup check test bench docs clean
+.PHONY: demo setup check test bench figures docs clean
 
 demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
 	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --jobs 2 --out results/demo
@@ -30,6 +30,9 @@ test: $(VENV)/.dev  ## all tests; the kernels also uncompiled, where an index ou
 
 bench: $(VENV)/.dev  ## run the benchmarks and rewrite BENCHMARKS.md
 	$(PY) benchmarks/run.py
+
+figures: $(VENV)/.base  ## the paper's figures, judged; rewrites docs/reproduction.md and its pictures
+	$(VENV)/bin/tapfinger reproduce all --quick --jobs 2 --docs docs
 
 docs: $(VENV)/.dev  ## rewrite the generated pages
 	$(PY) scripts/config_docs.py

@@ -18,6 +18,7 @@ from tapfinger.commands import (
     insight,
     live,
     models,
+    reproduce,
     scenarios,
     simulate,
     tasks,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare.compare)
 app.command("simulate")(simulate.simulate)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)

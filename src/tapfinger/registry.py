@@ -32,6 +32,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "optimus": "tapfinger.schedulers.optimus:Optimus",
         "optimus-central": "tapfinger.schedulers.optimus:central",
         "optimus-first-wins": "tapfinger.schedulers.optimus:first_wins",
+        "optimus-published": "tapfinger.schedulers.optimus:published",
         "optimus-static": "tapfinger.schedulers.optimus:static",
         "tiresias": "tapfinger.schedulers.tiresias:Tiresias",
         "tiresias-elastic": "tapfinger.schedulers.tiresias:elastic",

@@ -36,6 +36,8 @@ RANGES = {
     ("synthetic-3", "optimus"): (4.5, 5.25),
     # 5.34 +- 0.42
     ("synthetic-3", "optimus-first-wins"): (4.9, 5.8),
+    # Between the corrected one and the 8.93 measured for the published one.
+    ("synthetic-3", "optimus-published"): (7.0, 9.2),
     # 13.7 +- 1.5
     ("synthetic-3", "tiresias"): (12.2, 15.2),
     # 8.20 +- 1.54

@@ -86,6 +86,13 @@ def test_fit_recovers_known_coefficients_on_the_right_axes():
     assert truth.slots(2, 8) > 1.2 * truth.slots(8, 2)
 
 
+def test_the_published_fit_takes_cpu_for_gpu():
+    fitted = fit_speed(TWELFTHS, NO_NOISE, ResourceTypes(), published=True)
+    assert fitted.slots(8, 8) < 0.5 * fitted.slots(2, 8)  # in truth cpus change nothing
+    right = fit_speed(TWELFTHS, NO_NOISE, ResourceTypes())
+    assert right.slots(8, 8) == pytest.approx(right.slots(2, 8))
+
+
 def test_fit_of_a_constant_profile_is_constant():
     fitted = fit_speed(STEADY, NO_NOISE, ResourceTypes())
     assert fitted.slots(2, 1) == pytest.approx(4)

@@ -15,7 +15,7 @@ from tapfinger.evaluation import cells
 from tapfinger.evaluation.cells import EVENTS, CellStore, make_cells
 from tapfinger.evaluation.failure import explain
 from tapfinger.evaluation.output import Request
-from tapfinger.evaluation.runner import CellFailed, Interrupted, Runner, cache_folder, open_store, same_draws
+from tapfinger.evaluation.runner import CellFailed, Interrupted, Question, Runner, cache_folder, open_store, same_draws
 from tapfinger.evaluation.specs import parse_spec, parse_specs
 from tapfinger.evaluation.stats import summarise
 from tapfinger.schedulers.naive import Min
@@ -54,6 +54,17 @@ def test_cells_are_run_once_and_then_reused(store):
     assert (first.reused, again.reused) == (0, 4)
     assert [run.seed for run in again.records["random"]] == [0, 1, 2]
     assert again.records["min"][1].completion.tolist() == first.records["min"][1].completion.tolist()
+
+
+def test_several_comparisons_share_their_cells(store):
+    made, counted = [], []
+    runner = Runner(store, on_cell=lambda cell: made.append(cell.key), on_progress=lambda *given: counted.append(given))
+    questions = [Question(scenario(), SPECS, (0, 1)), Question(scenario(), SPECS[:1], (1, 2))]
+    one, two = runner.run_all(questions)
+    assert (len(made), len(set(made)), counted[-1]) == (5, 5, (5, 5))  # min on seed 1 is in both
+    assert [run.seed for run in two.records["min"]] == [1, 2]
+    assert one.records["min"][1].completion.tolist() == two.records["min"][0].completion.tolist()
+    assert [outcome.reused for outcome in runner.run_all(questions)] == [4, 2]
 
 
 def test_schedulers_meet_the_same_draws(store):

@@ -175,7 +175,7 @@ def _run(
                 store, jobs, with_events, lambda done, total: progress.update(bar, completed=done, total=total), ray
             )
             try:
-                with _stop_when_told() as told:
+                with stop_when_told() as told:
                     outcome = runner.run(request.scenario, request.specs, request.seeds)
             except Interrupted as stopped:
                 progress.stop()
@@ -189,7 +189,7 @@ def _run(
 
 
 @contextmanager
-def _stop_when_told() -> Iterator[list[int]]:
+def stop_when_told() -> Iterator[list[int]]:
     """Let SIGTERM do what Ctrl-C does, or processes would outlive us; gives a list that it is noted in."""
     told: list[int] = []
 

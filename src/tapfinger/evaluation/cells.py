@@ -46,6 +46,8 @@ _NO_PART_IN_RESULTS = (
     "cli.py",
     "__main__.py",
     "parallel/",
+    "live/",
+    "reproduce/",
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,17 @@ class Comparison:
     #: scheduler -> summary, best first: the order in every figure.
     summaries: Mapping[str, Summary]
     baseline: str
+    #: scheduler -> its number in ``look``, where several comparisons must agree; else by the order of ``records``.
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def look(self, scheduler: str) -> dict[str, Any]:
         """Colour and dashes of a scheduler, the same in every figure."""
-        place = list(self.records).index(scheduler)
-        return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)]}
+        return look(self.places[scheduler] if scheduler in self.places else list(self.records).index(scheduler))
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and dashes of a line by its number."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)]}
 
 
 def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
@@ -65,14 +71,20 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure; without date or version, so that the same numbers give the same file."""
+    """Write a figure as PDF if its name says so, else as PNG.
+
+    Without date or version, so that the same numbers give the same file.
+    """
+    kind = "pdf" if path.suffix == ".pdf" else "png"
+    left_out = {"Creator": None, "Producer": None, "CreationDate": None} if kind == "pdf" else {"Software": None}
     try:
-        figure.savefig(path, dpi=110, metadata={"Software": None}, format="png")
+        figure.savefig(path, dpi=110, metadata=left_out, format=kind)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
 
 
-def _figure(height: float, **grid: Any) -> tuple[Figure, Any]:
+def new_figure(height: float, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of the common width and its axes."""
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     axes = figure.subplots(squeeze=False, **grid)
     for axis in axes.flat:
@@ -81,7 +93,8 @@ def _figure(height: float, **grid: Any) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _legend(figure: Figure, axis: Axes, count: int) -> None:
+def add_legend(figure: Figure, axis: Axes, count: int) -> None:
+    """Below all axes, in rows of equal length."""
     handles, labels = axis.get_legend_handles_labels()
     columns = -(-count // -(-count // 5))  # at most 5, and rows of equal length
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
@@ -90,7 +103,7 @@ def _legend(figure: Figure, axis: Axes, count: int) -> None:
 def completion_times(comparison: Comparison) -> Figure:
     """Distribution of completion times: box plot and cumulative share of tasks."""
     names = list(comparison.summaries)
-    figure, axes = _figure(max(3.2, 1.4 + 0.36 * len(names)), ncols=2)
+    figure, axes = new_figure(max(3.2, 1.4 + 0.36 * len(names)), ncols=2)
     boxes, curves = axes[0]
     samples = [np.concatenate([run.completion for run in comparison.records[name]]) for name in names]
     drawn = boxes.boxplot(
@@ -118,7 +131,7 @@ def completion_times(comparison: Comparison) -> Figure:
     for axis in (boxes, curves):
         _slots_on_log_axis(axis, samples)
     figure.suptitle(f"Completion time, {comparison.title}", fontsize=10)
-    _legend(figure, curves, len(names))
+    add_legend(figure, curves, len(names))
     return figure
 
 
@@ -158,20 +171,20 @@ def _time_axis(comparison: Comparison, axis: Axes) -> None:
 
 def task_accumulation(comparison: Comparison) -> Figure:
     """Tasks in the system over time; the area under a line is the objective."""
-    figure, axes = _figure(3.8)
+    figure, axes = new_figure(3.8)
     axis = axes[0, 0]
     _over_time(comparison, axis, lambda runs: align(runs, "in_system"))
     axis.set_ylabel("tasks in system", fontsize=8)
     _time_axis(comparison, axis)
     figure.suptitle(f"Task accumulation, {comparison.title}", fontsize=10)
-    _legend(figure, axis, len(comparison.summaries))
+    add_legend(figure, axis, len(comparison.summaries))
     return figure
 
 
 def utilisation(comparison: Comparison) -> Figure:
     """Share of all clusters' capacity in use over time, one panel per resource."""
     sample = next(iter(comparison.records.values()))[0]
-    figure, axes = _figure(1.2 + 2.3 * len(sample.resources), nrows=len(sample.resources), sharex=True)
+    figure, axes = new_figure(1.2 + 2.3 * len(sample.resources), nrows=len(sample.resources), sharex=True)
     total = np.maximum(1, sample.capacity.sum(axis=0))
     for index, resource in enumerate(sample.resources):
 
@@ -185,7 +198,7 @@ def utilisation(comparison: Comparison) -> Figure:
         axis.set_ylabel(f"{resource} in use [%]", fontsize=8)
     _time_axis(comparison, axes[-1, 0])
     figure.suptitle(f"Utilisation of all clusters together, {comparison.title}", fontsize=10)
-    _legend(figure, axes[0, 0], len(comparison.summaries))
+    add_legend(figure, axes[0, 0], len(comparison.summaries))
     return figure
 
 
@@ -212,7 +225,7 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
     names = list(comparison.summaries)
     sample = next(iter(comparison.records.values()))[0]
     height = 1.2 + len(sample.resources) * (0.9 + 0.24 * len(names))
-    figure, axes = _figure(height, nrows=len(sample.resources), sharex=True)
+    figure, axes = new_figure(height, nrows=len(sample.resources), sharex=True)
     for index, resource in enumerate(sample.resources):
         in_use = [comparison.summaries[name].cluster_utilisation for name in names]
         shares = [[100 * mean[cluster][resource] for cluster in sample.clusters] for mean in in_use]
@@ -234,7 +247,7 @@ def allocations(comparison: Comparison) -> Figure:
     # In the scenario's order; of many, the most frequent.
     shown = sorted(np.argsort(-tasks, kind="stable")[: min(present, _MAX_TYPES)].tolist())
     height = 1.2 + len(shown) * (0.8 + 0.24 * len(names))
-    figure, axes = _figure(height, nrows=len(shown), ncols=len(resources), sharey=True)
+    figure, axes = new_figure(height, nrows=len(shown), ncols=len(resources), sharey=True)
     for row, kind in enumerate(shown):
         for column, resource in enumerate(resources):
             counts = [_amounts(comparison.records[name], kind, column) for name in names]
@@ -261,7 +274,7 @@ def _amounts(runs: Sequence[RunRecord], kind: int, resource: int) -> dict[int, i
 def differences(comparison: Comparison) -> Figure:
     """Paired difference of the mean completion time to the baseline, with its interval."""
     others = [name for name in comparison.summaries if name != comparison.baseline] or [comparison.baseline]
-    figure, axes = _figure(1.5 + 0.28 * len(others))
+    figure, axes = new_figure(1.5 + 0.28 * len(others))
     axis = axes[0, 0]
     for place, name in enumerate(reversed(others)):
         gap = comparison.summaries[name].difference.mean

@@ -32,7 +32,7 @@ _NOTE = (
     "A decision is all that a scheduler decides in one slot that begins with a waiting task."
 )
 
-_STYLE = """
+STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
 h1 { margin-bottom: 0 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #ccc }
 table { border-collapse: collapse; font-size: 13px } .wide { overflow-x: auto; max-width: 100% }
@@ -61,7 +61,7 @@ def write_report(
         *_head(config, len(summaries), same_draws),
         "<h2>Completion time</h2>",
         _completion_table(summaries, str(config["baseline"])),
-        *(_figure(title, figures[title], captions.get(title, "")) for title in figures),
+        *(inline(title, figures[title], captions.get(title, "")) for title in figures),
         "<h2>Fairness, fragmentation and decisions</h2>",
         _other_table(summaries),
         f"<p class='note'>{escape(_NOTE)}</p>",
@@ -70,14 +70,16 @@ def write_report(
         _settings(config),
         f"<details><summary>Resolved scenario</summary><pre>{escape(scenario)}</pre></details>",
     ]
-    page = (
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{escape(name)}: comparison of schedulers</title>"
-        f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
+    path.write_text(page(f"{name}: comparison of schedulers", parts), encoding="utf-8")
+
+
+def page(title: str, parts: Iterable[str], more_style: str = "") -> str:
+    """A whole document."""
+    return (
+        f"<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<style>{STYLE}{more_style}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
-    path.write_text(page, encoding="utf-8")
 
 
 def _head(config: Mapping[str, Any], schedulers: int, same_draws: bool) -> list[str]:
@@ -92,7 +94,8 @@ def _head(config: Mapping[str, Any], schedulers: int, same_draws: bool) -> list[
     ]
 
 
-def _table(head: Iterable[str], rows: Sequence[Sequence[str]], mark_first: bool = False) -> str:
+def table(head: Iterable[str], rows: Sequence[Sequence[str]], mark_first: bool = False) -> str:
+    """Rows of text, in a box that scrolls by itself."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = ""
     for number, row in enumerate(rows):
@@ -127,7 +130,7 @@ def _completion_table(summaries: Mapping[str, Summary], baseline: str) -> str:
                 *against,
             ]
         )
-    return _table(head, rows, mark_first=True)
+    return table(head, rows, mark_first=True)
 
 
 def _other_table(summaries: Mapping[str, Summary]) -> str:
@@ -149,10 +152,11 @@ def _other_table(summaries: Mapping[str, Summary]) -> str:
                 *(f"{summary[f'decision_ms_{what}']:.2f}" for what in ("mean", "p95", "max")),
             ]
         )
-    return _table(head, rows)
+    return table(head, rows)
 
 
-def _figure(name: str, path: Path, caption: str) -> str:
+def inline(name: str, path: Path, caption: str) -> str:
+    """A picture with its content in the page."""
     picture = base64.b64encode(path.read_bytes()).decode()
     image = f"<img alt='{escape(name)}' src='data:image/png;base64,{picture}'>"
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"

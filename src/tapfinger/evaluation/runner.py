@@ -52,6 +52,14 @@ class Outcome:
     same_draws: bool = False
 
 
+class Question(NamedTuple):
+    """A scenario, the schedulers compared on it, and the seeds."""
+
+    scenario: Scenario
+    specs: Sequence[SchedulerSpec]
+    seeds: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Runner:
     """How to run cells."""
@@ -65,34 +73,52 @@ class Runner:
     on_progress: Callable[[int, int], None] = lambda done, total: None  # noqa: ARG005
     #: Address of a Ray cluster that cells run on instead.
     ray: str | None = None
+    #: Called with each cell that is there: found in the store, or just finished.
+    on_cell: Callable[[Cell], None] = lambda cell: None  # noqa: ARG005
 
     def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> Outcome:
         """Every scheduler on every seed; what is in the store is not run again."""
-        draw_workload(build_world(scenario), seeds[0])  # faults of the input are found before anything is started
-        for spec in specs:
-            spec.create()
-        cells = make_cells(scenario, specs, seeds)
-        found = {cell.key: self.store.load(cell.key, self.with_events) for cell in cells}
-        todo = [cell for cell in cells if found[cell.key] is None]
-        done = reused = len(cells) - len(todo)
+        return self.run_all([Question(scenario, specs, seeds)])[0]
+
+    def run_all(self, questions: Sequence[Question]) -> list[Outcome]:
+        """Several comparisons by the same processes; a cell that they have in common is run once."""
+        for scenario, specs, seeds in questions:
+            draw_workload(build_world(scenario), seeds[0])  # faults of the input are found before anything is started
+            for spec in specs:
+                spec.create()
+        asked = [make_cells(*question) for question in questions]
+        cells = {cell.key: cell for part in asked for cell in part}
+        found = {key: self.store.load(key, self.with_events) for key in cells}
+        todo = [cell for key, cell in cells.items() if found[key] is None]
+        done = len(cells) - len(todo)
+        for key, cell in cells.items():
+            if found[key] is not None:
+                self.on_cell(cell)
         self.on_progress(done, len(cells))
         try:
-            for _ in self._run_all(todo):
+            for cell in self._run_all(todo):
                 done += 1
+                self.on_cell(cell)
                 self.on_progress(done, len(cells))
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted after {done} of {len(cells)} runs") from None
-        records: dict[str, list[RunRecord]] = {spec.text: [] for spec in specs}
+        return [self._outcome(question, part, found) for question, part in zip(questions, asked, strict=True)]
+
+    def _outcome(self, question: Question, cells: list[Cell], found: dict[str, RunRecord | None]) -> Outcome:
+        records: dict[str, list[RunRecord]] = {spec.text: [] for spec in question.specs}
+        reused = 0
         for cell in cells:
-            record = found[cell.key] or self.store.load(cell.key, self.with_events)
+            before = found[cell.key]
+            reused += before is not None
+            record = before or self.store.load(cell.key, self.with_events)
             if record is None:
                 raise CellFailed(f"the run kept in {self.store.folder(cell.key)} is gone; give the same command again")
             records[cell.spec.text].append(record)
         folders = {(cell.spec.text, cell.seed): self.store.folder(cell.key) for cell in cells}
-        return Outcome(records, folders, reused, same_draws(scenario, seeds))
+        return Outcome(records, folders, reused, same_draws(question.scenario, question.seeds))
 
-    def _run_all(self, cells: Sequence[Cell]) -> Iterator[None]:
-        """Run cells, yielding after each; the first that fails ends it all."""
+    def _run_all(self, cells: Sequence[Cell]) -> Iterator[Cell]:
+        """Run cells, yielding each when it is finished; the first that fails ends it all."""
         if not cells:
             return
         # What is made on other machines is carried here; processes of this one write to the store themselves.
@@ -106,7 +132,7 @@ class Runner:
                         raise CellFailed(f"scheduler {cell.spec.text!r}, seed {cell.seed}: {made}")
                     if store is None:
                         self.store.receive(cell.key, made)
-                    yield
+                    yield cell
             except (JobFailed, WorkerLost) as error:
                 cell = cells[error.index]
                 raise CellFailed(

@@ -1,0 +1,62 @@
+"""A finished figure: what was measured, what it says, and its files."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from tapfinger.evaluation import plots
+from tapfinger.reproduce.drawings import draw
+from tapfinger.reproduce.measured import Measured
+from tapfinger.reproduce.sentences import sentences
+from tapfinger.reproduce.tables import Table, claims_table, main_table, numbers
+from tapfinger.reproduce.verdicts import Judged, judge_all
+
+
+@dataclass(frozen=True)
+class Made:
+    """One figure of the report."""
+
+    measured: Measured
+    judged: list[Judged]
+    sentences: list[str]
+    table: Table
+    #: Name of the drawing -> PNG; a PDF lies beside each.
+    pictures: dict[str, Path]
+
+    @property
+    def seeds_text(self) -> str:
+        """How much was measured."""
+        count = len(self.measured.seeds)
+        if not self.measured.runs:
+            return ""
+        tasks = sorted({int(r.summaries[r.reference]["tasks"]) for r in self.measured.runs.values()})
+        span = f"{tasks[0]:,}" if len(tasks) == 1 else f"{tasks[0]:,} to {tasks[-1]:,}"
+        return f"{count} seed{'s' * (count != 1)}, {span} tasks per run"
+
+
+def make(measured: Measured, folder: Path) -> Made:
+    """Judge, draw and write the files of one figure below a directory."""
+    figure, judged = measured.figure, judge_all(measured)
+    for below in ("figures", "tables"):
+        (folder / below).mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for name in figure.pictures if not measured.missing else ():
+        picture = draw(name, measured)
+        pictures[name] = folder / "figures" / f"{figure.name}-{name}.png"
+        for path in (pictures[name], pictures[name].with_suffix(".pdf")):
+            plots.save(picture, path)
+    if not measured.missing:
+        _write(folder / "tables" / f"{figure.name}.csv", numbers(measured))
+    if judged:
+        _write(folder / "tables" / f"{figure.name}-claims.csv", claims_table(judged))
+    table = main_table(measured) if not measured.missing else Table((), ())
+    return Made(measured, judged, sentences(measured, judged), table, pictures)
+
+
+def _write(path: Path, table: Table) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.head)
+        writer.writerows(table.rows)

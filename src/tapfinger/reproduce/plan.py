@@ -1,0 +1,167 @@
+"""Figures -> the runs they need, what these are expected to cost, and whether everything for them is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tapfinger.config import Scenario, load_scenario
+from tapfinger.errors import TapfingerError
+from tapfinger.evaluation.cells import Cell, make_cells
+from tapfinger.evaluation.runner import Outcome, Question
+from tapfinger.evaluation.specs import SchedulerSpec, parse_spec
+from tapfinger.policy.exported import load_model
+from tapfinger.reproduce.declare import Figure, Setting
+from tapfinger.reproduce.looks import SCHEDULERS
+from tapfinger.reproduce.measured import Measured, Runs
+from tapfinger.schedulers.tapfinger import has_model
+from tapfinger.workloads.sites import rate_for
+from tapfinger.workloads.world import build_world
+
+#: Seeds that nothing was tuned or trained on, as in BENCHMARKS.md.
+FIRST_SEED = 1000
+
+#: Beginning of a label -> milliseconds per task on three clusters, simulator included; for estimates of time only.
+_MS_PER_TASK = {
+    "tapfinger+lookahead": 12.0,
+    "lookahead": 9.0,
+    **dict.fromkeys(("tapfinger", "universal", "vanilla", "no-", "mappo", "without guards", "lending"), 2.2),
+    "optimus": 0.4,
+}
+_USUAL_MS = 0.25
+
+
+class MissingModel(TapfingerError):  # noqa: N818 - named for what is wrong, as the other errors
+    """A figure needs a trained model that is not there."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One setting of a figure, resolved."""
+
+    setting: Setting
+    scenario: Scenario
+    overrides: tuple[str, ...]
+    #: Label -> scheduler.
+    specs: dict[str, SchedulerSpec]
+    seeds: tuple[int, ...]
+
+    @property
+    def question(self) -> Question:
+        """What is to be run."""
+        return Question(self.scenario, tuple(self.specs.values()), self.seeds)
+
+    def runs(self, outcome: Outcome) -> Runs:
+        """What came of it, by label."""
+        records = {label: outcome.records[spec.text] for label, spec in self.specs.items()}
+        return Runs(
+            self.setting, records, self.scenario.slot_seconds, self.overrides, independent=not outcome.same_draws
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run for some figures."""
+
+    figures: tuple[Figure, ...]
+    quick: bool
+    #: Instead of each figure's own.
+    seeds: tuple[int, ...] | None = None
+    #: For tests and first looks: all runs get at most so many tasks.
+    most_tasks: int | None = None
+    _resolved: dict[str, list[Planned]] = field(default_factory=dict)
+
+    def seeds_of(self, figure: Figure) -> tuple[int, ...]:
+        """Those asked for, or as many as the figure says."""
+        if self.seeds is not None:
+            return self.seeds
+        return tuple(range(FIRST_SEED, FIRST_SEED + (figure.quick_seeds if self.quick else figure.seeds)))
+
+    def of(self, figure: Figure) -> list[Planned]:
+        """The settings of a figure, resolved."""
+        if figure.name not in self._resolved:
+            self._resolved[figure.name] = [self._resolve(figure, setting) for setting in figure.settings]
+        return self._resolved[figure.name]
+
+    def _resolve(self, figure: Figure, setting: Setting) -> Planned:
+        overrides = (*setting.overrides, *(setting.quick if self.quick else ()))
+        scenario = load_scenario(setting.scenario, overrides)
+        if setting.load is not None:
+            overrides += (f"arrivals.rate={rate_for(build_world(scenario), setting.load):g}",)
+        if self.most_tasks is not None and (scenario.tasks or 0) > self.most_tasks:
+            overrides += (f"tasks={self.most_tasks}",)
+        specs = {label: parse_spec(SCHEDULERS[label]) for label in figure.schedulers}
+        return Planned(setting, load_scenario(setting.scenario, overrides), overrides, specs, self.seeds_of(figure))
+
+    @cached_property
+    def all(self) -> list[Planned]:
+        """Every setting of every figure."""
+        return [planned for figure in self.figures for planned in self.of(figure)]
+
+    def check(self) -> None:
+        """Say what is missing before anything is run."""
+        for planned in self.all:
+            for label, spec in planned.specs.items():
+                _check_model(planned, label, spec)
+
+    def measured(self, figure: Figure, outcomes: dict[int, Outcome]) -> Measured:
+        """The runs of a figure; outcomes by the identity of what was planned."""
+        runs = {planned.setting.key: planned.runs(outcomes[id(planned)]) for planned in self.of(figure)}
+        return Measured(figure, self.seeds_of(figure), runs)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Of one core, without what is found in the store; figures that share a run pay for it once."""
+        costs = {}
+        for planned in self.all:
+            for label in planned.specs:
+                for seed in planned.seeds:
+                    key = (planned.setting.scenario, planned.overrides, label, seed)
+                    costs[key] = run_seconds(label, planned.scenario)
+        return sum(costs.values())
+
+
+def run_seconds(label: str, scenario: Scenario) -> float:
+    """About how long one run takes on one core."""
+    clusters = sum(cluster.count for cluster in scenario.clusters)
+    kind = next((name for name in sorted(_MS_PER_TASK, key=len, reverse=True) if label.startswith(name)), "")
+    per_task = _MS_PER_TASK.get(kind, _USUAL_MS)
+    return 1e-3 * per_task * (scenario.tasks or 0) * (1.0 + clusters / 200.0)
+
+
+def cell_weights(planned: Iterable[Planned]) -> dict[str, float]:
+    """Key of every cell -> expected seconds, so that the time left is estimated by work and not by count."""
+    weights = {}
+    for item in planned:
+        labels = {spec.text: label for label, spec in item.specs.items()}
+        for cell in make_cells(*item.question):
+            weights[cell.key] = run_seconds(labels[cell.spec.text], item.scenario)
+    return weights
+
+
+def first_cells(figure: Figure, planned: Sequence[Planned]) -> dict[str, str]:
+    """Name -> key of the first seed's cells: another key under the same name means other code or another scenario."""
+    found: dict[str, str] = {}
+    for item in planned:
+        texts = {spec.text: label for label, spec in item.specs.items()}
+        cells: list[Cell] = make_cells(item.scenario, tuple(item.specs.values()), item.seeds[:1])
+        for cell in cells:
+            found[f"{figure.name} | {item.setting.key} | {texts[cell.spec.text]} | seed {cell.seed}"] = cell.key
+    return found
+
+
+def _check_model(planned: Planned, label: str, spec: SchedulerSpec) -> None:
+    if not spec.name.startswith("tapfinger"):
+        return
+    wanted = dict(spec.options).get("model", "")
+    try:
+        if wanted:
+            load_model(str(wanted))
+        elif not has_model(build_world(planned.scenario).context(0)):
+            raise TapfingerError(f"no shipped model is for the task types of {planned.setting.scenario}")
+    except TapfingerError as error:
+        raise MissingModel(
+            f"scheduler {label!r} of the setting {planned.setting.key!r} has no model: {error}. Install the package "
+            "anew, or train one ('tapfinger train', docs/training.md)"
+        ) from None

@@ -1,0 +1,194 @@
+"""Verdicts on claims, computed from paired differences with 95 % intervals; nobody writes them by hand.
+
+A claim *holds* if it is true of the rivals as they should be: every interval leaves out zero, and the mean
+reduction is at least the one claimed. It *holds only against the published baseline* if that is so
+of the rivals as published and not of the corrected ones. Otherwise it *does not hold*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from tapfinger.evaluation.stats import Difference
+from tapfinger.reproduce.declare import Bound, Claim, Flat, Less
+from tapfinger.reproduce.measured import Measured
+
+
+class Verdict(Enum):
+    """What became of a claim."""
+
+    HOLDS = "holds"
+    PUBLISHED_ONLY = "holds only against the published baseline"
+    DOES_NOT_HOLD = "does not hold"
+    #: A single seed gives no interval, or nothing was measured.
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its verdict."""
+
+    claim: Claim
+    verdict: Verdict
+    #: Our numbers, in words.
+    ours: str
+    #: Why a claim does not hold, in words; empty if it does.
+    why: str = ""
+    #: Outside the range that we expected, in words; empty if within it or none was given.
+    surprise: str = ""
+
+    @property
+    def paper(self) -> str:
+        """The paper's numbers; a dash for claims that are not the paper's."""
+        return self.claim.paper or "-"
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """One comparison of a claim."""
+
+    setting: str
+    other: str
+    difference: Difference
+
+    @property
+    def reduction(self) -> float:
+        """In percent of the other."""
+        return -self.difference.percent
+
+    @property
+    def known(self) -> bool:
+        return self.difference.mean.half_width is not None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval lies below zero."""
+        interval = self.difference.mean.interval
+        return interval is not None and interval[1] < 0.0
+
+    def text(self, several: bool, scale: float, unit: str) -> str:
+        low, high = (scale * end for end in self.difference.mean.interval or (math.nan, math.nan))
+        where = f" ({self.setting})" if several else ""
+        interval = f" (95 %: {low:+.2f} to {high:+.2f})" if self.known else ""
+        mean = scale * self.difference.mean.mean
+        return f"{_change(-self.reduction)} against {self.other}{where}: {mean:+.2f}{interval}{unit}"
+
+
+def _change(percent: float) -> str:
+    return f"{percent:+.1f} %" if math.isfinite(percent) else "no change"
+
+
+#: Measure -> its unit, and what its values are multiplied by to be in it.
+_UNITS = {"in_system_max": (" tasks", 1.0)}
+
+
+def unit_of(measure: str) -> tuple[str, float]:
+    """How a measure is written: unit and factor."""
+    if measure in _UNITS:
+        return _UNITS[measure]
+    if measure.startswith("utilisation") or measure.endswith("_share"):
+        return " percentage points", 100.0
+    return (" ms" if measure.startswith("decision_ms") else " slots"), 1.0
+
+
+def judge(claim: Claim, measured: Measured) -> Judged:
+    """The verdict on one claim."""
+    if measured.missing:
+        return Judged(claim, Verdict.NOT_JUDGED, measured.missing)
+    if isinstance(claim, Less):
+        return _judge_less(claim, measured)
+    if isinstance(claim, Flat):
+        return _judge_flat(claim, measured)
+    return _judge_bound(claim, measured)
+
+
+def judge_all(measured: Measured) -> list[Judged]:
+    """All claims of a figure."""
+    return [judge(claim, measured) for claim in measured.figure.claims]
+
+
+def _gaps(claim: Less, others: Iterable[str], measured: Measured) -> list[_Gap]:
+    return [
+        _Gap(key, other, measured.difference((key, claim.one), (claim.against or key, other), claim.measure))
+        for key in claim.settings or measured.runs
+        for other in others
+    ]
+
+
+def _true(claim: Less, gaps: list[_Gap]) -> bool:
+    reached = claim.percent is None or all(gap.reduction >= claim.percent for gap in gaps)
+    return bool(gaps) and reached and all(gap.clear for gap in gaps)
+
+
+def _judge_less(claim: Less, measured: Measured) -> Judged:
+    gaps = _gaps(claim, claim.others, measured)
+    published = _gaps(claim, claim.published, measured)
+    if not all(gap.known for gap in gaps):
+        verdict = Verdict.NOT_JUDGED
+    elif _true(claim, gaps):
+        verdict = Verdict.HOLDS
+    elif _true(claim, published):
+        verdict = Verdict.PUBLISHED_ONLY
+    else:
+        verdict = Verdict.DOES_NOT_HOLD
+    unit, scale = unit_of(claim.measure)
+    several = len({gap.setting for gap in gaps}) > 1
+    # Of several comparisons the least favourable is shown: the claim stands or falls with it.
+    shown = [_least_favourable(part).text(several, scale, unit) for part in (gaps, published) if part]
+    if len(gaps) > 1:
+        shown[0] = f"at worst {shown[0]}; clear in {sum(gap.clear for gap in gaps)} of {len(gaps)} comparisons"
+    return Judged(claim, verdict, "; ".join(shown), _why(claim, gaps), _surprise(claim, gaps))
+
+
+def _why(claim: Less, gaps: list[_Gap]) -> str:
+    """What is wrong with it as claimed: the direction, the evidence, or only the size."""
+    if _true(claim, gaps):
+        return ""
+    if any(not gap.known for gap in gaps):
+        return "one seed gives no interval"
+    if any(gap.difference.mean.interval[0] > 0.0 for gap in gaps if gap.difference.mean.interval):
+        return "it is the other way round"
+    if not all(gap.clear for gap in gaps):
+        return "an interval touches zero: too small a difference for so few seeds, or none"
+    return "the difference is clear, but smaller than claimed"
+
+
+def _least_favourable(gaps: list[_Gap]) -> _Gap:
+    """The smallest reduction, and before it one whose interval is not clear."""
+    return min(gaps, key=lambda gap: (gap.clear, gap.reduction))
+
+
+def _surprise(claim: Less, gaps: list[_Gap]) -> str:
+    if claim.expected is None:
+        return ""
+    low, high = claim.expected
+    least = min(gap.reduction for gap in gaps)
+    return "" if low <= least <= high else f"outside the expected {low:g} to {high:g} %"
+
+
+def _judge_flat(claim: Flat, measured: Measured) -> Judged:
+    keys = claim.settings or tuple(measured.runs)
+    means = {key: measured.runs[key].summaries[claim.one].estimate(claim.measure) for key in keys}
+    low, high = (end(means, key=lambda key: means[key].mean) for end in (min, max))
+    spread = 100.0 * (means[high].mean / means[low].mean - 1.0)
+    verdict = Verdict.HOLDS if spread <= claim.percent else Verdict.DOES_NOT_HOLD
+    unit = unit_of(claim.measure)[0]
+    ours = f"{means[low].text()} ({low}) to {means[high].text()} ({high}){unit}: {spread:.1f} %"
+    return Judged(claim, verdict, ours, "" if verdict is Verdict.HOLDS else f"more than {claim.percent:g} %")
+
+
+def _judge_bound(claim: Bound, measured: Measured) -> Judged:
+    found = measured.values[claim.value]
+    # With an interval, all of it must lie within the bounds.
+    low, high = found.interval or (found.mean, found.mean)
+    holds = claim.at_least <= low and high <= claim.at_most
+    digits = 0 if abs(found.mean) >= 100 else 2
+    ours = f"{found.text(digits)} {claim.unit}".strip()
+    if holds:
+        return Judged(claim, Verdict.HOLDS, ours)
+    within = claim.at_least <= found.mean <= claim.at_most
+    why = "the mean is within the bound, its interval is not" if within else "beyond the bound"
+    return Judged(claim, Verdict.DOES_NOT_HOLD, ours, why)

@@ -1,0 +1,185 @@
+"""The command from end to end on few seeds and tasks: files, report, interruption, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+from tapfinger.cli import main
+from tapfinger.evaluation import cells, runner
+from tapfinger.reproduce import looks
+from tapfinger.reproduce.catalog import FIGURES
+
+SMALL = ("--seeds", "0:2", "--tasks", "15")
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """The command line in an empty directory; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAPFINGER_CACHE_DIR", str(tmp_path / "cells"))
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["tapfinger", "reproduce", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_list_names_every_figure(run):
+    code, out, _ = run("list")
+    assert code == 0
+    assert all(re.search(rf"\b{name}\b", out) for name in FIGURES)
+
+
+def test_two_figures_with_all_their_files(run, tmp_path):
+    code, out, err = run("motivation", "outage", *SMALL, "--out", "here", "--docs", tmp_path)
+    assert code == 0, err
+    assert "here/report.html" in out
+    here = tmp_path / "here"
+    for name in ("motivation-profiles", "outage-settings", "outage-accumulation"):
+        assert (here / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (here / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    with (here / "tables" / "outage.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(FIGURES["outage"].settings) * len(FIGURES["outage"].schedulers)
+    assert {row["tasks"] for row in rows} == {"15"}
+    with (here / "tables" / "outage-claims.csv").open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == len(FIGURES["outage"].claims)
+    page = (here / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in re.sub(r"base64,[^']*", "", page)
+    summary = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
+    for link in re.findall(r"!\[.*?\]\((.*?)\)", summary):
+        assert (tmp_path / link).is_file()
+    before = page, summary
+    code, _, err = run("motivation", "outage", *SMALL, "--out", "here", "--docs", tmp_path)
+    assert code == 0
+    assert "20 of 20 runs were finished before" in err
+    changing = re.compile(r"time taken.*?minutes[^<|]*")
+    after = (here / "report.html").read_text(encoding="utf-8"), (tmp_path / "reproduction.md").read_text("utf-8")
+    assert [changing.sub("", text) for text in before] == [changing.sub("", text) for text in after]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_the_report_in_a_browser(run, tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    assert run("motivation", "vanilla", *SMALL, "--out", "here")[0] == 0
+    faults: list[str] = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 375, "height": 800})
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith(("file:", "data:")) else faults.append(request.url),
+        )
+        page.goto((tmp_path / "here" / "report.html").as_uri())
+        widths = page.evaluate("[...document.images].map(image => image.naturalWidth)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375
+        assert page.locator("h3").count() == 2
+        page.locator("nav a").last.click()
+        page.set_viewport_size({"width": 1280, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        browser.close()
+    assert len(widths) == 3
+    assert min(widths) > 500
+    assert not faults
+
+
+def test_interrupted_and_resumed(run, monkeypatch):
+    made: list[int] = []
+    real = runner.run_cell
+
+    def stopping(*arguments):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        real(*arguments)
+        made.append(1)
+
+    monkeypatch.setattr(runner, "run_cell", stopping)
+    code, _, err = run("vanilla", *SMALL, "--out", "here")
+    assert code == 130
+    assert "interrupted after 3 of 4 runs: finished runs are kept" in err
+    monkeypatch.setattr(runner, "run_cell", real)
+    code, _, err = run("vanilla", *SMALL, "--out", "here")
+    assert code == 0, err
+    assert "3 of 4 runs were finished before" in err
+
+
+def test_a_change_of_the_source_makes_earlier_runs_stale_and_is_said(run, monkeypatch):
+    assert run("vanilla", *SMALL, "--out", "here")[0] == 0
+    monkeypatch.setattr(cells, "installed", lambda: {"numpy": "0.0.1"})
+    code, _, err = run("vanilla", *SMALL, "--out", "here")
+    assert code == 0
+    assert "has changed since here was written: runs of 2 of 2 combinations" in " ".join(err.split())
+    assert "finished before" not in err
+
+
+def test_a_missing_model_is_said_before_anything_runs(run, monkeypatch):
+    monkeypatch.setitem(looks.SCHEDULERS, "vanilla", "tapfinger@model=nowhere.onnx")
+    code, _, err = run("vanilla", *SMALL, "--out", "here")
+    assert code == 2
+    assert "'vanilla' of the setting 'synthetic-3' has no model" in err
+    assert "nowhere.onnx" in err
+
+
+def test_a_directory_that_cannot_be_written(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("motivation", "--out", "file/below")
+    assert code == 2
+    assert "cannot write into file/below" in err
+
+    def refuse(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    code, _, err = run("motivation", "--out", "here")
+    assert code == 2
+    assert "Read-only file system; give another directory with --out" in err
+
+
+def test_a_directory_with_other_things_is_left_alone(run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    code, _, err = run("motivation", "--out", "mine")
+    assert code == 2
+    assert "holds other files" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("multi3",), "multi-3"), (("vanilla", "--seeds", "5:5"), "empty"), (("list", "all"), "list stands alone")],
+)
+def test_slips_of_the_keyboard(run, words, said):
+    code, _, err = run(*words)
+    assert code == 2
+    assert said in err
+
+
+def test_no_curve_without_training(run, tmp_path):
+    code, _, err = run("training", "--out", "here")
+    assert code == 0, err
+    assert "models ship without the logs of their training" in (tmp_path / "here" / "report.html").read_text("utf-8")
+    logs = tmp_path / "here" / "training" / "logs"
+    logs.mkdir(parents=True)
+    lines = ('{"step": 1, "loss": 2.0}', '{"step": 5, "score": 0.99, "best": 0.99}', '{"step": 10, "score": 0.97}')
+    (logs / "metrics.jsonl").write_text("\n".join(lines))
+    assert run("training", "--out", "here")[0] == 0
+    assert (tmp_path / "here" / "figures" / "training-training.png").is_file()
