@@ -139,6 +139,7 @@ def _stop_after_one(stage: str, share: float, known: dict[str, float]) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.timeout(400)  # on a fresh checkout it may be the first to compile the kernels
 def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     longer = replace(TINY, refinements=3, average_from=0.3)
     once, sizes, _ = UniversalTrainer(longer, tmp_path / "once").run()
