@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import pytest
 
 #: An address of this machine's own, and no other test's: 127.0.0.1 would be replaced by the one other machines see.
 ADDRESS = "127.0.0.3"
@@ -43,6 +44,8 @@ def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
     options = [f"--port={port}", f"--ray-client-server-port={client_port}", f"--node-ip-address={ADDRESS}"]
     options += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--temp-dir={folder}", "--disable-usage-stats"]
     options += ["--include-dashboard=true", f"--dashboard-host={ADDRESS}", f"--dashboard-port={dashboard}"]
+    # Their defaults are fixed numbers, which another cluster on this machine may have.
+    options += [f"--{name}={free_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
     options += ["--min-worker-port=0", "--max-worker-port=0", f"--object-store-memory={100 << 20}"]
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options]
     log = Path(folder, "head.log")
@@ -55,6 +58,8 @@ def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
             assert head.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.2)
+        if not _works(found):
+            pytest.skip("Ray itself runs no job here")
         yield found
     finally:
         head.terminate()  # it ends its own processes
@@ -64,6 +69,26 @@ def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
             os.killpg(head.pid, signal.SIGKILL)
             head.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _works(head: Head) -> bool:
+    """Whether Ray runs a job that has nothing to do with us; sometimes a cluster that answers never does."""
+    headers = {"Authorization": f"Bearer {head.token}"}
+    end = time.monotonic() + 60
+    with httpx.Client(base_url=head.url, headers=headers, timeout=20, trust_env=False) as http:
+        while time.monotonic() < end:
+            try:
+                answer = http.post("/api/jobs/", json={"entrypoint": "true"})
+                job = answer.json()["submission_id"] if answer.is_success else None
+                while job is not None and time.monotonic() < end:
+                    status = http.get(f"/api/jobs/{job}").json()["status"]
+                    if status in ("SUCCEEDED", "FAILED", "STOPPED"):
+                        return bool(status == "SUCCEEDED")
+                    time.sleep(0.3)
+            except (httpx.HTTPError, ValueError, KeyError):
+                pass
+            time.sleep(0.5)
+    return False
 
 
 def _answers(head: Head) -> bool:

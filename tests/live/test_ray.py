@@ -30,7 +30,7 @@ from tapfinger.live.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.messages import Launch, Outcome
 from tapfinger.testing import check_backend
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")

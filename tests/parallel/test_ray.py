@@ -30,7 +30,7 @@ from tapfinger.training.group import GroupConfig
 from tapfinger.training.trainer import Trainer
 from tapfinger.workloads.world import build_world
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SPECS = parse_specs("min,random")
 

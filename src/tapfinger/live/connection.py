@@ -54,7 +54,8 @@ class Line:
                 await self._send(self._host.step())
                 self._doubt()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), PULSE)
+                    async with asyncio.timeout(PULSE):
+                        await stop.wait()
                 if caller.done():
                     caller.result()
         finally:

@@ -197,7 +197,8 @@ class Insight:
 
     async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
         try:
-            return await asyncio.wait_for(self._thinker.run(machine.deciders[0].odds), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                return await self._thinker.run(machine.deciders[0].odds)
         except TimeoutError:
             return {}
 

@@ -197,7 +197,9 @@ class Service:
                     self._act(Tick())
                     self._ask()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), min(1.0, self.site.slot_seconds))
+                    # Not wait_for: in Python 3.11 it forgets a cancellation that comes with what is waited for.
+                    async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
+                        await self._wanted.wait()
                     await asyncio.sleep(SETTLE)
                 self._wanted.clear()
         finally:
@@ -318,7 +320,8 @@ class Service:
     async def change(self, seconds: float) -> None:
         """Wait until something has happened, but no longer than this."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     # --------------------------------------------------------------------- people
 
