@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from collections.abc import Iterator
@@ -67,6 +68,22 @@ def test_roles(http: TestClient, role: str, allowed: set[str]) -> None:
     }
     assert {what for what, answer in tried.items() if answer.is_success} == allowed
     assert {answer.status_code for what, answer in tried.items() if what not in allowed} <= {403}
+
+
+def test_a_coordinator_that_is_ended_as_something_happens_ends(service: Service) -> None:
+    """Not even a cancellation that comes together with what is waited for is lost."""
+
+    async def end() -> None:
+        loop = asyncio.create_task(service.run())
+        await asyncio.sleep(0.1)
+        service._wanted.set()
+        await asyncio.sleep(0)
+        loop.cancel()
+        ended, _ = await asyncio.wait({loop}, timeout=5.0)
+        assert ended
+
+    asyncio.run(end())
+    service.close()
 
 
 def test_submitters_cancel_only_what_is_theirs(http: TestClient) -> None:
