@@ -28,7 +28,8 @@ def test_a_network_comes_back(name, tmp_path):
     for mine, other in zip(network(inputs), again(inputs), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=0)
     assert (read.name, read.network, read.schema, read.seeds) == (f"small-{name}", name, SCHEMA, (0,))
-    assert (read.task_types, read.resources, read.clusters) == (("insensitive", "sensitive"), ("cpu", "gpu"), 3)
+    assert (read.task_types, read.resources) == (("insensitive", "sensitive"), ("cpu", "gpu"))
+    assert read.capacities == [(16.0, 16.0)] * 3
     assert read.config == config.as_dict()
     assert read.scenario["name"] == "multi-3"
     assert read.versions["torch"] == torch.__version__

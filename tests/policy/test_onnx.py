@@ -42,6 +42,7 @@ def export(net, inputs, path):
         ("full", {}, OTHER_SIZES),
         ("full", {"allocation": "joint", "units": 40}, OTHER_SIZES),
         ("no-han", {}, OTHER_SIZES),
+        ("no-self", {}, OTHER_SIZES),
         ("no-pointer", {}, OTHER_SIZES),
         ("vanilla", {}, SAME_SIZES),
         ("full", {"separate_actors": 3}, SAME_SIZES),

@@ -19,6 +19,8 @@ VARIANTS = [
     ("no-han", {}),
     ("no-pointer", {}),
     ("vanilla", {}),
+    ("no-self", {}),
+    ("joint-head", {}),
 ]
 
 

@@ -266,7 +266,10 @@ def test_the_shipped_model_that_fits(model, monkeypatch):
         chosen("testbed-3")
     cards["universal"] = dataclasses.replace(base, name="universal", scenario={"name": "sites"}, task_types=())
     assert chosen("testbed-3") == "universal"  # other task types
-    assert chosen("hetero-6") == "b"  # six clusters are more like three than like twenty
+    assert chosen("hetero-6") == "universal"  # other clusters
+    assert chosen("multi-3", "clusters.0.count=20") == "c"
+    assert chosen("multi-3", "clusters.0.count=19") == "universal"
+    assert chosen("multi-3", "clusters.0.capacity.gpu=8") == "universal"
     del cards["a"]
     assert chosen("synthetic-3") == "universal"  # the other mode
 

@@ -35,7 +35,7 @@ def models(
         table.add_column(head, no_wrap=True, justify="right" if head in (*RESULTS, "clusters") else "left")
     for card in cards.values():
         results = [f"{card.evaluation[name]:.2f}" if name in card.evaluation else "" for name in RESULTS.values()]
-        row = (card.name, card.network, str(card.clusters or "any"))
+        row = (card.name, card.network, str(len(card.capacities) or "any"))
         table.add_row(*map(escape, row), *results)
     Console().print(table)
     typer.echo("Results: mean completion time in slots on a few fresh workloads of its scenario.")

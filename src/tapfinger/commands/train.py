@@ -32,7 +32,8 @@ def train(
         str | None, typer.Option(metavar="NAME", help="After imitation: group or mappo. [default: by preset]")
     ] = None,
     network: Annotated[
-        str | None, typer.Option(metavar="NAME", help="full, no-han, no-pointer or vanilla. [default: full]")
+        str | None,
+        typer.Option(metavar="NAME", help="full, no-han, no-pointer, vanilla, no-self or joint-head. [default: full]"),
     ] = None,
     teacher: Annotated[
         str | None,

@@ -1,8 +1,9 @@
-"""The paper's ablations: the same network with one part taken out and another put in its place."""
+"""Ablations, the paper's and those of our additions: the same network with one part taken out or exchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -128,12 +129,24 @@ def vanilla(config: NetworkConfig) -> ActorCritic:
     return ActorCritic(StackedEncoder(config), actor, config.hidden)
 
 
+def no_self(config: NetworkConfig) -> ActorCritic:
+    """The graph as in the published code: a node sees its neighbours, and nothing of itself."""
+    return make_network(config, self_term=False)
+
+
+def joint_head(config: NetworkConfig) -> ActorCritic:
+    """The paper's allocation head, over the box of two resources."""
+    return make_network(replace(config, allocation="joint"))
+
+
 #: Every network by the name a config or checkpoint gives it.
 NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
     "full": make_network,
     "no-han": no_han,
     "no-pointer": no_pointer,
     "vanilla": vanilla,
+    "no-self": no_self,
+    "joint-head": joint_head,
 }
 
 

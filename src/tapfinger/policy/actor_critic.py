@@ -225,15 +225,15 @@ class Positional(nn.Module):
         return (*network.judge(encoded, inputs), *(weights for layer in encoded.attention for weights in layer))
 
 
-def make_encoder(config: NetworkConfig) -> HanEncoder:
-    """The graph encoder of a config."""
+def make_encoder(config: NetworkConfig, self_term: bool = True) -> HanEncoder:
+    """The graph encoder of a config; ``self_term``: whether nodes see their own features."""
     features = {
         "cluster": config.cluster_features,
         "pending": config.pending_features,
         "running": config.running_features,
         "pair": config.pair_features,
     }
-    return HanEncoder(features, config.hidden, config.heads, config.layers)
+    return HanEncoder(features, config.hidden, config.heads, config.layers, self_term)
 
 
 def make_allocation(config: NetworkConfig) -> nn.Module:
@@ -245,7 +245,7 @@ def make_allocation(config: NetworkConfig) -> nn.Module:
     return FactoredAllocation(config.hidden, config.resources, config.rank)
 
 
-def make_network(config: NetworkConfig) -> ActorCritic:
+def make_network(config: NetworkConfig, self_term: bool = True) -> ActorCritic:
     """The full network: HAN, pointer, allocation, critic."""
 
     def actor() -> nn.Module:
@@ -254,4 +254,5 @@ def make_network(config: NetworkConfig) -> ActorCritic:
         return Actor(pointer, make_allocation(config))
 
     separate = [actor() for _ in range(config.separate_actors)]
-    return ActorCritic(make_encoder(config), SeparateActors(separate) if separate else actor(), config.hidden)
+    chooser = SeparateActors(separate) if separate else actor()
+    return ActorCritic(make_encoder(config, self_term), chooser, config.hidden)

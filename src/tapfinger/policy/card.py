@@ -69,9 +69,11 @@ class Card:
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
-    def clusters(self) -> int:
-        """How many clusters it was trained on; 0 if the scenario does not say."""
-        return sum(cluster.get("count", 1) for cluster in self.scenario.get("clusters", ()))
+    def capacities(self) -> list[tuple[float, ...]]:
+        """Natural amounts of the clusters it was trained on, the smallest first; none if the scenario does not say."""
+        clusters = self.scenario.get("clusters", ())
+        amounts = [(tuple(c["capacity"][name] for name in self.resources), c.get("count", 1)) for c in clusters]
+        return sorted(capacity for capacity, count in amounts for _ in range(count))
 
     def size(self, key: str) -> int:
         """A whole number of the network's config."""

@@ -221,7 +221,9 @@ class HanLayer(nn.Module):
 
     def _join(self, kind: str, old: Tensor, message: Tensor) -> Tensor:
         if not self.self_term:
-            return message.expand(*old.shape[:-1], -1)
+            return message + torch.zeros_like(
+                old[..., :1]
+            )  # one message may be for many nodes, one shortcut for many graphs
         joined: Tensor = self.norm[kind](old + torch.relu(self.own[kind](old) + message))
         return joined
 
@@ -229,15 +231,15 @@ class HanLayer(nn.Module):
 class HanEncoder(nn.Module):
     """The graph of the state through several HAN layers."""
 
-    def __init__(self, features: dict[str, int], hidden: int, heads: int, layers: int) -> None:
-        """``features``: widths of cluster, pending, running and pair features."""
+    def __init__(self, features: dict[str, int], hidden: int, heads: int, layers: int, self_term: bool = True) -> None:
+        """``features``: widths of cluster, pending, running and pair features; ``self_term``: see HanLayer."""
         super().__init__()
         self.enter = nn.ModuleDict(
             {kind: nn.Linear(features[kind], hidden) for kind in ("cluster", "pending", "running")}
         )
         kinds = dict.fromkeys(("cluster", "pending", "running", "shortcut"), hidden)
         self.layers = nn.ModuleList(
-            [HanLayer(kinds, hidden, heads, final=layer == layers - 1) for layer in range(layers)]
+            [HanLayer(kinds, hidden, heads, self_term, final=layer == layers - 1) for layer in range(layers)]
         )
         self.cluster_view = nn.Linear(hidden, hidden)
         self.pair_view = nn.Linear(features["pair"], hidden)

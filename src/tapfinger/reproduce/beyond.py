@@ -73,7 +73,7 @@ SCALING = Figure(
     quick_seeds=3,
     axis="clusters",
     log_axis=True,
-    notes=("No model was trained on more than six clusters: larger sites get that of the nearest number.",),
+    notes=("Only three clusters have a model of their own; for the others TapFinger is the universal one.",),
 )
 
 _AMPLITUDES = (0.0, 0.05, 0.1, 0.2, 0.3)

@@ -33,7 +33,7 @@ class TrainConfig:
 
     #: How the network improves on its own: group or mappo.
     algorithm: str = "group"
-    #: "full", or the ablation to train: no-han, no-pointer, vanilla.
+    #: "full", or the ablation to train: no-han, no-pointer, vanilla, no-self, joint-head.
     network: str = "full"
     #: By what the network knows a task: types (the paper's one-hot) or profiles (its speed).
     features: str = "types"
