@@ -138,6 +138,14 @@ def test_a_key_depends_on_all_that_changes_a_result(monkeypatch):
     assert not set(base) & set(keys())
 
 
+def test_shipped_models_count_only_where_they_can_be_read(monkeypatch):
+    specs = ("greedy", "lookahead", "tapfinger", "tapfinger+lookahead", "helpers:StartAll")
+    before = {spec: keys(spec=spec) for spec in specs}
+    whole = cells.tree_digest
+    monkeypatch.setattr(cells, "tree_digest", lambda f, *w: whole(f, *w) + "other" * (f.name == "models"))
+    assert {spec for spec in specs if before[spec] != keys(spec=spec)} == {*specs[2:]}
+
+
 def test_a_key_depends_on_files_the_scenario_names(tmp_path):
     trace = tmp_path / "tasks.csv"
     seen = set()

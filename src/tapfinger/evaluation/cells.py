@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ from tapfinger.errors import DataError
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
 from tapfinger.records import EventLog, LogHeader, RunRecord
-from tapfinger.registry import lookup, module_of
+from tapfinger.registry import BUILT_IN, lookup, module_of
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import World, build_world
 
 #: Stored cells that nobody has used for this long are removed.
 KEEP_SECONDS = 30 * 24 * 3600
+
+_MODELS = "models/"
 
 #: Parts of this package that cannot change a result, by the beginning of their path.
 _NO_PART_IN_RESULTS = (
@@ -48,6 +51,8 @@ _NO_PART_IN_RESULTS = (
     "parallel/",
     "live/",
     "reproduce/",
+    "training/",
+    _MODELS,  # counted for those that can read them
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
 )
 
@@ -74,7 +79,8 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
     text = json.dumps(resolved, sort_keys=True)
     common = hashlib.sha256(text.encode())
     common.update(f"{sys.version_info[:2]} {platform.machine()} {installed()}".encode())
-    common.update(tree_digest(Path(__file__).parents[1], _NO_PART_IN_RESULTS).encode())
+    package = Path(__file__).parents[1]
+    common.update(tree_digest(package, _NO_PART_IN_RESULTS).encode())
     common.update(_code_digest("arrivals", scenario.arrivals.kind).encode())
     common.update(files_digest(resolved, scenario.directory).encode())
     of_spec = {}
@@ -82,6 +88,8 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
         digest = common.copy()
         digest.update(spec.text.encode())
         digest.update(_code_digest("scheduler", spec.name).encode())
+        if _reads_models(spec.name):
+            digest.update(tree_digest(package / _MODELS).encode())
         digest.update(files_digest(dict(spec.options)).encode())
         of_spec[spec] = digest.hexdigest()
     return [
@@ -140,6 +148,11 @@ def _code_digest(kind: str, name: str) -> str:
         for folder in getattr(import_module(top), "__path__", ()):
             digest.update(tree_digest(Path(folder)).encode())
     return digest.hexdigest()
+
+
+def _reads_models(scheduler: str) -> bool:
+    """Whether shipped models may play a part: not in our own schedulers that take none."""
+    return scheduler not in BUILT_IN["scheduler"] or "model" in signature(lookup("scheduler", scheduler)).parameters
 
 
 def _with_imports(file: Path) -> list[Path]:
