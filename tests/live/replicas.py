@@ -28,6 +28,7 @@ class ReplicatedSite:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.urls: dict[str, str] = {}
         self._clients: list[Client] = []
+        self._tokens: dict[str, str] = {}
 
     def state(self, name: str) -> Path:
         return self._directory / name
@@ -57,11 +58,15 @@ class ReplicatedSite:
         wait_for(lambda: self.role("b") == "standby" and self.role("a") == "leader")
         client = self.client("a", "b")
         for cluster in ("left", "right"):
-            token = client.new_token(f"agent-{cluster}", "agent", cluster)
-            where = ("--cluster", cluster, "--coordinator", f"{self.urls['a']},{self.urls['b']}", "--no-pin")
-            self.start(cluster, "agent", *where, TAPFINGER_TOKEN=token)
+            self._tokens[cluster] = client.new_token(f"agent-{cluster}", "agent", cluster)
+            self.agent(cluster)
         wait_for(lambda: self.connected(client))
         return client
+
+    def agent(self, cluster: str) -> None:
+        """Start an agent, for the first time or again."""
+        where = ("--cluster", cluster, "--coordinator", f"{self.urls['a']},{self.urls['b']}", "--no-pin")
+        self.start(cluster, "agent", *where, TAPFINGER_TOKEN=self._tokens[cluster])
 
     def connected(self, client: Client) -> bool:
         return all(c["connected"] for c in client.clusters())

@@ -6,46 +6,20 @@ with ``TAPFINGER_NEMESIS_SEED`` for other misfortunes.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from live.nemesis import CLUSTERS, LEASE, SECONDS, SEED, Load, check_everything
+from live.postgres import PostgresServer
 from live.relay import Relay
-from live.sites import RealSite, python, wait_for
-
-from tapfinger.core.contract import Phase
-from tapfinger.errors import CoordinatorError
-from tapfinger.live.client import Client, TaskInfo
-from tapfinger.live.leases import boot_clock
-from tapfinger.live.tasks import ENDED
-
-SECONDS = float(os.environ.get("TAPFINGER_NEMESIS_SECONDS", "20"))
-SEED = int(os.environ.get("TAPFINGER_NEMESIS_SEED", "7"))
-CLUSTERS = ("left", "right")
-#: Of the site's configuration: how long agents may act on their own, with the grace.
-LEASE = 4.0
-
-#: Writes one line when it begins, one every 50 ms while it is alive, and one when it ends by itself: the truth.
-DIARY = """
-import os, sys, time
-who = f"{os.environ['TAPFINGER_TASK']}.{os.environ['TAPFINGER_ATTEMPT']}"
-with open(who, "a", buffering=1) as diary:
-    until = time.monotonic() + float(sys.argv[1])
-    while time.monotonic() < until:
-        diary.write(f"{time.clock_gettime(time.CLOCK_BOOTTIME)}\\n")
-        time.sleep(0.05)
-    diary.write(f"exit {sys.argv[2]}\\n")
-sys.exit(int(sys.argv[2]))
-"""
+from live.replicas import ReplicatedSite
+from live.sites import RealSite, wait_for
 
 
 @pytest.fixture
@@ -55,169 +29,129 @@ def site(tmp_path: Path) -> Iterator[RealSite]:
     made.close()
 
 
-class Load(threading.Thread):
-    """Someone who submits and cancels all the while, and asks again with the same key where no answer comes."""
-
-    def __init__(self, url: str, token: str, work: Path) -> None:
-        super().__init__(daemon=True)
-        self._url, self._token, self._work = url, token, work
-        self._rng = np.random.default_rng(SEED + 1)
-        self.over = threading.Event()
-        #: Acknowledged; cancelled for certain; asked to be cancelled, perhaps in vain.
-        self.tasks: list[int] = []
-        self.cancelled: set[int] = set()
-        self.doubtful: set[int] = set()
-
-    def run(self) -> None:
-        with Client(self._url, self._token, timeout=3.0) as client:
-            while not self.over.wait(self._rng.uniform(0.1, 0.6)):
-                self._submit(client)
-                if self._rng.random() < 0.2:
-                    self._cancel(client)
-
-    def _submit(self, client: Client) -> None:
-        seconds, code = f"{self._rng.uniform(0.2, 3.0):.2f}", str(self._rng.choice([0, 0, 3]))
-        argv = [sys.executable, "-c", DIARY, seconds, code, str(self._work)]
-        spec = python(DIARY, argv=argv, cwd=str(self._work), retries=1, key=f"key {len(self.tasks)}")
-        while not self.over.is_set():
-            try:
-                self.tasks += client.submit(spec)
-                return
-            except CoordinatorError:
-                time.sleep(0.2)
-
-    def _cancel(self, client: Client) -> None:
-        chosen = int(self._rng.choice(self.tasks))
-        try:
-            if client.cancel(chosen).cancelled:
-                self.cancelled.add(chosen)
-        except CoordinatorError:
-            self.doubtful.add(chosen)
-
-
 class Nemesis:
     """Everything that can go wrong, and is made good again afterwards."""
 
-    def __init__(self, site: RealSite, relays: dict[str, Relay]) -> None:
-        self._site, self._relays = site, relays
-        self._rng = np.random.default_rng(SEED)
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(SEED)
         self.acts = Counter[str]()
 
-    def strike(self, act: str) -> None:
-        victim = str(self._rng.choice(CLUSTERS))
-        self.acts[act] += 1
-        long = self._rng.random() < 0.5
-        if act == "kill agent":
-            self._site.kill(victim)
-            time.sleep(self._rng.uniform(0.0, LEASE if long else 0.5))
-            self._site.agent(victim)
-        elif act == "kill coordinator":
-            self._site.kill("coordinator")
-            time.sleep(self._rng.uniform(0.0, LEASE if long else 0.5))
-            self._site.serve()
-        elif act in ("stop agent", "stop coordinator"):
-            # Stopped, not dead, perhaps for longer than the lease: it must not hurt anyone when it wakes.
-            process = self._site.processes[victim if act == "stop agent" else "coordinator"]
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(self._rng.uniform(LEASE, LEASE + 2.0) if long else self._rng.uniform(0.1, 1.0))
-            process.send_signal(signal.SIGCONT)
-        else:
-            relay = self._relays[victim]
-            (relay.cut if act == "cut" else relay.hold)()
-            time.sleep(self._rng.uniform(LEASE, LEASE + 2.0) if long else self._rng.uniform(0.1, 1.0))
-            relay.heal()
+    def victim(self) -> str:
+        return str(self.rng.choice(CLUSTERS))
 
-    def rage(self, seconds: float) -> None:
+    def pause(self, longest_when_short: float = 1.0) -> None:
+        """A moment, or longer than the lease."""
+        long = self.rng.random() < 0.5
+        time.sleep(self.rng.uniform(LEASE, LEASE + 2.0) if long else self.rng.uniform(0.0, longest_when_short))
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Stopped, not dead, perhaps for longer than the lease: it must not hurt anyone when it wakes."""
+        process.send_signal(signal.SIGSTOP)
+        self.pause()
+        process.send_signal(signal.SIGCONT)
+
+    def rage(self, seconds: float, kinds: Mapping[str, Callable[[], None]]) -> None:
         """All kinds, in any order, again and again."""
         end = time.monotonic() + seconds
-        kinds = ["kill agent", "kill coordinator", "stop agent", "stop coordinator", "cut", "hold"]
         while True:
-            for act in self._rng.permutation(kinds):
+            for kind in self.rng.permutation([*kinds]):
                 if time.monotonic() > end:
                     return
-                time.sleep(self._rng.uniform(0.2, 1.0))
-                self.strike(str(act))
+                time.sleep(self.rng.uniform(0.2, 1.0))
+                self.acts[str(kind)] += 1
+                kinds[str(kind)]()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 2 + 300)
-def test_a_site_survives_its_nemesis(site: RealSite, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
+def test_a_site_survives_its_nemesis(site: RealSite, work: Path) -> None:
     site.serve()
     relays = {cluster: Relay(site.port) for cluster in CLUSTERS}
     site.routes = {cluster: f"http://127.0.0.1:{relay.port}" for cluster, relay in relays.items()}
     for cluster in CLUSTERS:
         site.agent(cluster)
     load = Load(site.url, (site.state / "token").read_text().strip(), work)
+    nemesis = Nemesis()
+
+    def kill(name: str, start: Callable[[], object]) -> None:
+        site.kill(name)
+        nemesis.pause(0.5)
+        start()
+
+    def kill_agent() -> None:
+        cluster = nemesis.victim()
+        kill(cluster, lambda: site.agent(cluster))
+
+    def trouble(act: str) -> None:
+        relay = relays[nemesis.victim()]
+        (relay.cut if act == "cut" else relay.hold)()
+        nemesis.pause()
+        relay.heal()
+
     load.start()
-    nemesis = Nemesis(site, relays)
-    nemesis.rage(SECONDS)
-    load.over.set()
-    load.join(30)
-    client = site.client
-    assert client is not None
-    wait_for(lambda: all(c["connected"] for c in client.clusters()))
-    ends = {task: client.wait(task, 120) for task in load.tasks}
-    to_wall = time.time() - boot_clock()
-    assert len(ends) == len(load.tasks), "a key that is used again gives the same task"
-    for task, info in ends.items():
-        check_task(info, work, to_wall, task in load.cancelled, task in load.doubtful)
-    check_grants(client)
-    assert all(c["free"] == c["capacity"] for c in client.clusters())
-    left = subprocess.run(["pgrep", "-f", str(work)], capture_output=True, text=True, check=False)
-    assert left.stdout == "", "nothing is alive any more"
-    attempts = sum(info.attempt for info in ends.values())
-    sys.stderr.write(
-        f"{SECONDS:g} s: {dict(nemesis.acts)}; {len(ends)} tasks, {attempts} attempts, "
-        f"{sum(info.losses for info in ends.values())} lost, {len(load.cancelled)} cancelled\n"
+    nemesis.rage(
+        SECONDS,
+        {
+            "kill agent": kill_agent,
+            "kill coordinator": lambda: kill("coordinator", site.serve),
+            "stop agent": lambda: nemesis.stop(site.processes[nemesis.victim()]),
+            "stop coordinator": lambda: nemesis.stop(site.processes["coordinator"]),
+            "cut": lambda: trouble("cut"),
+            "hold": lambda: trouble("hold"),
+        },
     )
+    load.end()
+    assert site.client is not None
+    check_everything(site.client, load, work, nemesis.acts)
     for relay in relays.values():
         relay.close()
 
 
-def lines_of(diary: Path) -> tuple[list[float], str]:
-    """When it was alive, and its last word if it had one."""
-    lines = diary.read_text().split("\n")[:-1]
-    last = lines[-1] if lines and lines[-1].startswith("exit") else ""
-    return [float(line) for line in lines if not line.startswith("exit")], last
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS * 2 + 300)
+def test_replicas_survive_their_nemesis(tmp_path: Path, work: Path, postgres: PostgresServer) -> None:
+    site = ReplicatedSite(tmp_path, postgres.database(), lease=LEASE - 1.0)
+    nemesis = Nemesis()
 
+    def of_role(role: str) -> str:
+        found = [name for name in ("a", "b") if site.role(name) == role]
+        return found[0] if found else str(nemesis.rng.choice(["a", "b"]))
 
-def check_task(info: TaskInfo, work: Path, to_wall: float, cancelled: bool, doubtful: bool) -> None:
-    """One outcome, which is what really happened; never two attempts at once; nothing alive after the end."""
-    task = info.id
-    assert info.phase in ENDED
-    assert info.ended is not None
-    diaries = {int(path.suffix[1:]): lines_of(path) for path in work.glob(f"{task}.*")}
-    alive = sorted((times[0], times[-1], attempt) for attempt, (times, _) in diaries.items() if times)
-    for (_, end, first), (begin, _, second) in pairwise(alive):
-        assert end < begin, f"task {task}: attempts {first} and {second} were alive at once"
-    for _, end, attempt in alive:
-        # The clocks are the same but for how exactly their difference was read.
-        assert end + to_wall < info.ended + 0.05, f"task {task}: attempt {attempt} was alive after its end"
-    last = diaries.get(info.attempt, ([], ""))[1]
-    if cancelled or (doubtful and info.cancelled):
-        assert info.phase is Phase.CANCELLED
-    else:
-        really = (Phase.FINISHED, "exit 0") if info.code == 0 else (Phase.FAILED, "exit 3")
-        assert (info.phase, last) == really, f"task {task}: {info}"
-    told = [line["kind"] for line in info.history]
-    assert sum(kind in {phase.value for phase in ENDED} for kind in told) == 1
+    def kill(role: str) -> None:
+        name = of_role(role)
+        site.kill(name)
+        nemesis.pause(0.5)
+        site.serve(name)
 
+    def kill_agent() -> None:
+        cluster = nemesis.victim()
+        site.kill(cluster)
+        nemesis.pause(0.5)
+        site.agent(cluster)
 
-def check_grants(client: Client) -> None:
-    """What was granted on a cluster was never more than it has."""
-    held: dict[str, Counter[int]] = {cluster: Counter() for cluster in CLUSTERS}
-    after, most = 0, Counter[str]()
-    while lines := client.events(after, 10_000):
-        after = lines[-1]["seq"]
-        for line in lines:
-            if line["kind"] == "granted":
-                amount, name = line["detail"].split(",")[0].split()
-                assert name == "cpu"
-                held[line["cluster"]][line["task"]] += int(amount)
-                most[line["cluster"]] = max(most[line["cluster"]], held[line["cluster"]].total())
-            elif line["kind"] == "ended":
-                del held[line["cluster"]][line["task"]]
-    assert all(0 < most[cluster] <= 4 for cluster in CLUSTERS), most
-    assert all(not tasks for tasks in held.values())
+    try:
+        client = site.up()
+        load = Load(",".join(site.urls.values()), site.token, work)
+        load.start()
+        nemesis.rage(
+            SECONDS,
+            {
+                "kill leader": lambda: kill("leader"),
+                "stop leader": lambda: nemesis.stop(site.processes[of_role("leader")]),
+                "kill standby": lambda: kill("standby"),
+                "stop standby": lambda: nemesis.stop(site.processes[of_role("standby")]),
+                "kill agent": kill_agent,
+                "stop agent": lambda: nemesis.stop(site.processes[nemesis.victim()]),
+            },
+        )
+        load.end()
+        wait_for(lambda: "leader" in {site.role("a"), site.role("b")})
+        check_everything(client, load, work, nemesis.acts)
+    finally:
+        site.close()

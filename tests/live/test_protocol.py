@@ -21,7 +21,6 @@ from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
 from tapfinger.live.stimuli import Instructions, Stimulus
 from tapfinger.live.tasks import TaskRecord
 
-
 #: Histories per test: 2,000 in all, a minute and a half of one core.
 BLOCK = 100
 
