@@ -107,6 +107,8 @@ class Insight:
         size = Resources(record.allocation)
         if record.phase is Phase.PLACED:
             self.habits.granted(task_type, size)
+        elif record.incomplete:
+            return  # it says itself that it has not done all its work
         elif record.started is not None and record.ended is not None and not record.resized:
             self.habits.finished(task_type, size, record.ended - record.started)
 
