@@ -160,6 +160,20 @@ def test_warnings_are_noted_once_also_after_a_restart() -> None:
     assert max(map(len, new.machine.tasks[1].warnings)) <= 300
 
 
+def test_a_task_that_stands_still_is_said_to() -> None:
+    driven = granted()
+    for second in range(100):
+        driven.report(float(second), said(second / 1000))  # a change each second
+    assert "warning" not in driven.kinds
+    for second in range(100, 300):
+        driven.report(float(second), said(0.1))
+    (text,) = driven.machine.tasks[1].warnings
+    assert re.fullmatch(r"its progress has stood still at 0.1 for 6\d s; it may hang", text)
+    driven.report(300.0, said(0.2))
+    driven.report(9000.0, said(0.3))  # no word of it for long is another matter: its agent was silent
+    assert driven.kinds.count("warning") == 1
+
+
 def test_words_of_agents_and_coordinators_of_other_versions_are_understood() -> None:
     report = Report("c0", "a", 1, 1, 1, (said(0.5, ran=2.0, faults=("x",)),))
     assert decode(encode(report)) == report

@@ -17,6 +17,9 @@ from tapfinger.progress import COMPLETE, MOST_FAULTS
 
 #: Seconds between saves of what only progress has changed.
 SAVE = 10.0
+#: A task has come to a standstill if its progress has not changed for so many times as long as it usually took, and for
+#: so many seconds at least.
+STANDSTILL, AT_LEAST = 20.0, 60.0
 #: Characters of a warning: it comes from an agent, and is kept.
 LONGEST = 300
 #: What schedulers see of a task that says it has done everything and has not ended yet.
@@ -46,6 +49,24 @@ class _Heard:
     allocation: tuple[int, ...] | None
 
 
+@dataclass(slots=True)
+class _Pace:
+    """How often the progress of an attempt changes, by the coordinator's clock."""
+
+    first: float
+    #: When it last changed, how often it has, and when its agent last told of it, changed or not.
+    changed: float
+    alive: float
+    changes: int = 0
+    warned: bool = False
+
+    def still(self) -> float:
+        """Seconds without a change, if that is unusually long; 0 if not."""
+        usual = (self.changed - self.first) / self.changes if self.changes else 0.0
+        still = self.alive - self.changed
+        return still if still > max(AT_LEAST, STANDSTILL * usual) else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """What a report of an attempt has brought."""
@@ -70,10 +91,13 @@ class Progressing:
         self.count = 0
         self._heard: dict[AttemptId, _Heard] = {}
         self._saved: dict[AttemptId, float] = {}
+        self._paces: dict[AttemptId, _Pace] = {}
 
     def hear(self, record: TaskRecord, run: RunReport, now: float) -> News:
         """Take note of what the current attempt of a task says, and write it into the record."""
-        warnings = tuple(text[:LONGEST] for text in run.faults if text[:LONGEST] not in record.warnings)
+        still = self._standstill(record, run, now)
+        faults = (*run.faults, still) if still else run.faults
+        warnings = tuple(text[:LONGEST] for text in faults if text[:LONGEST] not in record.warnings)
         warnings = warnings[: max(0, MOST_FAULTS - len(record.warnings))]
         record.warnings = (*record.warnings, *warnings)
         # An agent checks what tasks say; that it goes back is also what a late or foreign report looks like.
@@ -90,6 +114,19 @@ class Progressing:
         if save:
             self._saved[record.attempt_id] = now
         return News(min(run.progress, ALMOST), warnings, save)
+
+    def _standstill(self, record: TaskRecord, run: RunReport, now: float) -> str:
+        """What to say of a task that goes no further, once each time. Nothing else is done: only people know better."""
+        if run.progress is None:
+            return ""
+        pace = self._paces.setdefault(record.attempt_id, _Pace(now, now, now))
+        pace.alive = now
+        if run.progress != record.progress:
+            pace.changed, pace.changes, pace.warned = now, pace.changes + 1, False
+        elif run.outcome is None and not pace.warned and (seconds := pace.still()):
+            pace.warned = True
+            return f"its progress has stood still at {run.progress:.4g} for {seconds:.0f} s; it may hang"
+        return ""
 
     def _teach(self, record: TaskRecord, progress: float, ran: float | None) -> None:
         ident, size = record.attempt_id, record.allocation
@@ -113,6 +150,7 @@ class Progressing:
         """An attempt is over; what is wrong with how it ended, if anything."""
         self._heard.pop(record.attempt_id, None)
         self._saved.pop(record.attempt_id, None)
+        self._paces.pop(record.attempt_id, None)
         if outcome.result != "finished" or record.progress is None or record.progress >= COMPLETE:
             return ""
         record.incomplete = True

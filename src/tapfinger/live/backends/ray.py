@@ -284,6 +284,7 @@ class Ray:
                     if "data" in last:
                         at, data = int(last["offset"]), base64.b64decode(last["data"])
                         self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
+                        self._keep_report(watch, str(last.get("report", "")))
                     self._end(run, Outcome(**last["end"]))
                     return
         if not (run.directory / "begun").exists():

@@ -154,7 +154,8 @@ class Line:
             except (OSError, ValueError, KeyError):
                 time.sleep(BEAT)
         at, data = self._spool.read(max(self._have, self._spool.end - LAST_WORDS), LAST_WORDS)
-        return MARKER + json.dumps({"end": end, "offset": at, "data": base64.b64encode(data).decode()})
+        last = {"end": end, "offset": at, "data": base64.b64encode(data).decode()}
+        return MARKER + json.dumps({**last, "report": last_line(os.path.join(self._directory, REPORTS))})
 
 
 def main(directory: str, url: str) -> int:
