@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -158,6 +159,17 @@ def test_warnings_are_noted_once_also_after_a_restart() -> None:
     new.report(0.2, said(0.7, faults=tuple(f"{n}" * 1000 for n in range(100))))
     assert len(new.machine.tasks[1].warnings) == 10
     assert max(map(len, new.machine.tasks[1].warnings)) <= 300
+
+
+def test_an_agent_is_not_believed_more_than_its_tasks() -> None:
+    driven = granted()
+    for progress in (math.nan, -0.1, 1.1, math.inf):
+        driven.report(0.5, said(progress))
+    assert driven.machine.tasks[1].progress is None
+    many = {f"{n}" * 60: float(n) for n in range(10, 99)}
+    driven.report(0.6, said(0.5, metrics={"nan": math.nan, **many}))
+    assert len(driven.machine.tasks[1].metrics) == 10
+    assert max(map(len, driven.machine.tasks[1].metrics)) == 40
 
 
 def test_a_task_that_stands_still_is_said_to() -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from tapfinger.core.model import Resources
 from tapfinger.live.messages import AttemptId, Outcome, RunReport
 from tapfinger.live.tasks import TaskRecord
-from tapfinger.progress import COMPLETE, MOST_FAULTS
+from tapfinger.progress import COMPLETE, LONGEST_NAME, MOST_FAULTS, MOST_METRICS
 
 #: Seconds between saves of what only progress has changed.
 SAVE = 10.0
@@ -104,7 +105,8 @@ class Progressing:
         fits = run.progress is not None and (record.progress or 0.0) <= run.progress <= 1.0
         if run.progress is None or not fits:
             return News(warnings=warnings, save=bool(warnings)) if warnings else NONE
-        metrics = {name: value for name, value in run.metrics.items() if math.isfinite(value)}
+        numbers = ((name[:LONGEST_NAME], value) for name, value in run.metrics.items() if math.isfinite(value))
+        metrics = dict(islice(numbers, MOST_METRICS))
         if (record.progress, record.metrics) != (run.progress, metrics):
             self.count += 1
         record.progress, record.metrics = run.progress, metrics
