@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from live import protocol
 from live.sites import RealSite, python, wait_for
 from live.test_machines import Driven, granted
 from typer.testing import CliRunner
 
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
+from tapfinger.live import coordinator as coordinator_module
 from tapfinger.live.agent import LIVELY, Agent, AgentTick, Observed, Progressed, Said
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
+from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.following import Following
-from tapfinger.live.messages import Launch, Orders, Outcome, Report, RunReport
+from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport
 from tapfinger.live.progressing import ALMOST, SAVE
-from tapfinger.live.stimuli import Tick
+from tapfinger.live.stimuli import Instructions, Stimulus, Tick
 from tapfinger.live.tasks import TaskRecord, TaskSpec
 from tapfinger.live.wire import decode, encode
 
@@ -214,6 +219,53 @@ def test_an_agent_tells_soon_but_not_all_the_time() -> None:
     end = agent.handle(Observed({(1, 1): Outcome("finished", 0)}), 4.2)
     assert isinstance(end[0], Report)
     assert end[0].runs[0].progress == pytest.approx(0.41)
+
+
+class Talkative(protocol.Host):
+    """Its tasks say which attempt they are."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.told: Counter[AttemptId] = Counter()
+
+    def step(self) -> None:
+        if self.agent is not None:
+            running = [ident for ident in self.agent.running if ident in self.runs]
+            self.told.update(running)
+            said = {i: Said(min(1.0, self.told[i] / 50), {"attempt": float(i[1])}) for i in running}
+            self.obey(self.agent.handle(Progressed(said), self.clock()))
+        super().step()
+
+
+class Attentive(Coordinator):
+    """Looks at what it believes after each stimulus."""
+
+    heard = 0
+
+    def handle(self, stimulus: Stimulus, now: float) -> Instructions:
+        done = super().handle(stimulus, now)
+        for record in self.tasks.values():
+            if record.progress is not None:
+                Attentive.heard += 1
+                if not record.on_cluster or record.metrics != {"attempt": record.attempt}:
+                    raise protocol.Broken(f"task {record.id}, attempt {record.attempt}: {record.metrics}")
+        return done
+
+
+def play_some() -> None:
+    for seed in range(20_000, 20_008):
+        protocol.play(seed, coordinator=Attentive)
+
+
+def test_in_no_history_does_an_old_attempt_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "Host", Talkative)
+    Attentive.heard = 0
+    play_some()
+    assert Attentive.heard > 5_000
+    # If attempts were not told apart, that would be seen.
+    monkeypatch.setattr(coordinator_module, "forget", lambda _record: None)
+    with pytest.raises(protocol.Broken):
+        play_some()
 
 
 def test_a_pretended_task_reports_when_it_is_told_to(tmp_path: Path) -> None:
