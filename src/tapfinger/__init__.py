@@ -30,6 +30,7 @@ _HOME = {
     "tapfinger.envs.parallel": ("EdgeParallelEnv",),
     "tapfinger.envs.vector": ("EdgeBatchEnv",),
     "tapfinger.errors": ("ConfigError", "InvalidDecision", "TapfingerError"),
+    "tapfinger.reporting": ("report",),
     "tapfinger.sim.run": ("RunTotals", "run_scheduler"),
     "tapfinger.workloads.base": ("ArrivalProcess", "Arrivals", "Workload", "WorkloadContext"),
     "tapfinger.workloads.world": ("World", "build_world", "draw_workload"),

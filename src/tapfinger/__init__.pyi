@@ -22,6 +22,7 @@ from tapfinger.envs.joint import EdgeJointEnv
 from tapfinger.envs.parallel import EdgeParallelEnv
 from tapfinger.envs.vector import EdgeBatchEnv
 from tapfinger.errors import ConfigError, InvalidDecision, TapfingerError
+from tapfinger.reporting import report
 from tapfinger.sim.run import RunTotals, run_scheduler
 from tapfinger.workloads.base import ArrivalProcess, Arrivals, Workload, WorkloadContext
 from tapfinger.workloads.world import World, build_world, draw_workload
@@ -64,6 +65,7 @@ __all__ = [
     "largest_allocation",
     "load_scenario",
     "parse_scenario",
+    "report",
     "resolve",
     "run_scheduler",
     "scenario_names",

@@ -416,6 +416,29 @@ def test_words_are_split_as_a_shell_splits_them(look: Looker) -> None:
         assert page.evaluate("async (text) => (await import('/dashboard/words.js')).split(text)", text)["fault"]
 
 
+def test_progress_is_seen_as_it_comes(look: Looker, client: Client, tmp_path: Path) -> None:
+    code = """
+import os, time, tapfinger
+tapfinger.report(0.25, **{"<b>loss": 2.0})
+while not os.path.exists("go"): time.sleep(0.02)
+tapfinger.report(-1)
+time.sleep(0.3)
+tapfinger.report(0.75, **{"<b>loss": 0.5})
+time.sleep(60)
+"""
+    page = look.sign_in()
+    (task,) = client.submit(python(code, cwd=str(tmp_path)))
+    row = page.locator(f'#tasks .task[data-task="{task}"]')
+    expect(row.locator("progress")).to_have_attribute("value", "0.25")
+    expect(row.locator(".sub")).to_contain_text("<b>loss 2")
+    row.locator("button.open").click()
+    expect(page.locator("#detail-facts")).to_contain_text("25 %")
+    (tmp_path / "go").touch()
+    expect(page.locator("#detail-facts")).to_contain_text("75 %")
+    expect(page.locator("#detail-facts")).to_contain_text("<b>loss 0.5")
+    expect(page.locator("#detail-facts")).to_contain_text("below 0")
+
+
 def test_output_that_was_not_kept_is_told(look: Looker, client: Client) -> None:
     (task,) = client.submit(python("pass"))
     client.wait(task, 20)

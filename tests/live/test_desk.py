@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tapfinger.errors import ConfigError
-from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word
+from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word, reported
+from tapfinger.live.backends.ray_driver import last_line
 
 
 def answer(attempt: str, question: str, said: bytes) -> bytes:
@@ -62,6 +63,22 @@ def test_a_desk_is_at_the_same_address_after_a_restart_and_has_it_for_itself(des
 
 WORD: dict[str, Any] = {"offset": 7, "skipped": 2, "data": base64.b64encode(b"\x00\xff").decode(), "end": None}
 END = {"result": "failed", "code": -9, "reason": "why", "output": 9}
+
+
+def test_what_a_task_reports_comes_with_its_words(tmp_path: Path) -> None:
+    assert reported(json.dumps(WORD).encode()) == "", "a driver of an earlier version"
+    assert reported(json.dumps({**WORD, "report": "{}"}).encode()) == "{}"
+    for wrong in (3, None, "x" * 5000, "a\nb"):
+        with pytest.raises(ValueError, match="report"):
+            reported(json.dumps({**WORD, "report": wrong}).encode())
+    path = tmp_path / "reports"
+    assert last_line(str(path)) == ""
+    path.write_text("half")
+    assert last_line(str(path)) == ""
+    path.write_text("first\nsecond\nhalf")
+    assert last_line(str(path)) == "second"
+    path.write_text("x" * 10_000 + "\nlast\n")
+    assert last_line(str(path)) == "last"
 
 
 def test_words_of_a_task() -> None:

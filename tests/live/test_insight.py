@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,13 @@ def test_recent_tasks_correct_their_profiles() -> None:
     on = (running(1, (4, 0), 8),)
     found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), habits)
     assert found.starts == {2: pytest.approx(0.8)}, "longer than all others so far: a tenth of its time more"
+
+
+def test_a_task_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
+    on = (replace(running(1, (4, 0), 8), progress=0.4), replace(running(2, (4, 0), 3), progress=0.01))
+    for task, seconds in zip(on, (12.0, 7.0), strict=True):  # the other has said too little to go by
+        found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), task),), (waiting(3),)), Habits(1.0))
+        assert found.starts == {3: pytest.approx(seconds)}
 
 
 # ------------------------------------------------------------------------- shadow

@@ -244,7 +244,10 @@ def test_a_whole_site_on_ray(head: Head, tmp_path: Path) -> None:
         client = site.serve()
         options = ("--backend", "ray", "--ray-address", head.url)
         site.agent("left", *options, RAY_AUTH_TOKEN=head.token)
-        code = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(3); print('done')"
+        code = (
+            "import os, time, tapfinger; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+            "tapfinger.report(0.5); time.sleep(3); tapfinger.report(1, loss=0.5); print('done')"
+        )
         gpu = {"minimum": {"gpu": 1}, "maximum": {"cpu": 1, "gpu": 1}}
         tasks = client.submit(*[python(code, **gpu)] * 2, python("import sys; sys.exit(5)"))
         (long,) = client.submit(python("import time; time.sleep(600)"))
@@ -253,6 +256,7 @@ def test_a_whole_site_on_ray(head: Head, tmp_path: Path) -> None:
         site.agent("left", *options, RAY_AUTH_TOKEN=head.token)
         ends = [client.wait(task, 40) for task in tasks]
         assert [(e.phase, e.code, e.attempt) for e in ends] == [(Phase.FINISHED, 0, 1)] * 2 + [(Phase.FAILED, 5, 1)]
+        assert [(e.progress, e.metrics, e.incomplete) for e in ends[:2]] == [(1.0, {"loss": 0.5}, False)] * 2
         outputs = [b"".join(client.output(task, follow=True)) for task in tasks[:2]]
         assert sorted(outputs) == [b"0\ndone\n", b"1\ndone\n"]
         client.cancel(long)

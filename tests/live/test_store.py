@@ -27,7 +27,8 @@ from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
 SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",), {"A": "b"}, "/tmp", 2, 60.0, "keep")
 RECORD = TaskRecord(7, SPEC, "me", 1000.5)
 RUNNING = replace(RECORD, phase=Phase.RUNNING, attempt=2, cluster="c0", agent="a", allocation=(2, 0), started=1001.0)
-DONE = replace(RUNNING, phase=Phase.FINISHED, ended=1002.0, code=0, output=10)
+RUNNING = replace(RUNNING, progress=1 / 3, metrics={"loss": 1 / 7}, warnings=("odd", "ü"))
+DONE = replace(RUNNING, phase=Phase.FINISHED, ended=1002.0, code=0, output=10, incomplete=True)
 
 
 Where = Path | str

@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tapfinger.commands.demo_tasks import Batch, choose
+from tapfinger.commands.progress import bar
 from tapfinger.commands.tasks import StateOption, UrlOption
 
 if TYPE_CHECKING:
@@ -24,64 +26,16 @@ if TYPE_CHECKING:
 PULSE = 0.25
 
 
-class Kind(NamedTuple):
-    """A small program, and how much it may get."""
-
-    name: str
-    code: str
-    least: int
-    most: int
-    retries: int = 0
-
-
-_HEAD = "import os, sys, time; cpus = float(os.environ['TAPFINGER_CPUS']); "
-KINDS = (
-    Kind("short", _HEAD + "time.sleep(1)", 1, 1),
-    Kind("burn", _HEAD + "end = time.process_time() + 3 / cpus\nwhile time.process_time() < end: pass", 1, 4),
-    Kind("wide", _HEAD + "time.sleep(6 / cpus)", 2, 4),
-    Kind("long", _HEAD + "time.sleep(2 + 6 / cpus)", 1, 8),
-    Kind("flaky", _HEAD + "time.sleep(0.5); sys.exit(os.environ['TAPFINGER_ATTEMPT'] == '1')", 1, 1, retries=1),
-)
-
-#: Types of a site that is started for the demo: as fast as the programs are.
-SITE = """
-name = "demo"
-[[clusters]]
-name = "edge-1"
-capacity = {cpu = 4, gpu = 0}
-[[clusters]]
-name = "edge-2"
-capacity = {cpu = 2, gpu = 0}
-[[task_types]]
-name = "short"
-minimum = {cpu = 1, gpu = 0}
-speed = {kind = "constant", seconds = 1}
-[[task_types]]
-name = "burn"
-minimum = {cpu = 1, gpu = 0}
-maximum = {cpu = 4}
-speed = {kind = "amdahl", seconds = 3, parallel = {cpu = 1.0}}
-[[task_types]]
-name = "wide"
-minimum = {cpu = 2, gpu = 0}
-maximum = {cpu = 4}
-speed = {kind = "amdahl", seconds = 3, parallel = {cpu = 1.0}}
-[[task_types]]
-name = "long"
-minimum = {cpu = 1, gpu = 0}
-maximum = {cpu = 4}
-speed = {kind = "amdahl", seconds = 8, parallel = {cpu = 0.75}}
-[[task_types]]
-name = "flaky"
-minimum = {cpu = 1, gpu = 0}
-speed = {kind = "constant", seconds = 1}
-"""
-
-
 def demo(
     state: StateOption = None,
     url: UrlOption = None,
-    tasks: Annotated[int, typer.Option(min=1, max=1000, help="How many tasks.")] = 20,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="How many tasks. Without it: 9 of the test-bed, 20 others.")
+    ] = None,
+    testbed: Annotated[
+        bool | None,
+        typer.Option(help="Short PyTorch tasks, or programs that only sleep. Without it: what is installed here."),
+    ] = None,
 ) -> None:
     """Submit a mixed batch of small tasks and show how they flow; starts a site of its own if none runs."""
     import signal
@@ -91,17 +45,19 @@ def demo(
     from tapfinger.commands.live import interrupt
 
     console = Console()
+    batch = choose(testbed, _is_local(state, url))
+    console.print(batch.about, highlight=False, soft_wrap=True)
     before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
     try:
-        done = _flow(state, url, tasks, console)
+        done = _flow(state, url, batch, tasks or batch.many, console)
     finally:
         signal.signal(signal.SIGTERM, before)
     _summary(done, console)
 
 
-def _flow(state: Path | None, url: str | None, tasks: int, console: Console) -> list[TaskInfo]:
-    with _site(state, url, console) as client:
-        specs = _specs(client, tasks)
+def _flow(state: Path | None, url: str | None, batch: Batch, tasks: int, console: Console) -> list[TaskInfo]:
+    with _site(state, url, batch, console) as client:
+        specs = _specs(client, batch, tasks)
         ids = client.submit(*specs)
         kinds = {task: spec.name for task, spec in zip(ids, specs, strict=True)}
         try:
@@ -113,8 +69,22 @@ def _flow(state: Path | None, url: str | None, tasks: int, console: Console) -> 
             raise typer.Exit(130) from None
 
 
+def _is_local(state: Path | None, url: str | None) -> bool:
+    """Whether the site runs on this machine, or will."""
+    from urllib.parse import urlsplit
+
+    from tapfinger.errors import CoordinatorError
+    from tapfinger.live.home import find_coordinator
+
+    try:
+        addresses = find_coordinator(state, url)[0].split(",")
+    except CoordinatorError:
+        return True
+    return all(urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1") for address in addresses)
+
+
 @contextmanager
-def _site(state: Path | None, url: str | None, console: Console) -> Iterator[Client]:
+def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -> Iterator[Client]:
     """The site that the options name, or one that is gone afterwards."""
     from tempfile import TemporaryDirectory
 
@@ -130,7 +100,7 @@ def _site(state: Path | None, url: str | None, console: Console) -> Iterator[Cli
             raise
         with TemporaryDirectory(prefix="tapfinger-demo-") as folder:
             config = Path(folder) / "site.toml"
-            config.write_text(SITE, encoding="utf-8")
+            config.write_text(batch.site, encoding="utf-8")
             site = LocalSite(Path(folder) / "state", config)
             console.print("No site runs here; starting one for the demo.", highlight=False)
             address = site.up(0)
@@ -145,21 +115,21 @@ def _site(state: Path | None, url: str | None, console: Console) -> Iterator[Cli
         yield client
 
 
-def _specs(client: Client, count: int) -> list[TaskSpec]:
+def _specs(client: Client, batch: Batch, count: int) -> list[TaskSpec]:
     """Tasks of every kind in turn, of the site's type of that name or of another, within what that allows."""
     from tapfinger.live.client import make_spec
 
     types = {kind["name"]: kind for kind in client.site()["scenario"]["task_types"]}
     specs = []
     for number in range(count):
-        kind = KINDS[number % len(KINDS)]
+        kind = batch.kinds[number % len(batch.kinds)]
         chosen: dict[str, Any] = types.get(kind.name) or types.get("demo") or next(iter(types.values()))
         low = chosen["minimum"].get("cpu", 0)
         high = {**chosen["minimum"], **chosen["maximum"]}.get("cpu", 0)
         least = min(max(low, kind.least), high)
         specs.append(
             make_spec(
-                argv=["python3", "-c", kind.code],
+                argv=list(kind.argv),
                 type=chosen["name"],
                 minimum={"cpu": least},
                 maximum={"cpu": max(least, min(high, kind.most))},
@@ -230,7 +200,7 @@ def _table(infos: list[TaskInfo], kinds: dict[int, str], height: int) -> Table:
 
     now = time.time()
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("task", "kind", "phase", "cluster", "gets", "waited", "ran"):
+    for head in ("task", "kind", "phase", "cluster", "gets", "progress", "waited", "ran"):
         table.add_column(head, justify="right" if head in ("task", "waited", "ran") else "left")
     order = {"running": 0, "placed": 1, "queued": 2}
     ranked = sorted(infos, key=lambda i: (order.get(i.phase.value, 3), -(i.ended or 0.0), i.id))
@@ -240,7 +210,7 @@ def _table(infos: list[TaskInfo], kinds: dict[int, str], height: int) -> Table:
         ran = "" if info.started is None else f"{(info.ended or now) - info.started:.1f} s"
         waited = f"{max(0.0, begun - info.submitted):.1f} s"
         phase = info.phase.value
-        row = (str(info.id), kinds[info.id], phase, info.cluster or "", _size(info), waited, ran)
+        row = (str(info.id), kinds[info.id], phase, info.cluster or "", _size(info), bar(info.progress), waited, ran)
         table.add_row(*row, style=_STYLES.get(phase, "red"))
     counts = {p: sum(i.phase.value == p for i in infos) for p in dict.fromkeys(i.phase.value for i in infos)}
     hidden = f" ({len(infos) - len(shown)} not shown)" if len(shown) < len(infos) else ""

@@ -129,13 +129,22 @@ def run(
     time_limit: LimitOption = None,
     keep: KeepOption = False,
     resizable: ResizableOption = False,
+    progress: Annotated[
+        bool | None,
+        typer.Option(help="Say on standard error how far it is, if it reports that. Without it: in a terminal."),
+    ] = None,
 ) -> None:
     """Run a program on the site, show its output, and return its exit code. Ctrl-C cancels it."""
     import sys
+    from contextlib import ExitStack
+
+    from tapfinger.commands.progress import lines_of
 
     spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable)
-    with open_client(state, url) as client:
+    with open_client(state, url) as client, ExitStack() as meanwhile:
         (task,) = client.submit(spec)
+        if sys.stderr.isatty() if progress is None else progress:
+            meanwhile.enter_context(lines_of(meanwhile.enter_context(open_client(state, url)), task))
         try:
             for piece in client.output(task, follow=True):
                 sys.stdout.buffer.write(piece)
@@ -145,6 +154,8 @@ def run(
             client.cancel(task)
             typer.echo(f"task {task}: cancelling", err=True)
             info = client.wait(task)
+    if info.incomplete:
+        typer.echo(f"task {task} finished, but {info.warnings[-1] if info.warnings else 'incomplete'}", err=True)
     if info.phase.value != "finished":
         typer.echo(f"task {task} {info.phase.value}{f': {info.reason}' if info.reason else ''}", err=True)
     raise typer.Exit(_exit_code(info))
@@ -200,6 +211,7 @@ def list_tasks(
     from rich.markup import escape
     from rich.table import Table
 
+    from tapfinger.commands.progress import bar
     from tapfinger.core.contract import Phase
     from tapfinger.errors import UnknownNameError
 
@@ -210,8 +222,9 @@ def list_tasks(
     with open_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("task", "phase", "type", "cluster", "gets", "attempt", "code", "program"):
-        table.add_column(head, justify="right" if head in ("task", "attempt", "code") else "left")
+    for head in ("task", "phase", "type", "cluster", "gets", "progress", "attempt", "code", "program"):
+        right = head in ("task", "attempt", "code")
+        table.add_column(head, justify="right" if right else "left", no_wrap=head == "progress")
     for info in found:
         gets = ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount)
         code = "" if info.code is None else str(info.code)
@@ -222,6 +235,7 @@ def list_tasks(
             info.spec.type,
             info.cluster or "",
             gets,
+            bar(info.progress),
             str(info.attempt),
             code,
             program,
@@ -232,11 +246,17 @@ def list_tasks(
 
 
 def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -> None:
-    """Show a task and what happened to it."""
+    """Show a task, how far it says it is, and what happened to it."""
+    from tapfinger.commands.progress import told
+
     with open_client(state, url) as client:
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
+    if info.progress is not None:
+        typer.echo(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
+    for warning in info.warnings:
+        typer.echo(f"  warning: {warning}")
     for line in info.history:
         typer.echo(f"  {_told(line)}")
 

@@ -88,6 +88,7 @@ def _alive(client: Client) -> list[dict[str, object]]:
                     "started": info.started,
                     "cluster": info.cluster,
                     "allocation": info.allocation,
+                    "progress": info.progress,
                 }
             )
         if len(page) < 10_000:

@@ -63,7 +63,8 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
             found.left_out["of a type, size or cluster that the configuration does not have any more"] += 1
             continue
         found.tasks.append(task)
-        if row.get("phase") == "finished" and row["started"] is not None and row["ended"] is not None:
+        done = row.get("phase") == "finished" and not row.get("incomplete")
+        if done and row["started"] is not None and row["ended"] is not None:
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
             found.habits.finished(task.type, size, row["ended"] - row["started"])
     return found

@@ -133,7 +133,9 @@ def read_present(
         else:
             size = site.resources.parse(row["allocation"], f"task {task.id}")
             spent = now - (row["started"] if row["started"] is not None else now)
-            progress = min(MOST_PROGRESS, spent / history.habits.seconds(task.type, size))
+            told = row.get("progress")
+            progress = spent / history.habits.seconds(task.type, size) if told is None else told
+            progress = min(MOST_PROGRESS, progress)
             found.running.append(Running(task, row["cluster"], size, progress))
     lost["beyond"] = max(0, len(found.waiting) - MOST_WAITING)
     del found.waiting[MOST_WAITING:]

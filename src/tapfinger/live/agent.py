@@ -6,9 +6,20 @@ The time is its own monotonic clock; nothing here is compared with the coordinat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a task has said of itself so far, as far as it can be true."""
+
+    progress: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    #: Seconds from its start to that.
+    ran: float | None = None
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,7 @@ class Found:
     #: Number of its latest change of size, and what it has since.
     size: int = 0
     allocation: Mapping[str, float] | None = None
+    said: Said = Said(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,13 @@ class Observed:
     """What the backend says has ended since it was last asked."""
 
     ends: Mapping[AttemptId, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Tasks have said something of themselves."""
+
+    said: Mapping[AttemptId, Said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,10 @@ class HoldLease:
     until: float
 
 
-AgentStimulus = Orders | Observed | Resized | AgentTick
+AgentStimulus = Orders | Observed | Progressed | Resized | AgentTick
+#: Seconds between reports while tasks say how far they are, or a beat if that is less.
+LIVELY = 1.0
+
 AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
 
 
@@ -93,6 +115,7 @@ class _Run:
     #: Number of its latest change of size, and what it has since.
     size: int = 0
     allocation: Mapping[str, float] | None = None
+    said: Said = Said(None)
 
 
 class Agent:
@@ -113,13 +136,13 @@ class Agent:
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
-        self._runs = {f.id: _Run(f.on_disconnect, f.outcome, 0, f.size, f.allocation) for f in found}
+        self._runs = {f.id: _Run(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
         self._heard = 0  # number of the last orders of this epoch
         self._seq = 0
         self._sent: dict[int, float] = {}  # when each report was sent, until one at least as new is answered
-        self._next_report = now
+        self._last_report = self._next_report = now
 
     @property
     def lease_until(self) -> float:
@@ -144,6 +167,10 @@ class Agent:
                 if run is not None and run.outcome is None:
                     run.outcome = outcome
                     report = True
+        elif isinstance(stimulus, Progressed):
+            for ident in stimulus.said.keys() & self._runs.keys():
+                self._runs[ident].said = stimulus.said[ident]
+                self._next_report = min(self._next_report, self._last_report + LIVELY)
         elif isinstance(stimulus, Resized) and stimulus.id in self._runs:
             run = self._runs[stimulus.id]
             run.size, run.allocation = stimulus.number, stimulus.allocation
@@ -157,7 +184,7 @@ class Agent:
         """Everything that is here."""
         self._seq += 1
         self._sent[self._seq] = now
-        self._next_report = now + self._beat
+        self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
         return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs)
 
@@ -222,4 +249,5 @@ class Agent:
 
 
 def _reported(ident: AttemptId, run: _Run) -> RunReport:
-    return RunReport(ident, run.outcome, run.size, None if run.allocation is None else dict(run.allocation))
+    allocation, said = None if run.allocation is None else dict(run.allocation), run.said
+    return RunReport(ident, run.outcome, run.size, allocation, said.progress, dict(said.metrics), said.ran, said.faults)

@@ -145,7 +145,8 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
     async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
-        """A task with its history; waits for its end."""
+        """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that it has reported
+        itself, ``warnings`` what was wrong with that; ``incomplete``: it ended with code 0 before it had reported 1."""
         until = service.now() + wait
         while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
             await service.change(left)

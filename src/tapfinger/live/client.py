@@ -53,6 +53,13 @@ class TaskInfo:
     reason: str
     output: int
     agent: str | None = None
+    #: How far it says it is, from 0 to 1, with numbers of its own; None if it does not say.
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Whether it ended with code 0 and had last reported that it was not done.
+    incomplete: bool = False
+    #: What was wrong with what it reported.
+    warnings: tuple[str, ...] = ()
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property

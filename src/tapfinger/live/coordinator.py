@@ -31,12 +31,13 @@ from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, Ta
 from tapfinger.live import sizing
 from tapfinger.live.deciding import Answer, Decider, Question
 from tapfinger.live.explain import grounds
-from tapfinger.live.links import Link
-from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, Size
+from tapfinger.live.links import Link, shown
+from tapfinger.live.messages import AttemptId, Orders, Outcome, Report, RunReport, Size
+from tapfinger.live.progressing import Progressing, forget
 from tapfinger.live.rounds import Rounds
 from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
-from tapfinger.live.tasks import ENDED, Happening, TaskRecord
+from tapfinger.live.tasks import ENDED, Happening, TaskRecord, launch_of
 
 
 class Coordinator:
@@ -74,6 +75,8 @@ class Coordinator:
         self._asked = False
         #: Attempts whose agent could not do what was asked: they are left alone.
         self._rigid: set[AttemptId] = set()
+        #: What running attempts say of themselves; whoever learns from it sets its ``learner``.
+        self.progress = Progressing()
         self._restore(list(records))
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
@@ -95,6 +98,7 @@ class Coordinator:
             self.tasks[record.id] = record
             if record.cluster is not None:
                 self._on[record.cluster][record.id] = record
+                self.progress.restored(record)
 
     def _slot_of(self, at: float) -> int:
         return max(0, int((at - self._origin) / self._site.slot_seconds))
@@ -275,7 +279,9 @@ class Coordinator:
             elif run.outcome is None:
                 self._begin(record, now)
                 self._resized(record, run, now)
+                self._hear(record, run, now)
             else:
+                self._hear(record, run, now)
                 self._end(record, run.outcome, now)
                 forgets.append(run.id)
         reported = {run.id for run in report.runs}
@@ -305,6 +311,15 @@ class Coordinator:
         self._dirty[record.id] = record
         self._note(now, "resized", record, self._site.resources.describe(size))
 
+    def _hear(self, record: TaskRecord, run: RunReport, now: float) -> None:
+        news = self.progress.hear(record, run, now)
+        for text in news.warnings:
+            self._note(now, "warning", record, text)
+        if news.save:
+            self._dirty[record.id] = record
+        if news.progress is not None and record.phase is Phase.RUNNING:
+            self._rounds.progressed(record.id, news.progress)
+
     def _index(self, record: TaskRecord) -> int:
         return self._site.index[record.cluster or ""]
 
@@ -315,6 +330,8 @@ class Coordinator:
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
         code = "" if outcome.code is None else f" with code {outcome.code}"
         self._note(now, "ended", record, f"{outcome.result}{code}{f': {outcome.reason}' if outcome.reason else ''}")
+        if text := self.progress.ended(record, outcome):
+            self._note(now, "warning", record, text)
         slot, index = self._rounds.slot, self._index(record)
         if outcome.result == "failed":
             record.failures += 1
@@ -333,6 +350,7 @@ class Coordinator:
             record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
             record.allocation, record.started = None, None
             sizing.forget(record)
+            forget(record)
             self._dirty[record.id] = record
             self._note(now, "requeued", record)
         else:
@@ -397,6 +415,7 @@ class Coordinator:
         record.attempt += 1
         record.allocation = tuple(start.allocation)
         sizing.forget(record)
+        forget(record)
         record.code, record.reason = None, ""
         self._on[cluster][record.id] = record
         self._dirty[record.id] = record
@@ -429,7 +448,9 @@ class Coordinator:
             seq=link.sent,
             echo=to.seq,
             lease=lease,
-            starts=tuple(self._launch(r) for r in mine if r.phase is Phase.PLACED and not r.cancelled),
+            starts=tuple(
+                launch_of(r, self._site.resources) for r in mine if r.phase is Phase.PLACED and not r.cancelled
+            ),
             stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
             forgets=tuple(forgets),
             sizes=tuple(
@@ -439,35 +460,13 @@ class Coordinator:
             ),
         )
 
-    def _launch(self, record: TaskRecord) -> Launch:
-        spec, size = record.spec, Resources(record.allocation or ())
-        return Launch(
-            id=record.attempt_id,
-            argv=spec.argv,
-            allocation=self._site.resources.natural(size),
-            env=spec.env,
-            cwd=spec.cwd,
-            time_limit=spec.time_limit,
-            on_disconnect=spec.on_disconnect,
-        )
-
     # -------------------------------------------------------------------- views
 
     def clusters(self, now: float) -> list[dict[str, object]]:
         """Each cluster for people: what it has, what is free, whether its agent is there."""
         natural = self._site.resources.natural
         return [
-            {
-                "name": view.name,
-                "capacity": natural(view.capacity),
-                "free": natural(view.free),
-                "tasks": sorted(self._on[view.name]),
-                "agent": self._links[view.name].agent,
-                "connected": self._links[view.name].heard,
-                "drained": self._links[view.name].drained,
-                "lease_ends_in": max(0.0, self._links[view.name].ends - now),
-            }
-            for view in self._rounds.clusters
+            shown(view, self._links[view.name], self._on[view.name], natural, now) for view in self._rounds.clusters
         ]
 
     def _note(

@@ -102,11 +102,20 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
     async def overview(
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+        heard: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     ) -> JSONResponse:
-        """The site at a glance, as it has changed since line ``after`` of the history; waits for a change."""
+        """The site at a glance, as it has changed since line ``after`` of the history; waits for a change.
+
+        ``heard``: as in the answer before, to be told as well when running tasks report their progress.
+        """
         until = service.now() + wait
-        while service.store.last_line() == after and (left := until - service.now()) > 0:
+        while (
+            service.store.last_line() == after
+            and heard in (None, service.heard)
+            and (left := until - service.now()) > 0
+        ):
             await service.change(left)
         await following.catch_up()
-        plain = {"now": service.now(), "clusters": service.clusters(), **following.since(after)}
+        now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
+        plain = {"now": now, "clusters": service.clusters(), **running, **following.since(after)}
         return JSONResponse(plain)  # at once: the usual way would look at every number of it first

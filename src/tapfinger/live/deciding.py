@@ -22,9 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 class Elsewhere:
-    """Events come from agents at any time, and commands are collected at once: a slot's end brings neither."""
+    """Events come from agents at any time, and commands are collected at once: a slot's end brings neither.
+
+    It brings what tasks have reported of their progress meanwhile.
+    """
 
     exhausted = False
+
+    def __init__(self) -> None:
+        """Nothing was reported yet."""
+        self.reports: dict[int, float] = {}
 
     def begin(self) -> list[Event]:
         """Nothing holds before the first slot."""
@@ -34,7 +41,8 @@ class Elsewhere:
         """Nothing happens by itself."""
         if commands:
             raise AssertionError(f"slot {slot}: {len(commands)} commands were not collected")
-        return SlotOutcome()
+        reports, self.reports = self.reports, {}
+        return SlotOutcome(progress=reports)
 
 
 class Decider:

@@ -1,8 +1,9 @@
 """When waiting tasks will start: the queue played forward from the profiles. An estimate, not a promise.
 
 Assumed are: first come, first served, but a task that fits does not wait for one that does not; each gets as much as
-the last task of its type did, or what is free if that is less; tasks take as long as profiles and recent tasks say;
-nothing else arrives, and clusters that take no tasks now never will.
+the last task of its type did, or what is free if that is less; tasks take as long as profiles and recent tasks say, and
+those that report their progress go on at their pace; nothing else arrives, and clusters that take no tasks now never
+will.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ MOST = 1000
 
 #: A task that has run for longer than expected takes at least this share of its time so far.
 AND_MORE = 0.1
+
+#: Reported progress from which on it says more about a task than its profile does.
+TELLING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,10 @@ class _Play:
         heapq.heapify(self._ends)
 
     def _left(self, task: TaskView) -> float:
-        """Seconds that a task on a cluster still takes."""
+        """Seconds that a task on a cluster still takes; if it says how far it is, as that goes on."""
         ran = task.elapsed * self._habits.slot_seconds
+        if task.progress is not None and task.progress >= TELLING:
+            return max(ran, self._habits.slot_seconds) * (1.0 / task.progress - 1.0)
         return max(self._habits.seconds(task.type, task.allocation or task.type.minimum) - ran, AND_MORE * ran)
 
     def run(self) -> None:

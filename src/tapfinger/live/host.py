@@ -6,7 +6,8 @@ import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,14 +23,17 @@ from tapfinger.live.agent import (
     Found,
     HoldLease,
     Observed,
+    Progressed,
     Resized,
     ResizeRun,
+    Said,
     StartRun,
     StopRun,
 )
 from tapfinger.live.backends.base import Backend, Run
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.devices import Devices, NoRoom
+from tapfinger.live.following import Following
 from tapfinger.live.home import hold
 from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
 from tapfinger.live.messages import AttemptId, Launch, Outcome, Report, Size
@@ -44,6 +48,7 @@ class _Kept:
     """A run with what the agent remembers of it."""
 
     run: Run
+    following: Following
     #: Number of its latest change of size.
     size: int = 0
     ended: bool = False
@@ -113,10 +118,12 @@ class Host:
             run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
             outcome = self._backend.poll(run)
             size = int(saved.get("size", 0))
-            self._runs[run.id] = _Kept(run, size, ended=outcome is not None)
+            following = Following(run.reports, saved.get("started"))
+            self._runs[run.id] = _Kept(run, following, size, ended=outcome is not None)
             if outcome is None:
                 self._devices.hold(run.devices)
-            found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation))
+            said = following.look(self._clock(), at_once=True) or Said(None)
+            found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation, said))
             logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
         return found
 
@@ -125,11 +132,24 @@ class Host:
     def step(self, stimulus: AgentStimulus | None = None) -> list[Report]:
         """Look at what runs, take note of a stimulus, and do what follows; returns what to report."""
         ends = {ident: outcome for ident, outcome in self._poll().items() if outcome is not None}
-        reports = self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
+        reports: list[Report] = []
+        if said := self._listen(ends):  # before the ends: what was said last comes with them
+            reports = self._do(self.machine.handle(Progressed(said), self._clock()))
+        reports += self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
         if stimulus is not None:
             reports += self._do(self.machine.handle(stimulus, self._clock()))
         # Each is a whole picture; one that was made while something was carried out knows more than those before.
         return sorted(reports, key=lambda report: report.seq)[-1:]
+
+    def _listen(self, ends: Iterable[AttemptId]) -> dict[AttemptId, Said]:
+        """What tasks have said since; of those that have just ended, all of it."""
+        over, now = set(ends), self._clock()
+        looks = {
+            ident: kept.following.look(now, at_once=ident in over)
+            for ident, kept in self._runs.items()
+            if ident in over or not kept.ended
+        }
+        return {ident: said for ident, said in looks.items() if said is not None}
 
     def _poll(self) -> dict[AttemptId, Outcome | None]:
         ends = {i: self._backend.poll(kept.run) for i, kept in self._runs.items() if not kept.ended}
@@ -170,7 +190,7 @@ class Host:
         directory = self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}"
         directory.mkdir(exist_ok=True)
         run = Run(launch, directory, devices, self._lease)
-        self._runs[run.id] = _Kept(run)
+        self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
         self._keep(run.id)  # on disk before it starts: a successor must know of everything that may run
         try:
             self._backend.start(run)
@@ -185,6 +205,7 @@ class Host:
     def _keep(self, ident: AttemptId) -> None:
         kept = self._runs[ident]
         saved = {"launch": asdict(kept.run.launch), "devices": kept.run.devices, "size": kept.size}
+        saved["started"] = kept.following.started
         replace_file(kept.run.directory / "launch.json", saved, sync=True)
 
     def _resize(self, size: Size) -> list[Report]:

@@ -107,6 +107,8 @@ class Insight:
         size = Resources(record.allocation)
         if record.phase is Phase.PLACED:
             self.habits.granted(task_type, size)
+        elif record.incomplete:
+            return  # it says itself that it has not done all its work
         elif record.started is not None and record.ended is not None and not record.resized:
             self.habits.finished(task_type, size, record.ended - record.started)
 
@@ -219,7 +221,8 @@ class Insight:
         if record.phase is Phase.PLACED:
             return f"Task {record.id} is about to start{where}."
         if record.phase is Phase.RUNNING:
-            return f"Task {record.id} runs{where} for {seconds(now - begun)} so far."
+            far = "" if record.progress is None else f", and says that {record.progress:.0%} of it are done"
+            return f"Task {record.id} runs{where} for {seconds(now - begun)} so far{far}."
         if record.started is None or record.ended is None:
             return f"Task {record.id}: {record.phase.value} before it ran{why}."
         return f"Task {record.id}: {record.phase.value} after {seconds(record.ended - begun)}{where}{why}."

@@ -84,4 +84,8 @@ def _run(record: TaskRecord, service: Service) -> dict[str, Any]:
         "ended": record.ended,
         "cluster": record.cluster,
         "allocation": size and {n: a * u for n, a, u in zip(names, size, units, strict=True)},
+        "code": record.code,
+        "progress": record.progress,
+        "metrics": record.metrics,
+        "incomplete": record.incomplete,
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from tapfinger.core.contract import ClusterView
+from tapfinger.core.model import Resources
 
 
 @dataclass(slots=True)
@@ -24,3 +28,23 @@ class Link:
     def open(self) -> bool:
         """Whether it takes tasks."""
         return self.heard and not self.drained
+
+
+def shown(
+    view: ClusterView,
+    link: Link,
+    tasks: Iterable[int],
+    natural: Callable[[Resources], Mapping[str, float]],
+    now: float,
+) -> dict[str, object]:
+    """A cluster for people: what it has, what is free, whether its agent is there."""
+    return {
+        "name": view.name,
+        "capacity": natural(view.capacity),
+        "free": natural(view.free),
+        "tasks": sorted(tasks),
+        "agent": link.agent,
+        "connected": link.heard,
+        "drained": link.drained,
+        "lease_ends_in": max(0.0, link.ends - now),
+    }

@@ -7,7 +7,7 @@ recognised by its numbers and dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 #: Raised when a message changes its meaning; both sides must have the same.
@@ -41,6 +41,14 @@ class RunReport:
     #: Number of the latest change of size that it has seen, and what it has since, carried out or not.
     size: int = 0
     allocation: dict[str, float] | None = None
+    #: The latest that it has reported of itself and that can be true, from 0 to 1, with numbers of its own; None if
+    #: nothing.
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Seconds from its start to that; None where that is not known.
+    ran: float | None = None
+    #: What was wrong with its reports, each kind once.
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

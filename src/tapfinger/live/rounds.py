@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
-from tapfinger.core.events import Event, StartTask, TaskArrived, TaskStarted
+from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, TaskFinished, TaskRequeued, TaskStarted
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
 from tapfinger.core.session import Session
@@ -37,7 +37,8 @@ class Rounds:
         self.deciders = tuple(Decider(chosen) for chosen in (scheduler, fallback) if chosen is not None)
         state = EdgeState(site.clusters, Mode.MULTI)
         state.slot = slot
-        self._session = Session(state, Elsewhere(), sinks)
+        self._elsewhere = Elsewhere()
+        self._session = Session(state, self._elsewhere, sinks)
         #: Whether something has changed that a scheduler may want to act on.
         self.stale = True
 
@@ -64,7 +65,14 @@ class Rounds:
     def take(self, *events: Event) -> None:
         """Something happened."""
         self._session.take(list(events))
+        for event in events:
+            if isinstance(event, TaskFinished | TaskFailed | TaskRequeued):
+                self._elsewhere.reports.pop(event.task, None)  # another attempt begins from nothing
         self.stale = True
+
+    def progressed(self, task: int, progress: float) -> None:
+        """A running task says how far it is; schedulers see that from the next slot on, as in simulation."""
+        self._elsewhere.reports[task] = progress
 
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
         """Bring back a task that waits or is on a cluster; clusters must be open. ``ran``: slots it has run so far."""
@@ -77,6 +85,8 @@ class Rounds:
         if record.started is not None:
             self._session.take([TaskStarted(self.slot, record.id, cluster, size)])
             self._session.state.has_run(record.id, ran)
+            if record.progress is not None:
+                self.progressed(record.id, record.progress)
 
     def advance(self, slot: int) -> None:
         """Slots pass."""

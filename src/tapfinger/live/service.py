@@ -377,11 +377,32 @@ class Service:
         record = self.store.task(ident)
         if record is None:
             raise NotFound(f"there is no task {ident}")
+        return self._fresh(record)
+
+    def _fresh(self, record: TaskRecord) -> TaskRecord:
+        """With what the task has said since it was saved last."""
+        running = None if self._leading is None else self._leading.tasks.get(record.id)
+        if running is not None and running.attempt == record.attempt:
+            record.progress, record.metrics = running.progress, running.metrics
         return record
+
+    @property
+    def heard(self) -> int:
+        """Rises when tasks say how far they are."""
+        return 0 if self._leading is None else self._leading.progress.count
+
+    def progress(self) -> list[dict[str, object]]:
+        """How far running tasks are, of those that say so."""
+        running = () if self._leading is None else self._leading.tasks.values()
+        return [
+            {"task": r.id, "attempt": r.attempt, "progress": r.progress, "metrics": r.metrics}
+            for r in running
+            if r.progress is not None
+        ]
 
     def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
         """The latest tasks."""
-        return self.store.tasks(phases, limit, before)
+        return [self._fresh(record) for record in self.store.tasks(phases, limit, before)]
 
     def clusters(self) -> list[dict[str, object]]:
         """Every cluster, for people."""
@@ -427,7 +448,10 @@ class Service:
         """An agent says what is there."""
         if report.version != VERSION:
             raise AgentRefused(f"the agent speaks version {report.version}, the coordinator {VERSION}; use the same")
+        heard = self.heard
         self._act(report)
+        if heard != self.heard:
+            self._announce()
 
     def output(self, cluster: str, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
         """Keep a piece of output, if it is of a task that is or was on that cluster; ``answer`` once it is kept."""

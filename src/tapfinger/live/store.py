@@ -56,11 +56,18 @@ MIGRATIONS = (
     ALTER TABLE tasks ADD COLUMN resized INTEGER NOT NULL DEFAULT 0;
     """,
     "ALTER TABLE tokens ADD COLUMN expires REAL;",
+    """
+    ALTER TABLE tasks ADD COLUMN progress REAL;
+    ALTER TABLE tasks ADD COLUMN metrics TEXT;
+    ALTER TABLE tasks ADD COLUMN incomplete INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN warnings TEXT;
+    """,
 )
 
 #: What may change in the life of a task, in the order of the columns.
 _CHANGING = tuple(f.name for f in fields(TaskRecord) if f.name not in ("id", "spec", "owner", "submitted"))
 _COLUMNS = ("id", "spec", "owner", "submitted", *_CHANGING)
+_METRICS, _WARNINGS = _COLUMNS.index("metrics"), _COLUMNS.index("warnings")
 _PHASES = {phase.value: phase for phase in Phase}
 _UPSERT = (
     f"INSERT INTO tasks ({', '.join(_COLUMNS)}, key) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))}) "
@@ -374,7 +381,10 @@ def _row(record: TaskRecord) -> Row:
         raise AssertionError(f"task {record.id} is {record.phase.value} and has ended at {record.ended}")
     changing = [getattr(record, name) for name in _CHANGING]
     changing[_CHANGING.index("phase")] = record.phase.value
-    changing[_CHANGING.index("cancelled")] = int(record.cancelled)
+    for name in ("cancelled", "incomplete"):
+        changing[_CHANGING.index(name)] = int(getattr(record, name))
+    for name in ("metrics", "warnings"):
+        changing[_CHANGING.index(name)] = json.dumps(getattr(record, name)) if getattr(record, name) else None
     for name in ("allocation", "wanted"):
         size = getattr(record, name)
         changing[_CHANGING.index(name)] = None if size is None else json.dumps(size)
@@ -387,7 +397,9 @@ def _record(row: Row) -> TaskRecord:
     record = TaskRecord(*row)
     record.spec = _specs.validate_json(row[1])
     record.phase = _PHASES[row[4]]
-    record.cancelled = bool(record.cancelled)
+    record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
+    record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
+    record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()
     for name in ("allocation", "wanted"):
         if (size := row[_COLUMNS.index(name)]) is not None:
             setattr(record, name, tuple(json.loads(size)))

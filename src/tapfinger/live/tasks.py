@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tapfinger.core.contract import Phase
-from tapfinger.live.messages import AttemptId
+from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.live.messages import AttemptId, Launch
 
 #: Longest text in a request: what a kernel takes as one argument of a program.
 MAX_TEXT = 128 * 1024
@@ -86,6 +87,13 @@ class TaskRecord:
     reason: str = ""
     #: Bytes of output of the latest attempt that ended.
     output: int = 0
+    #: What the latest attempt has reported of itself: how far it is, from 0 to 1, and numbers of its own.
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Whether it ended with exit code 0 although its last report said that it was not done.
+    incomplete: bool = False
+    #: What was wrong with what the latest attempt reported, each kind once.
+    warnings: tuple[str, ...] = ()
 
     @property
     def attempt_id(self) -> AttemptId:
@@ -98,13 +106,27 @@ class TaskRecord:
         return self.phase in (Phase.PLACED, Phase.RUNNING)
 
 
+def launch_of(record: TaskRecord, resources: ResourceTypes) -> Launch:
+    """What an agent needs to know to run the latest attempt."""
+    spec = record.spec
+    return Launch(
+        id=record.attempt_id,
+        argv=spec.argv,
+        allocation=resources.natural(Resources(record.allocation or ())),
+        env=spec.env,
+        cwd=spec.cwd,
+        time_limit=spec.time_limit,
+        on_disconnect=spec.on_disconnect,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Happening:
     """One line of the history."""
 
     at: float
-    #: submitted, granted, started, resizing, resized, ended, requeued, cancelling, refused, and the phases a task
-    #: ends in; of clusters: joined, silent, drained, opened; of decisions: fault.
+    #: submitted, granted, started, resizing, resized, ended, requeued, cancelling, refused, warning, and the phases a
+    #: task ends in; of clusters: joined, silent, drained, opened; of decisions: fault.
     kind: str
     task: int | None = None
     attempt: int | None = None

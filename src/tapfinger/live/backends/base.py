@@ -37,6 +37,11 @@ class Run:
         """File with everything that the task has written."""
         return self.directory / "output"
 
+    @property
+    def reports(self) -> Path:
+        """File to which the task reports its progress (``tapfinger.report``), or where the backend puts it."""
+        return self.directory / "reports"
+
 
 @runtime_checkable
 class Opens(Protocol):

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Longest word of a task, in bytes.
 MAX_WORD = 4 * 1024 * 1024
+#: Longest report of a task's progress, in characters.
+MAX_LINE = 4096
 
 
 class Refused(Exception):  # noqa: N818 - named for what it is
@@ -108,6 +110,14 @@ def _handler(secret: str, answer: Answer) -> type[BaseHTTPRequestHandler]:
             """Addresses hold the secret: they are not logged."""
 
     return Handler
+
+
+def reported(body: bytes) -> str:
+    """The last line that the task has reported of its progress; drivers of earlier versions say none."""
+    line = json.loads(body).get("report", "")
+    if not isinstance(line, str) or len(line) > MAX_LINE or "\n" in line:
+        raise ValueError(f"report {str(line)[:100]!r}")
+    return line
 
 
 def decode_word(body: bytes) -> tuple[int, int, bytes, dict[str, Any] | None]:

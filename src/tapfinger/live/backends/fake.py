@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,15 +13,19 @@ from tapfinger.live.messages import AttemptId, Launch, Outcome
 
 
 def by_environment(launch: Launch) -> tuple[float, int]:
-    """Seconds and exit code as the task's environment says: FAKE_SECONDS and FAKE_CODE."""
+    """Seconds and exit code as the task's environment says: FAKE_SECONDS and FAKE_CODE; with FAKE_REPORTS it reports
+    its progress as well."""
     return float(launch.env.get("FAKE_SECONDS", "1")), int(launch.env.get("FAKE_CODE", "0"))
 
 
 @dataclass(slots=True)
 class _Pretended:
     run: Run
+    began: float
     ends: float
     outcome: Outcome
+    #: Progress that was reported last.
+    said: float = 0.0
 
 
 class Fake:
@@ -45,11 +50,12 @@ class Fake:
         seconds, code = self._script(run.launch)
         if code == 127:
             raise LaunchFailed(f"there is no program {run.launch.argv[0]!r}")
-        limit, ends = run.launch.time_limit, self._clock() + seconds
+        began = self._clock()
+        limit, ends = run.launch.time_limit, began + seconds
         outcome = Outcome("failed" if code else "finished", code, output=0)
         if limit is not None and limit < seconds:
-            ends, outcome = self._clock() + limit, Outcome("failed", -9, f"it took longer than {limit:g} s")
-        self._runs[run.id] = _Pretended(run, ends, outcome)
+            ends, outcome = began + limit, Outcome("failed", -9, f"it took longer than {limit:g} s")
+        self._runs[run.id] = _Pretended(run, began, ends, outcome)
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
         """Any size will do."""
@@ -74,7 +80,19 @@ class Fake:
         lease = self._lease(run)
         if run.launch.on_disconnect == "stop" and lease is not None and lease <= min(self._clock(), pretended.ends):
             pretended.ends, pretended.outcome = lease, Outcome("stopped", -9, "the lease ended")
+        if "FAKE_REPORTS" in run.launch.env:
+            self._report(pretended)
         return pretended.outcome if self._clock() >= pretended.ends else None
+
+    def _report(self, pretended: _Pretended) -> None:
+        """As far as time has passed, to the file that a real task would report to."""
+        now, began, left = self._clock(), pretended.began, pretended.outcome.result != "finished"
+        share = min((now - began) / max(pretended.ends - began, 1e-9), 0.99 if left else 1.0)
+        if share > pretended.said:
+            pretended.said = share
+            line = json.dumps({"t": time.time(), "progress": share, "metrics": {"loss": 1.0 - share}})
+            with pretended.run.reports.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def crash(self) -> None:
         """The machine goes down with all that runs on it."""

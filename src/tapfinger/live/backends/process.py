@@ -21,6 +21,7 @@ from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.leases import replace_file
 from tapfinger.live.messages import AttemptId, Outcome
+from tapfinger.reporting import VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Process:
     def _environment(self, run: Run, mark: str) -> dict[str, str]:
         env = {name: os.environ[name] for name in ALLOWED if name in os.environ}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, run.devices.get("gpu", ())))
-        return env | task_environment(run, mark)
+        return env | task_environment(run, mark) | {VARIABLE: str(run.reports.resolve())}
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
         """Move all its threads to other cores; nothing else of a running process can be changed."""

@@ -22,12 +22,13 @@ from typing import Any
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends import ray_driver, spool, supervise
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word
+from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
 from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.leases import boot_clock, read_lease, replace_file
 from tapfinger.live.messages import AttemptId, Outcome
+from tapfinger.reporting import LONGEST
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ class Ray:
             raise Refused
         offset, skipped, data, end = decode_word(said)
         self._keep_output(run, offset, skipped, data)
+        self._keep_report(watch, reported(said))
         if end is not None:
             replace_file(run.directory / "word.json", end, sync=True)
             watch.news.set()
@@ -206,6 +208,15 @@ class Ray:
             "have": Spool(run.output).end,
         }
         return json.dumps(answer).encode()
+
+    def _keep_report(self, watch: _Watch, line: str) -> None:
+        """Put what the task says last where the agent reads it; the same again is no news."""
+        if line and line != watch.report:
+            watch.report = line
+            path = watch.run.reports
+            fresh = path.exists() and path.stat().st_size > LONGEST
+            with path.open("w" if fresh else "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def _keep_output(self, run: Run, offset: int, skipped: int, data: bytes) -> None:
         output = Spool(run.output, self._max_log)
@@ -273,6 +284,7 @@ class Ray:
                     if "data" in last:
                         at, data = int(last["offset"]), base64.b64decode(last["data"])
                         self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
+                        self._keep_report(watch, str(last.get("report", "")))
                     self._end(run, Outcome(**last["end"]))
                     return
         if not (run.directory / "begun").exists():
@@ -301,6 +313,8 @@ class _Watch:
         self.run = run
         self.desk = desk
         self.submitted = False
+        #: What the task said last of its progress.
+        self.report = ""
         #: When the driver last asked; when Ray was last asked about it, and to stop it.
         self.heard, self.asked, self.urged = boot_clock(), 0.0, 0.0
         self.news, self.over = threading.Event(), threading.Event()

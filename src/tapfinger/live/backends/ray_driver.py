@@ -37,6 +37,9 @@ LAST_WORDS = 512 * 1024
 #: Begins the line in Ray's log that says how the task ended.
 MARKER = "tapfinger-end "
 
+#: File to which the task reports its progress, and bytes at its end that are looked at.
+REPORTS, LAST_BYTES = "reports", 4096
+
 #: How the boot begins to say why it goes no further.
 NO = "the agent does not let this attempt begin"
 
@@ -66,6 +69,17 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", os.path.join(place, "ray_d
 """
 
 
+def last_line(path: str) -> str:
+    """The last complete line of a file of reports. Only that is told: it may be told twice, and nothing is lost."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+            lines = file.read(LAST_BYTES).split(b"\n")
+    except OSError:
+        return ""
+    return lines[-2].decode("utf-8", "replace") if len(lines) > 1 else ""
+
+
 class Line:
     """Says to the desk what there is, and does what it answers."""
 
@@ -83,6 +97,7 @@ class Line:
         """One word to the desk; whether there is more to say at once. Raises OSError where it does not answer."""
         at, data = self._spool.read(self._have, PIECE)
         word = {"offset": at, "skipped": at - self._have, "data": base64.b64encode(data).decode(), "end": end}
+        word["report"] = last_line(os.path.join(self._directory, REPORTS))
         sent = supervise.clock()
         body = json.dumps(word).encode()
         request = urllib.request.Request(f"{self._url}/beat", body, {"Content-Type": "application/json"})
@@ -139,7 +154,8 @@ class Line:
             except (OSError, ValueError, KeyError):
                 time.sleep(BEAT)
         at, data = self._spool.read(max(self._have, self._spool.end - LAST_WORDS), LAST_WORDS)
-        return MARKER + json.dumps({"end": end, "offset": at, "data": base64.b64encode(data).decode()})
+        last = {"end": end, "offset": at, "data": base64.b64encode(data).decode()}
+        return MARKER + json.dumps({**last, "report": last_line(os.path.join(self._directory, REPORTS))})
 
 
 def main(directory: str, url: str) -> int:
@@ -153,6 +169,7 @@ def main(directory: str, url: str) -> int:
     place = plan["cwd"] or os.path.join(directory, "work")
     if plan["cwd"] is None:
         os.mkdir(place)
+    env["TAPFINGER_REPORT"] = os.path.join(directory, REPORTS)
     plan |= {"cwd": place, "env": env, "lease": os.path.join(directory, "lease")}
     with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
         json.dump(plan, file)

@@ -2,7 +2,7 @@
 
 import { Refused, get, post } from "./api.js";
 import { byId, h, keyed, say, tell, twice } from "./dom.js";
-import { duration, moment, number, percent, plural, size, time } from "./format.js";
+import { duration, moment, number, numbers, percent, plural, size, time } from "./format.js";
 import { Output } from "./output.js";
 
 const ENDED = new Set(["finished", "failed", "cancelled", "lost"]);
@@ -87,7 +87,13 @@ export class Detail {
 
   /** Time passes. */
   tick() {
-    if (this.info && this.info.started !== null && this.info.ended === null) this.facts(this.info);
+    if (!this.info || this.info.started === null || this.info.ended !== null) return;
+    const latest = this.feed.attempts.get(`${this.info.id}.${this.info.attempt}`);
+    if (typeof latest?.progress === "number") {
+      this.info.progress = latest.progress;
+      this.info.metrics = latest.metrics;
+    }
+    this.facts(this.info);
   }
 
   async refresh() {
@@ -142,6 +148,9 @@ export class Detail {
       ["Ended", later(info.ended, info.submitted)],
       [info.ended === null ? "Running for" : "Ran", ran === null ? null : duration(ran, true)],
       ["Progress", typeof info.progress === "number" ? percent(info.progress) : null],
+      ["Reported", numbers(info.metrics)],
+      ["Incomplete", info.incomplete ? "it ended before it had reported all done" : null],
+      ["Warnings", (info.warnings ?? []).join("\n")],
       ["Attempts", info.attempt ? `${number(info.attempt)}; ${plural(spec.retries, "retry", "retries")} allowed` : null],
       ["Time limit", spec.time_limit === null ? null : duration(spec.time_limit, true)],
       ["Exit code", info.code === null ? null : String(info.code)],

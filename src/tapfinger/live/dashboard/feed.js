@@ -24,6 +24,7 @@ export class Feed {
 
   clear() {
     this.seq = 0;
+    this.heard = 0; // how often running tasks have told how far they are
     this.counts = {};
     this.clusters = [];
     this.attempts = new Map(); // by "task.attempt", in the order of their grants
@@ -47,7 +48,7 @@ export class Feed {
       // holds no connection: browsers have few, for all tabs together.
       const wait = failures || !this.seq || document.hidden ? 0 : PATIENCE;
       try {
-        const news = await get(`overview?after=${this.seq}&wait=${wait}`, { signal, seconds: wait + 10 });
+        const news = await get(`overview?after=${this.seq}&heard=${this.heard}&wait=${wait}`, { signal, seconds: wait + 10 });
         if (signal.aborted) return;
         failures = 0;
         this.take(news);
@@ -75,6 +76,11 @@ export class Feed {
     this.counts = news.counts;
     this.clusters = news.clusters;
     for (const attempt of news.runs) this.takeAttempt(attempt);
+    this.heard = news.heard ?? 0;
+    for (const { task, attempt, progress, metrics } of news.progress ?? []) {
+      const known = this.attempts.get(`${task}.${attempt}`);
+      if (known) Object.assign(known, { progress, metrics });
+    }
     for (const point of news.points) {
       const last = this.points.at(-1);
       if (last && Math.floor(last[0] / STEP) === Math.floor(point[0] / STEP)) this.points.pop();

@@ -44,5 +44,9 @@ export function size(amounts) {
   return parts.map(([name, amount]) => `${plain.format(amount)} ${name}`).join(", ") || "nothing";
 }
 
+/** Numbers that a task has reported of itself: "loss 0.31, val_loss 0.4". */
+export const numbers = (metrics) =>
+  Object.entries(metrics ?? {}).map(([name, value]) => `${name} ${Number(value.toPrecision(3))}`).join(", ");
+
 export const percent = (share) => `${Math.round(100 * share)} %`;
 export const plural = (count, one, many) => `${plain.format(count)} ${count === 1 ? one : many}`;

@@ -3,7 +3,7 @@
 import { Refused, get } from "./api.js";
 import { typeColourName } from "./canvas.js";
 import { byId, h, keyed, say } from "./dom.js";
-import { duration, number, percent, plural, size, time } from "./format.js";
+import { duration, number, numbers, percent, plural, size, time } from "./format.js";
 
 const SHOWN = 100; // rows, until someone asks for all
 const QUEUE_EVERY = 2000; // milliseconds
@@ -71,7 +71,8 @@ export class Tasks {
     if (item.hidden) return say(element.firstChild, `Show ${number(item.hidden)} more`);
     const now = this.feed.now();
     const again = item.attempt > 1 ? `, attempt ${item.attempt}` : "";
-    const sub = `${item.type} on ${item.cluster}, ${size(item.size)}${again}`;
+    const said = numbers(item.metrics);
+    const sub = `${item.type} on ${item.cluster}, ${size(item.size)}${again}${said && item.ended === null ? `, ${said}` : ""}`;
     const title = `${item.task} ${item.label}`;
     if (item.ended !== null) {
       const ran = duration(item.ended - (item.started ?? item.granted), true);

@@ -1,0 +1,22 @@
+"""Language modelling: a small Transformer is trained on text of a random grammar, until its validation loss is close
+to the grammar's entropy.
+
+Workers: one per gpu that TAPFINGER_GPUS says, on real gpus or as processes; they share the cpus of TAPFINGER_CPUS.
+Exit code 0 when the target is reached, 1 when it is not within the last epoch, 2 where it cannot begin.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tapfinger.testbed.common import run_task
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train; returns the exit code."""
+    return run_task(__doc__ or "", "tapfinger.testbed.transformer", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Several workers on one task: each has a share of every batch, and all have the same weights.
+
+Gradients are added up by one all-reduce of our own instead of DistributedDataParallel: shares may differ in size, and
+what counts is the mean over the joined batch, whoever had which part of it. So any number of workers takes the same
+steps as one with the whole batch, but for the order of additions; and one worker needs no process group at all.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tapfinger.errors import ConfigError
+from tapfinger.testbed.common import Allotment, Options
+
+#: Seconds that workers wait for each other.
+PATIENCE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """One worker's view of all."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that reports."""
+        return self.rank == 0
+
+    def mine(self, batch: torch.Tensor) -> torch.Tensor:
+        """This worker's share of a batch."""
+        return batch[self.rank :: self.count]
+
+    def add(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over all workers."""
+        if self.count > 1:
+            dist.all_reduce(values)
+        return values
+
+    def join_gradients(self, model: nn.Module, samples: int) -> None:
+        """Gradients of sums over shares become gradients of the mean over the joined batch, of so many samples."""
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        joined = self.add(torch.cat([gradient.reshape(-1) for gradient in gradients])) / samples
+        begin = 0
+        for gradient in gradients:
+            gradient.copy_(joined[begin : begin + gradient.numel()].view_as(gradient))
+            begin += gradient.numel()
+
+
+#: Does this worker's part of a task, and returns its exit code.
+Work = Callable[[Workers, Options], int]
+
+
+def run_workers(work: Work, options: Options, granted: Allotment) -> int:
+    """Here if torchrun has started this process as one of several, else with as many as were allotted."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+        place = int(os.environ.get("LOCAL_RANK", rank))
+        return _as_worker(work, options, rank, count, place, granted.threads(here), "env://", granted)
+    count, threads = granted.workers, granted.threads(granted.workers)
+    if _cuda(granted) and count > torch.cuda.device_count():
+        raise ConfigError(
+            f"{count} gpus are allotted and {torch.cuda.device_count()} are visible; look at CUDA_VISIBLE_DEVICES"
+        )
+    if count == 1:
+        torch.set_num_threads(threads)
+        return work(Workers(0, 1, _device(0, granted)), options)
+    return _together(work, options, count, threads, granted)
+
+
+def _together(work: Work, options: Options, count: int, threads: int, granted: Allotment) -> int:
+    """The others as children of this process, which is the first."""
+    # Forking saves each worker the import of torch; where CUDA is used it is not possible.
+    start = (
+        multiprocessing.get_context("spawn").Process if _cuda(granted) else multiprocessing.get_context("fork").Process
+    )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine, whatever its name resolves to
+    with tempfile.TemporaryDirectory(prefix="tapfinger-workers-") as folder:
+        meeting = (Path(folder) / "meeting").as_uri()
+        others = [
+            start(target=_child, args=(work, options, rank, count, rank, threads, meeting, granted), daemon=True)
+            for rank in range(1, count)
+        ]
+        for process in others:
+            process.start()
+        code = _as_worker(work, options, 0, count, 0, threads, meeting, granted)
+        for process in others:
+            process.join(PATIENCE)
+        return code or next((1 for process in others if process.exitcode), 0)
+
+
+def _child(work: Work, *more: object) -> None:
+    # A child that ends in the usual way would write what its parent has not written yet.
+    os._exit(_as_worker(work, *more))  # type: ignore[arg-type]
+
+
+def _as_worker(
+    work: Work, options: Options, rank: int, count: int, place: int, threads: int, meeting: str, granted: Allotment
+) -> int:
+    torch.set_num_threads(threads)
+    device = _device(place, granted)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", meeting, timedelta(seconds=PATIENCE), count, rank
+    )
+    try:
+        return work(Workers(rank, count, device), options)
+    finally:
+        dist.destroy_process_group()
+
+
+def _cuda(granted: Allotment) -> bool:
+    """Outside TapFinger nobody says how many; one is used if there is one."""
+    return granted.gpus != 0 and torch.cuda.is_available()
+
+
+def _device(place: int, granted: Allotment) -> torch.device:
+    return torch.device("cuda", place) if _cuda(granted) else torch.device("cpu")
