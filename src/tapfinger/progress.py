@@ -1,0 +1,169 @@
+"""Reading what tasks report of their progress, and judging whether to believe it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: Bytes that are read in one go; of more, the latest. A file of reports stays below that.
+MOST = 1 << 20
+#: Numbers taken from one report, and characters of a name.
+MOST_METRICS, LONGEST_NAME = 10, 40
+#: Kinds of faults that are remembered of one task.
+MOST_FAULTS = 10
+#: From here on a task has done what it was to do: sums of many small steps do not meet 1 exactly.
+COMPLETE = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """One line of a task's reports."""
+
+    #: Seconds since the epoch, by the task's clock.
+    t: float
+    #: As the task said; from 0 to 1 if it is right.
+    progress: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class ProgressReader:
+    """Follows the file to which a task reports; made anew, it begins at the file's beginning."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """The file need not exist yet."""
+        self._path = Path(path)
+        self._offset = 0
+        self._rest = b""
+        #: Lines that were no reports, and bytes that were skipped because there were too many.
+        self.garbage = 0
+        self.skipped = 0
+
+    def read(self) -> list[ProgressReport]:
+        """Reports that have come since the last call, oldest first; what is no report is counted and passed over."""
+        lines = self._new().split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > MOST // 4:  # no line is that long
+            self._rest = b""
+            self.garbage += 1
+        found = [_parsed(line) for line in lines if line.strip()]
+        reports = [report for report in found if report is not None]
+        self.garbage += len(found) - len(reports)
+        return reports
+
+    def _new(self) -> bytes:
+        try:
+            # A pipe or a device in its place must not keep us waiting.
+            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return self._rest
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                return self._rest
+            size = status.st_size
+            if size < self._offset:  # it has begun anew
+                self._offset, self._rest = 0, b""
+            if size > self._offset + MOST:
+                self.skipped += size - MOST - self._offset
+                self._offset, self._rest = size - MOST, b""
+                os.lseek(handle, self._offset, os.SEEK_SET)
+                data = os.read(handle, MOST)
+                self._offset += len(data)
+                return data.partition(b"\n")[2]  # begins in the middle of a line
+            os.lseek(handle, self._offset, os.SEEK_SET)
+            data = os.read(handle, MOST)
+        except OSError:
+            return self._rest
+        finally:
+            os.close(handle)
+        self._offset += len(data)
+        return self._rest + data
+
+
+def _parsed(line: bytes) -> ProgressReport | None:
+    try:
+        said = json.loads(line)
+        t, progress = said["t"], said["progress"]
+        metrics: Any = said.get("metrics", {})
+        if not _is_number(t) or not _is_number(progress) or not math.isfinite(t) or not isinstance(metrics, dict):
+            return None
+        numbers = {
+            name: float(value)
+            for name, value in metrics.items()
+            if _is_number(value) and math.isfinite(value) and len(name) <= LONGEST_NAME
+        }
+        return ProgressReport(float(t), float(progress), dict(list(numbers.items())[:MOST_METRICS]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class ProgressCheck:
+    """Judges the reports of one run, in order. What it does not believe teaches nobody anything."""
+
+    def __init__(self) -> None:
+        """Nothing was reported yet."""
+        #: What was wrong, each kind once.
+        self.faults: list[str] = []
+        #: The latest report that is believed.
+        self.last: ProgressReport | None = None
+        #: Whether the very last report was believed.
+        self.trusted = True
+        self._kinds: set[str] = set()
+
+    def take(self, reports: Iterable[ProgressReport]) -> list[ProgressReport]:
+        """Judge these; returns those that are believed."""
+        believed = []
+        for report in reports:
+            kind, fault = self._judge(report)
+            self.trusted = not fault
+            if fault:
+                self.fault(kind, fault)
+            else:
+                self.last = report
+                believed.append(report)
+        return believed
+
+    def fault(self, kind: str, text: str) -> None:
+        """Something is wrong; of each kind the first is remembered."""
+        if kind not in self._kinds and len(self.faults) < MOST_FAULTS:
+            self._kinds.add(kind)
+            self.faults.append(text)
+
+    def read_of(self, reader: ProgressReader) -> list[ProgressReport]:
+        """Judge what is new in a file, also what is no report at all."""
+        believed = self.take(reader.read())
+        if reader.garbage:
+            self.fault("garbage", "its file of reports has lines that are no reports; they are passed over")
+        if reader.skipped:
+            self.fault("skipped", f"its file of reports grew by more than {MOST} bytes at once; some were passed over")
+        return believed
+
+    def _judge(self, report: ProgressReport) -> tuple[str, str]:
+        progress = report.progress
+        ignored = "it is not used"
+        if math.isnan(progress):
+            return "nan", f"it reported a progress that is not a number (NaN); {ignored}"
+        if progress < 0.0:
+            return "negative", f"it reported a progress of {progress:g}, below 0; {ignored}"
+        if progress > 1.0:
+            return "above", f"it reported a progress of {progress:g}, above 1; {ignored}"
+        if self.last is not None and progress < self.last.progress:
+            return "backwards", (
+                f"it reported a progress of {progress:g} after {self.last.progress:g}: it goes backwards; {ignored}"
+            )
+        return "", ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether its reports, if it made any, end with all done."""
+        return self.last is None or self.last.progress >= COMPLETE
