@@ -164,11 +164,22 @@ def test_a_task_that_fails_everywhere_is_given_up_with_its_last_words(session):
         return RunLine(amounts, "failed", 0.1, 3, "it exited with 3", tail="first\nModuleNotFoundError: no torch\n")
 
     campaign, pretended, _ = session(make)
-    with pytest.raises(BackendError, match="any of the 4 allocations tried") as error:
+    with pytest.raises(BackendError, match="any of the 8 allocations tried") as error:
         campaign.play()
     assert "ModuleNotFoundError: no torch" in str(error.value)
     assert "it exited with 3" in str(error.value)
-    assert len(pretended.ran) == 4
+    assert len(pretended.ran) == 8
+
+
+def test_a_task_that_fails_in_all_corners_is_tried_in_the_middle(session):
+    def make(cell, nth):
+        if cell in GRID.corners():
+            return RunLine(dict(zip(("cpu", "gpu"), cell, strict=True)), "failed", 0.1, 3, "it exited with 3")
+        return smooth(cell, nth)
+
+    findings = session(make)[0].play()
+    assert len(findings.failed) == 4
+    assert len(findings.counted) == 8
 
 
 def test_a_program_that_does_not_exist_is_said_at_once(session):

@@ -23,6 +23,9 @@ FIRST_LIMIT, TIMES, LEAST_LIMIT = 3600.0, 10.0, 60.0
 #: Share of the tasks' time that may go into fitting the speed model anew.
 THINKING = 0.02
 
+#: Cells in the middle of the grid that are tried if the task failed in all corners, before giving up.
+MOST_MIDDLE = 4
+
 #: Runs in a row that something else than the task has ended, before giving up.
 MOST_LOST = 3
 
@@ -147,9 +150,9 @@ class Campaign:
         return Findings(grid, verdicts, unknown, cut_short, passed, self._in_task)
 
     def _check_hope(self, verdicts: dict[Cell, Verdict]) -> None:
-        """A task that fails in every corner is not tried everywhere else as well."""
-        corners = self._plan.grid.corners()
-        if any(cell not in verdicts for cell in corners) or any(v.counted for v in verdicts.values()):
+        """A task that fails in every corner and in the middle is not tried everywhere else as well."""
+        enough = min(len(self._wanted), len(self._plan.grid.corners()) + MOST_MIDDLE)
+        if len(verdicts) < enough or any(v.counted for v in verdicts.values()):
             return
         bad = next(run for run in reversed(self._journal.runs) if run.result != "finished")
         lines = "\n".join(f"  | {line}" for line in bad.tail.strip().splitlines()[-12:])

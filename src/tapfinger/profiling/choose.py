@@ -30,7 +30,7 @@ def next_batch(grid: Grid, surface: Surface | None, closed: Collection[Cell], mo
         return corners[:most]
     open_cells = [cell for cell in grid.cells() if cell not in closed]
     if surface is None or not open_cells:
-        return open_cells[:most]
+        return sorted(open_cells, key=lambda cell: _from_middle(grid, cell))[:most]
     log_seconds, doubt = surface.predict(open_cells)
     worth = doubt * np.exp(-PRICE * log_seconds)
     at = np.log(np.maximum(np.array(open_cells), _floors(grid)))
@@ -42,6 +42,12 @@ def next_batch(grid: Grid, surface: Surface | None, closed: Collection[Cell], mo
         worth = worth * (1.0 - np.exp(-near / (2.0 * APART**2)))
         worth[chosen] = -1.0
     return [open_cells[i] for i in chosen]
+
+
+def _from_middle(grid: Grid, cell: Cell) -> float:
+    """How far it lies from the middle, counted in amounts: where to look if nothing is known, as corners failed."""
+    places = ((axis.index(a), len(axis) - 1) for axis, a in zip(grid.amounts.values(), cell, strict=True))
+    return sum(abs(place - 0.5 * last) for place, last in places)
 
 
 def _floors(grid: Grid) -> Sequence[float]:
