@@ -238,3 +238,9 @@ def _finish(console: Console, files: Files, kind: str, findings: Findings, pictu
     lines = scenario_lines(kind, findings, files.profile)
     console.print("For a scenario or a site in the same directory (these lines were tried and load):\n")
     console.print(lines, soft_wrap=True, markup=False, highlight=False)
+    console.print(
+        f"\nA whole scenario, with what was not measured from the speed model:\n"
+        f"tapfinger workload from-profiles {files.profile.name} --out {files.beside('.toml').name}",
+        soft_wrap=True,
+        highlight=False,
+    )
