@@ -13,6 +13,8 @@ import decision_time
 import learned
 import live_agents
 import live_store
+import profile_overhead
+import profile_surface
 import quality
 import sites
 import speed
@@ -40,6 +42,8 @@ def main() -> None:
         "variants": learned.report_variants,
         "sites": sites.report,
         "wrong_profiles": wrong_profiles.report,
+        "profile_surface": profile_surface.report,
+        "profile_overhead": profile_overhead.report,
         "live_store": live_store.report,
         "live_agents": live_agents.report,
     }

@@ -18,6 +18,7 @@ from tapfinger.commands import (
     insight,
     live,
     models,
+    profile,
     reproduce,
     scenarios,
     simulate,
@@ -46,6 +47,7 @@ app.add_typer(scenarios.app, name="scenarios")
 app.add_typer(workload.app, name="workload")
 app.command("schedulers")(scenarios.schedulers)
 app.command("models")(models.models)
+app.command("profile")(profile.profile)
 app.command("train")(train.train)
 app.command("finetune")(train.finetune)
 app.command("export")(export.export)

@@ -155,6 +155,12 @@ class TableSpeed(_Strict):
     type: str | None = None
     #: Resources without a column in the file that do not change the speed.
     insensitive: tuple[str, ...] = ()
+    #: Above 1: the speed falls with progress p as sqrt(shape_offset - p). Leave out if it does not.
+    shape_offset: Annotated[float, Field(gt=1.0)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_shape(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:  # as for tanh
+        return {key: value for key, value in plain(self).items() if key != "shape_offset" or value is not None}
 
 
 class TestbedSpeed(_Strict):
@@ -330,12 +336,9 @@ class Scenario(_Strict):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
-        for what, names in (
-            ("task_types", [t.name for t in self.task_types]),
-            ("clusters", [c.name for c in self.clusters]),
-        ):
-            twice = {name for name in names if names.count(name) > 1}
-            if twice:
+        named = {"task_types": [t.name for t in self.task_types], "clusters": [c.name for c in self.clusters]}
+        for what, names in named.items():
+            if twice := {name for name in names if names.count(name) > 1}:
                 raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
         return self
 
@@ -344,9 +347,7 @@ class Scenario(_Strict):
         names = [t.name for t in self.task_types]
         for name in self.knowledge.types:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise ValueError(f"knowledge.types: there is no task type {name!r}.{hint} Known: {', '.join(names)}")
+                raise ValueError(f"knowledge.types: {UnknownNameError('task type', name, names)}")
         return self
 
     @model_validator(mode="after")
@@ -381,8 +382,7 @@ def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     if isinstance(name, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)
         if not path.is_file():
-            known = ", ".join(scenario_names())
-            raise ConfigError(f"there is no scenario file {name}; give a TOML file or one of {known}")
+            raise ConfigError(f"there is no scenario file {name}; give a TOML file, or {', '.join(scenario_names())}")
         text, source, directory = _read(path), str(path), str(path.parent.resolve())
     elif name in scenario_names():
         text = (package_files.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
@@ -492,8 +492,7 @@ def _closest_field(key: str, kind: str | None) -> str:
             m for m in models if "kind" in m.model_fields and get_args(m.model_fields["kind"].annotation) == (kind,)
         ]
     known = {name for model in models for name in model.model_fields} - set(_NOT_KEYS) - {key}
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-    if close:
+    if close := difflib.get_close_matches(key, known, n=1, cutoff=0.7):
         return f" Did you mean {close[0]!r}?"
     if kind is not None:
         return f" Kind {kind!r} has the keys {', '.join(sorted(known - {'kind'}))}."

@@ -58,6 +58,11 @@ def test_a_corner_that_nothing_brackets_is_like_its_nearest_cell(tmp_path):
     assert profile.seconds({"cpu": 2, "gpu": 8}) == pytest.approx(30)
 
 
+def test_none_of_a_resource_is_measured_like_any_other_amount(tmp_path):
+    profile = load_profile(write(tmp_path, HEADER + "a,1,0,100\na,1,1,20\na,1,4,5\n"), "a")
+    assert [profile.seconds({"cpu": 1, "gpu": gpu}) for gpu in (0, 1, 2, 4)] == pytest.approx([100, 20, 10, 5])
+
+
 def test_a_rebound_is_kept(tmp_path):
     profile = load_profile(write(tmp_path, HEADER + "a,1,1,78\na,1,2,52\na,1,8,271\n"), "a")
     assert profile.seconds({"cpu": 1, "gpu": 2}) == pytest.approx(52)
@@ -109,7 +114,7 @@ def test_a_column_left_empty_for_a_type_does_not_matter_to_it(tmp_path):
         (HEADER + "a,1,1,inf\n", [":2:", "'inf'"]),
         (HEADER + "a,1,1,fast\n", [":2:", "'fast'"]),
         (HEADER + "a,1,1,\n", [":2:", "seconds = ''"]),
-        (HEADER + "a,0,1,10\n", [":2:", "cpu = '0'"]),
+        (HEADER + "a,0,0,10\n", [":2:", "every amount is 0"]),
         (HEADER + "a,1,-1,10\n", [":2:", "gpu = '-1'"]),
         (HEADER + "a,1,x,10\n", [":2:", "gpu = 'x'"]),
         (HEADER + "a,1,10\n", [":2:", "3 values for the 4 columns"]),

@@ -31,13 +31,21 @@ def list_scenarios(context: typer.Context) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped scenario.")]) -> None:
-    """Print a scenario's TOML, to read or to save and change."""
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A shipped scenario, or a TOML file.")],
+) -> None:
+    """Print a scenario's TOML, to read or to save and change; of a file only after it was found to load."""
     from importlib import resources
+    from pathlib import Path
 
-    from tapfinger.config import scenario_names
+    from tapfinger.config import load_scenario, scenario_names
     from tapfinger.errors import UnknownNameError
+    from tapfinger.workloads.world import build_world
 
+    if name.endswith(".toml"):
+        build_world(load_scenario(name))
+        typer.echo(Path(name).read_text(encoding="utf-8"), nl=False)
+        return
     if name not in scenario_names():
         raise UnknownNameError("scenario", name, scenario_names())
     typer.echo((resources.files("tapfinger") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"), nl=False)

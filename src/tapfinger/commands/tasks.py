@@ -62,7 +62,8 @@ def open_client(state: Path | None, url: str | None) -> Client:
     return Client(*find_coordinator(state, url), ca=find_ca(state, url))
 
 
-def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+def name_values(option: str, given: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` texts of an option."""
     from tapfinger.errors import ConfigError
 
     pairs = {}
@@ -78,7 +79,7 @@ def _amounts(option: str, given: list[str] | None) -> dict[str, float]:
     from tapfinger.errors import ConfigError
 
     try:
-        return {name: float(value) for name, value in _pairs(option, given).items()}
+        return {name: float(value) for name, value in name_values(option, given).items()}
     except ValueError as error:
         raise ConfigError(f"{option}: {error}; an amount is a number, such as cpu=2") from None
 
@@ -105,7 +106,7 @@ def _spec(
         minimum=_amounts("--min", minimum),
         maximum=_amounts("--max", maximum),
         clusters=cluster or [],
-        env=_pairs("--env", env),
+        env=name_values("--env", env),
         cwd=str(Path.cwd()) if cwd is None else cwd or None,
         retries=retries,
         time_limit=time_limit,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tapfinger.commands.from_profiles import from_profiles, numbers
 from tapfinger.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tapfinger.workloads.world import World
 
 app = typer.Typer(no_args_is_help=True, help="Write, import, describe and draw workloads.")
+app.command("from-profiles")(from_profiles)
 
 Seed = Annotated[int, typer.Option(help="Seed of the draw.", min=0)]
 Override = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a scenario key.")]
@@ -83,13 +85,13 @@ def import_(
     from tapfinger.workloads.importers.convert import ConvertOptions, convert
     from tapfinger.workloads.importers.formats import read_trace
 
-    hours = _amounts("gpu-hours", gpu_hours) or {}
+    hours = numbers("gpu-hours", gpu_hours) or {}
     if not (math.isfinite(cpus_per_gpu) and cpus_per_gpu > 0):
         raise ConfigError(f"cpus-per-gpu = {cpus_per_gpu:g} must be above 0")
     options = ConvertOptions(
         name=out.resolve().name,
         clusters=clusters,
-        capacity=_amounts("capacity", capacity),
+        capacity=numbers("capacity", capacity),
         load=load,
         eligible=eligible,
         elastic=elastic,
@@ -139,22 +141,6 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console()
-
-
-def _amounts(option: str, text: str | None) -> dict[str, float] | None:
-    """``cpu=64,gpu=8`` -> amounts by name."""
-    if text is None:
-        return None
-    amounts = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        try:
-            amounts[name.strip()] = float(value)
-        except ValueError:
-            raise ConfigError(f"--{option} {text}: {part!r} must look like name=number") from None
-        if not (math.isfinite(amounts[name.strip()]) and amounts[name.strip()] > 0):
-            raise ConfigError(f"--{option} {text}: {part!r} must be above 0")
-    return amounts
 
 
 def _load(

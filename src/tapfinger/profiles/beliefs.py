@@ -124,9 +124,9 @@ class Belief:
 
     def see_end(self, allocation: Resources, slots: int) -> None:
         """A task that had this allocation from start to end took so many slots: the last one perhaps only in part."""
-        slowest = _least_rate(slots, self._type.profile.shape_offset)
+        slowest = least_rate(slots, self._type.profile.shape_offset)
         # A task of one slot may be as fast as it likes: half a slot is assumed at least, the rest makes no difference.
-        fastest = _least_rate(slots - 1, self._type.profile.shape_offset) if slots > 1 else 2.0 * slowest
+        fastest = least_rate(slots - 1, self._type.profile.shape_offset) if slots > 1 else 2.0 * slowest
         mean_gain = 1.0 / slots
         gain = _without_noise(mean_gain, self._noise)
         seen = self._at(allocation)
@@ -226,7 +226,7 @@ def whole_work(shape_offset: float | None) -> float:
     return 1.0 if shape_offset is None else 2.0 * (math.sqrt(shape_offset) - math.sqrt(shape_offset - 1.0))
 
 
-def _least_rate(slots: int, shape_offset: float | None) -> float:
+def least_rate(slots: float, shape_offset: float | None) -> float:
     """The smallest rate that ends a task within so many slots."""
     if shape_offset is None:
         return DONE / slots

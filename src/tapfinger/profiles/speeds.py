@@ -20,6 +20,7 @@ from tapfinger.config import (
 )
 from tapfinger.core.model import MAX_SLOTS, Resources, ResourceTypes
 from tapfinger.errors import ConfigError, DataError
+from tapfinger.profiles.beliefs import least_rate
 from tapfinger.profiles.table import Profile, load_profile, read_rows
 from tapfinger.profiles.testbed import testbed_seconds
 
@@ -60,6 +61,9 @@ def build_rates(
         sized = [n for n, lo, hi in zip(resources.names, minimum, maximum, strict=True) if lo < hi]
         _known(speed.insensitive, resources, where)
         seconds = _table(scenario, speed, speed.type or config.name, sized).seconds
+        if (offset := speed.shape_offset) is not None:
+            times = (max(1.0, seconds(cell) / scenario.slot_seconds) for cell in natural())
+            return tuple(least_rate(slots, offset) for slots in times), offset
     else:
         seconds = testbed_seconds(speed.type or config.name)
     return tuple(scenario.slot_seconds / seconds(cell) for cell in natural()), None

@@ -32,8 +32,8 @@ class Profile:
         """``cells``: amounts of ``resources``, in that order -> seconds; ``source`` is for error messages."""
         self.resources = tuple(resources)
         self._source = source
-        # Amounts are positive, so their logarithms can be the coordinates: times like a + b / amount
-        # are nearly straight there, and rather bent in the amounts themselves.
+        # Logarithms of amounts are the coordinates: times like a + b / amount are nearly straight there, and
+        # rather bent in the amounts themselves.
         amounts = [sorted({cell[r] for cell in cells}) for r in range(len(self.resources))]
         size = math.prod(map(len, amounts))
         if size > MAX_GRID:
@@ -41,7 +41,7 @@ class Profile:
                 f"{source}: the distinct amounts of {', '.join(self.resources)} span a grid of {size:,} cells, over "
                 f"{MAX_GRID:,}; measure at common amounts, or round them"
             )
-        self._axes = [[math.log(a) for a in axis] for axis in amounts]
+        self._axes = [_coordinates(axis) for axis in amounts]
         grid = np.full([len(axis) for axis in amounts], np.nan)
         for cell, seconds in cells.items():
             grid[tuple(axis.index(a) for axis, a in zip(amounts, cell, strict=True))] = math.log(seconds)
@@ -67,6 +67,12 @@ class Profile:
                 if part > 0.0
             ]
         return math.exp(sum(weight * self._flat[position] for position, weight in base))
+
+
+def _coordinates(amounts: Sequence[float]) -> list[float]:
+    """Logarithms of ascending amounts; half of the least one above 0 stands for 0."""
+    least = next((a for a in amounts if a > 0.0), 1.0)
+    return [math.log(a or 0.5 * least) for a in amounts]
 
 
 def _bracket(axis: Sequence[float], amount: float) -> tuple[int, float]:
@@ -198,18 +204,21 @@ def _row(where: str, names: Sequence[str], cells: Sequence[str]) -> ProfileRow:
     row = {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
     if not row["task_type"]:
         raise DataError(f"{where}: task_type is empty; name the task type")
-    amounts = {n: _number(where, n, v) for n, v in row.items() if n not in ("task_type", "seconds") and v}
+    amounts = {n: _number(where, n, v, zero=True) for n, v in row.items() if n not in ("task_type", "seconds") and v}
+    if amounts and not any(amounts.values()):
+        raise DataError(f"{where}: every amount is 0, and nothing runs with nothing; correct one or leave out the row")
     return ProfileRow(row["task_type"], amounts, _number(where, "seconds", row["seconds"]))
 
 
-def _number(where: str, name: str, text: str) -> float:
+def _number(where: str, name: str, text: str, zero: bool = False) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value <= 0.0:
-        raise DataError(f"{where}: {name} = {text!r} must be a number above 0; correct the value or leave out the row")
-    return value
+    if not math.isfinite(value) or value < 0.0 or (value == 0.0 and not zero):
+        wanted = "of 0 or more" if zero else "above 0"
+        raise DataError(f"{where}: {name} = {text!r} must be a number {wanted}; correct the value or leave out the row")
+    return value + 0.0  # not -0
 
 
 def write_profile(path: str | Path, rows: Sequence[ProfileRow]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 import numpy as np
@@ -84,11 +84,24 @@ def fit_speed(task_type: TaskType, noise: Noise, resources: ResourceTypes, publi
     p, w = np.meshgrid([np.inf] if alone else amount[0], amount[1], indexing="ij")
     if published and not alone:
         p, w = w, p
-    terms = (1.0 / w, np.ones_like(w), w / p, w, np.zeros_like(w) if alone else p)
     weight = 1.0 / plane if published else np.ones_like(plane)
-    matrix = np.stack([(weight * term / plane).ravel() for term in terms], axis=1)  # (cells, 5)
-    a, b, c, d, e = nonnegative_least_squares(matrix, weight.ravel()).tolist()
-    return SpeedModel(a, b, c, d, e, worker, processor)
+    return replace(fit_durations(p, w, plane, weight), worker=worker, processor=processor)
+
+
+def fit_durations(
+    p: npt.NDArray[np.float64],
+    w: npt.NDArray[np.float64],
+    durations: npt.NDArray[np.float64],
+    weight: npt.NDArray[np.float64] | float = 1.0,
+) -> SpeedModel:
+    """Fit the model to durations with p processors and w workers; p is infinite where there is no such resource.
+
+    ``weight``: how much each relative error counts.
+    """
+    terms = (1.0 / w, np.ones_like(w), w / p, w, np.where(np.isinf(p), 0.0, p))
+    weight = np.broadcast_to(weight, durations.shape)
+    matrix = np.stack([(weight * term / durations).ravel() for term in terms], axis=1)  # (cells, 5)
+    return SpeedModel(*nonnegative_least_squares(matrix, weight.ravel()).tolist())
 
 
 def nonnegative_least_squares(

@@ -229,8 +229,13 @@ def _slot_seconds(tasks: Sequence[RecordedTask], arrival: npt.NDArray[np.float64
     """A round number of seconds: short for the median task, long enough for the whole."""
     seconds = np.array([task.seconds for task in tasks])
     wanted = max(float(np.median(seconds)) / MEDIAN_SLOTS, max(float(arrival[-1]), float(seconds.max())) / MOST_SLOTS)
-    power = 10.0 ** math.floor(math.log10(wanted))
-    return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= wanted * (1 - 1e-9))
+    return round_up(wanted)
+
+
+def round_up(seconds: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50, ... and of their tenths."""
+    power = 10.0 ** math.floor(math.log10(seconds))
+    return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= seconds * (1 - 1e-9))
 
 
 def _task_type(

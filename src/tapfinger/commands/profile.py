@@ -1,0 +1,246 @@
+"""``tapfinger profile``: measure a task of your own under many allocations."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tapfinger.commands.live import interrupt
+from tapfinger.commands.tasks import EnvOption, name_values
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tapfinger.live.backends.base import Backend
+    from tapfinger.profiling.campaign import Findings
+    from tapfinger.profiling.grid import Grid
+    from tapfinger.profiling.results import Files
+    from tapfinger.profiling.runner import Runner
+
+
+def profile(
+    argv: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="The task: what to run.")],
+    kind: Annotated[
+        str | None, typer.Option("--type", metavar="NAME", help="Task type; the program's name if left out.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=AMOUNTS",
+            help="Allocations to measure: cpu=1:8 gpu=0:2, cpu=2:16:2 or cpu=1,2,4,8. Without it: all of this machine.",
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Undisturbed runs of each allocation.")] = 2,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop after this long, such as 30m: the most informative cells come first."),
+    ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Longest run. Without it: ten times what is expected, first an hour."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Profile to write; NAME.csv if left out. More lies beside it.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier runs instead of going on from them.")] = False,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=0, help="GPUs there are. Where there is no hardware, tasks get the number to work with."),
+    ] = None,
+    env: EnvOption = None,
+    cwd: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the task runs. Without it: here.")] = None,
+    busy: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Share of its cores that others may use before a run is disturbed, and repeated."
+        ),
+    ] = 0.1,
+    pin: Annotated[bool, typer.Option(help="Give the task cores of its own: as many as the allocation says.")] = True,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="How the task is run: process or ray.")] = "process",
+    ray_address: Annotated[
+        str, typer.Option(metavar="URL", help="Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.")
+    ] = "http://127.0.0.1:8265",
+    pictures: Annotated[bool, typer.Option(help="Draw a heat map and curves beside the profile.")] = True,
+) -> None:
+    """Run a task under many allocations and write its speed profile.
+
+    Ctrl-C interrupts; the same command goes on from there. Runs that others disturbed are repeated.
+    """
+    import math
+    import signal
+
+    from rich.console import Console
+
+    from tapfinger.profiling.campaign import Campaign, Plan
+    from tapfinger.profiling.grid import parse_seconds
+    from tapfinger.profiling.journal import Journal, Subject
+    from tapfinger.profiling.results import Files
+    from tapfinger.profiling.show import Show
+
+    words, argv = _leading_grid(grid or [], argv)
+    kind = _type_name(kind, argv)
+    place = (cwd or Path.cwd()).resolve()
+    files = Files((out or Path(f"{kind}.csv")).absolute())
+    variables = name_values("--env", env)
+    whole, cpus, declared = _grid(words, gpus, backend, ray_address)
+    plan = Plan(
+        whole,
+        repeats,
+        parse_seconds("--budget", budget) if budget else math.inf,
+        parse_seconds("--limit", limit) if limit else None,
+        busy,
+    )
+    _check_out(files, place, fresh)
+    journal = Journal(files.runs, Subject(kind, argv, whole.resources, backend, str(place), variables), fresh)
+    console = Console()
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        runner = _runner(files, argv, place, variables, cpus, declared, backend, ray_address, pin)
+        show = Show(console, plan, len(journal.runs), kind)
+        campaign = Campaign(plan, journal, runner, show)
+        interrupted = False
+        try:
+            with show:
+                findings = campaign.play()
+        except KeyboardInterrupt:
+            interrupted, findings = True, campaign.findings()
+        finally:
+            runner.close()
+    finally:
+        journal.close()
+        signal.signal(signal.SIGTERM, before)
+    _finish(console, files, kind, findings, pictures and not interrupted)
+    if interrupted:
+        console.print("Interrupted. The same command goes on from here.")
+        raise typer.Exit(130)
+
+
+def _leading_grid(grid: list[str], argv: list[str]) -> tuple[list[str], list[str]]:
+    """``--grid cpu=1:8 gpu=0:2 -- program``: an option takes one word, so further ones come first in the command."""
+    from tapfinger.errors import ConfigError
+
+    words, rest = list(grid), list(argv)
+    while grid and rest and re.fullmatch(r"[a-z][a-z0-9_-]*=[0-9.:,]+", rest[0]):
+        words.append(rest.pop(0))
+    if not rest or not rest[0]:
+        raise ConfigError("there is no program to run; give it after --, such as: tapfinger profile -- python task.py")
+    return words, rest
+
+
+def _type_name(kind: str | None, argv: list[str]) -> str:
+    """As given; else from the script, the module or the program."""
+    from tapfinger.errors import ConfigError
+
+    if kind is None:
+        script = next((word for word in argv if word.endswith(".py")), None)
+        module = argv[argv.index("-m") + 1] if "-m" in argv[:-1] else None
+        kind = Path(script).stem if script else module.rsplit(".", 1)[-1] if module else Path(argv[0]).name
+        kind = re.sub(r"[^A-Za-z0-9_.-]", "-", kind)
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", kind):
+        raise ConfigError(f"--type {kind!r} must be a name of letters, digits, and _ . - between them")
+    return kind
+
+
+def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str) -> tuple[Grid, int, int]:
+    """What to measure, and how many cpus and gpus there are for it."""
+    from tapfinger.errors import ConfigError
+    from tapfinger.profiling.grid import check_grid, default_grid, machine_cpus, machine_gpus, parse_grid
+
+    if backend not in ("process", "ray"):
+        raise ConfigError(f"--backend {backend!r} must be process or ray")
+    where, declare = "this machine", "or say how many there are with --gpus"
+    cpus, there = machine_cpus(), machine_gpus()
+    if backend == "ray":
+        import os
+
+        from tapfinger.live.backends.ray_jobs import RayJobs
+
+        jobs = RayJobs(ray_address, os.environ.get("RAY_AUTH_TOKEN"))
+        try:
+            totals = jobs.totals()
+        finally:
+            jobs.close()
+        cpus, there = int(totals.get("CPU", 0)), int(totals.get("GPU", 0))
+        where, declare = f"Ray at {ray_address}", "Ray knows how many it has"
+        gpus = None
+    have = there if gpus is None else gpus
+    whole = parse_grid(words) if words else default_grid(cpus, have)
+    check_grid(whole, cpus, have, where, declare)
+    return whole, cpus, have
+
+
+def _check_out(files: Files, place: Path, fresh: bool) -> None:
+    """Say before the first run what would only show at the end."""
+    import os
+
+    from tapfinger.errors import ConfigError
+
+    if files.profile.suffix != ".csv":
+        raise ConfigError(f"--out {files.profile}: a profile is a CSV file; let its name end in .csv")
+    if not place.is_dir():
+        raise ConfigError(f"--cwd {place}: there is no such directory")
+    folder = files.profile.parent
+    if not folder.is_dir():
+        raise ConfigError(f"--out {files.profile}: there is no directory {folder}; make it, or choose another")
+    if not os.access(folder, os.W_OK) or files.profile.is_dir():
+        raise ConfigError(f"--out {files.profile} cannot be written; choose another")
+    if files.profile.exists() and not files.runs.exists() and not fresh:
+        raise ConfigError(
+            f"{files.profile} exists, but without the runs it was made of ({files.runs.name}), so it would be lost; "
+            "choose another --out, or overwrite it with --fresh"
+        )
+
+
+def _runner(
+    files: Files,
+    argv: list[str],
+    place: Path,
+    env: dict[str, str],
+    cpus: int,
+    gpus: int,
+    backend: str,
+    ray_address: str,
+    pin: bool,
+) -> Runner:
+    from tapfinger.live.config import LiveConfig
+    from tapfinger.live.devices import Devices, device_ids
+    from tapfinger.live.worker import Means, make_backend
+    from tapfinger.profiling.runner import Command, Runner
+
+    capacity = {"cpu": float(cpus), "gpu": float(gpus)}
+    local = backend == "process"
+    made: Backend = make_backend(
+        Means(backend, ray_address=ray_address), LiveConfig(max_log=1 << 20), capacity, local and pin
+    )
+    devices = Devices(device_ids(capacity, local and pin))
+    return Runner(made, files.work, devices, Command(argv, place, env), local, pin)
+
+
+def _finish(console: Console, files: Files, kind: str, findings: Findings, pictures: bool) -> None:
+    """Write everything, and say what there is."""
+    from tapfinger.profiling.pictures import draw
+    from tapfinger.profiling.results import save_profile, scenario_lines
+    from tapfinger.profiling.show import summary
+
+    if not findings.counted:
+        console.print("Nothing was measured yet.")
+        return
+    save_profile(files, kind, findings)
+    summary(console, findings)
+    console.print(f"Profile: {files.profile}  (every run: {files.runs.name})", soft_wrap=True)
+    if pictures:
+        heatmap, curves = files.beside(".heatmap.png"), files.beside(".curves.png")
+        draw(findings, kind, heatmap, curves)
+        console.print(f"Pictures: {heatmap.name}, {curves.name}", soft_wrap=True)
+    lines = scenario_lines(kind, findings, files.profile)
+    console.print("For a scenario or a site in the same directory (these lines were tried and load):\n")
+    console.print(lines, soft_wrap=True, markup=False, highlight=False)
+    console.print(
+        f"\nA whole scenario, with what was not measured from the speed model:\n"
+        f"tapfinger workload from-profiles {files.profile.name} --out {files.beside('.toml').name}",
+        soft_wrap=True,
+        highlight=False,
+    )

@@ -1,0 +1,94 @@
+"""Which runs count: those that finished, undisturbed, and agree with their repeats. And which must be repeated."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from tapfinger.profiles.repeats import summarise
+from tapfinger.profiling.grid import Cell
+from tapfinger.profiling.journal import RunLine
+
+#: A run is disturbed if others used more than this share of its cores, unless another one is given.
+BUSY: Final = 0.1
+
+#: Repeats disagree beyond so many standard deviations of the task's own noise, but never within this factor.
+SIGMAS: Final = 4.0
+ALIKE: Final = 1.05
+
+#: Further runs of a cell whose repeats were disturbed or disagree; then its spread is taken for its nature.
+MORE: Final = 2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs of one cell come to."""
+
+    #: Seconds of those that count, in the order they were run.
+    counted: tuple[float, ...] = ()
+    #: Whether the cell has to be run again, and why.
+    again: str = ""
+    #: What a reader of the profile should know.
+    note: str = ""
+    #: Why no run of it will ever count.
+    failed: str = ""
+
+
+def by_cell(runs: Iterable[RunLine], resources: Sequence[str]) -> dict[Cell, list[RunLine]]:
+    """Runs of each cell, in their order."""
+    cells: dict[Cell, list[RunLine]] = defaultdict(list)
+    for run in runs:
+        cells[tuple(run.cell[name] for name in resources)].append(run)
+    return dict(cells)
+
+
+def usual_noise(cells: Mapping[Cell, Sequence[RunLine]], busy: float = BUSY) -> float:
+    """Standard deviation of log seconds of this task's runs, from all cells that were repeated undisturbed."""
+    good = [[r.seconds for r in runs if _undisturbed(r, busy)] for runs in cells.values()]
+    return math.sqrt(summarise([runs for runs in good if runs]).noise)
+
+
+def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUSY) -> Verdict:
+    """``repeats``: how many runs shall count; ``noise``: see ``usual_noise``; ``busy``: see ``BUSY``."""
+    finished = [run for run in runs if run.result == "finished"]
+    bad = next((run for run in reversed(runs) if run.result != "finished"), None)
+    if bad is not None and not finished:
+        return Verdict(failed=bad.reason or bad.result)
+    note = f"{len(runs) - len(finished)} of {len(runs)} runs did not finish: {bad.reason}" if bad is not None else ""
+    calm = [run.seconds for run in finished if _undisturbed(run, busy)]
+    agreed = _agreeing(calm, noise) if calm else []
+    most = repeats + MORE
+    if len(agreed) >= repeats:
+        return Verdict(tuple(agreed), note=note)
+    if len(runs) < repeats or (len(runs) < most and bad is None):
+        if len(calm) < len(finished):
+            return Verdict(tuple(agreed), "others used its cores", note)
+        disagree = len(agreed) < len(calm)
+        return Verdict(tuple(agreed), "its repeats disagree" if disagree else "repeat", note)
+    # No more runs: what there is has to do, and is said.
+    if not calm:
+        quietest = sorted(finished, key=lambda run: run.others or 0.0)[:repeats]
+        share = f"{quietest[0].others or 0.0:.0%}"
+        note = f"others used {share} or more of its cores in each of {len(runs)} runs, so it may be faster than that"
+        return Verdict(tuple(run.seconds for run in finished if run in quietest), note=note)
+    if len(agreed) < len(calm):
+        spread = max(calm) / min(calm)
+        return Verdict(tuple(calm), note=f"its runs differ by a factor of {spread:.2g}, again and again")
+    return Verdict(tuple(agreed), note=note or f"only {len(agreed)} of {len(runs)} runs were undisturbed")
+
+
+def _undisturbed(run: RunLine, busy: float) -> bool:
+    return run.result == "finished" and (run.others is None or run.others <= busy)
+
+
+def _agreeing(seconds: Sequence[float], noise: float) -> list[float]:
+    """Those close to the middle one; of two that disagree nobody knows which is right, so none."""
+    near = max(math.log(ALIKE), SIGMAS * noise)
+    if len(seconds) == 2 and abs(math.log(seconds[0] / seconds[1])) > near:
+        return []
+    middle = median(seconds)
+    return [s for s in seconds if abs(math.log(s / middle)) <= near]

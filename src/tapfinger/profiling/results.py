@@ -1,0 +1,126 @@
+"""What a profiler leaves: the profile, and lines for a scenario that are proved to load."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapfinger.config import parse_scenario
+from tapfinger.errors import ConfigError, DataError
+from tapfinger.profiles.table import ProfileRow, write_profile
+from tapfinger.profiling.campaign import Findings
+from tapfinger.profiling.grid import Cell, Grid
+from tapfinger.workloads.importers.toml import to_toml
+from tapfinger.workloads.world import build_world
+
+#: With more boxes than this to look at, only their lower ends are looked at.
+MOST_BOXES = 50_000
+
+
+@dataclass(frozen=True)
+class Files:
+    """Names of everything, from that of the profile."""
+
+    profile: Path
+
+    def beside(self, ending: str) -> Path:
+        """``my_task.csv`` -> ``my_task`` + ending."""
+        return self.profile.with_name(self.profile.stem + ending)
+
+    @property
+    def runs(self) -> Path:
+        """Every run, and what a profiler goes on from."""
+        return self.beside(".runs.jsonl")
+
+    @property
+    def work(self) -> Path:
+        """Where tasks run; gone when the profiler ends."""
+        return self.profile.with_name(f".{self.profile.stem}.work")
+
+
+def save_profile(files: Files, task_type: str, findings: Findings) -> None:
+    """Write one row per run that counts: whole or not at all."""
+    order = {cell: i for i, cell in enumerate(findings.grid.cells())}
+    rows = [
+        ProfileRow(task_type, findings.grid.named(cell), seconds)
+        for cell, runs in sorted(findings.counted.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+        for seconds in runs
+    ]
+    part = files.profile.with_name(f".{files.profile.name}.part")
+    try:
+        write_profile(part, rows)
+        os.replace(part, files.profile)
+    except OSError as error:
+        raise ConfigError(f"{files.profile} cannot be written: {error.strerror}; choose another --out") from None
+
+
+def usable_box(grid: Grid, measured: Mapping[Cell, object], failed: Mapping[Cell, object]) -> tuple[Cell, Cell]:
+    """Least and most amounts between which nothing has failed and as much as possible was measured."""
+    cells = [*measured, *failed]
+    axes = [sorted({cell[r] for cell in cells}) for r in range(len(grid.resources))]
+    good, bad = (np.zeros([len(axis) for axis in axes], dtype=np.int64) for _ in range(2))
+    for counts, which in ((good, measured), (bad, failed)):
+        for cell in which:
+            counts[tuple(axis.index(a) for axis, a in zip(axes, cell, strict=True))] = 1
+    spans = [list(combinations_with_replacement(range(len(axis)), 2)) for axis in axes]
+    if math.prod(map(len, spans)) > MOST_BOXES:
+        spans = [[(low, len(axis) - 1) for low in range(len(axis))] for axis in axes]
+    best, most = None, 0
+    for box in product(*spans):
+        part = tuple(slice(low, high + 1) for low, high in box)
+        count = int(good[part].sum())
+        if count > most and not bad[part].any():
+            best, most = box, count
+    if best is None:
+        raise DataError("no allocation was measured, so there is nothing to put into a scenario")
+    used = [c for c in measured if all(ax[lo] <= a <= ax[hi] for a, ax, (lo, hi) in zip(c, axes, best, strict=True))]
+    columns = list(zip(*used, strict=True))
+    return tuple(map(min, columns)), tuple(map(max, columns))
+
+
+def units(cells: Mapping[Cell, object], resources: tuple[str, ...]) -> dict[str, float]:
+    """The smallest unit of each resource in which all its amounts are whole."""
+    found = {}
+    for r, name in enumerate(resources):
+        fractions = [Fraction(cell[r]).limit_denominator(1000) for cell in cells]
+        found[name] = 1.0 / math.lcm(1, *(f.denominator for f in fractions))
+    return found
+
+
+def task_type_table(task_type: str, findings: Findings, profile: Path) -> dict[str, Any]:
+    """A task type of a scenario that lies beside the profile."""
+    low, high = usable_box(findings.grid, findings.counted, findings.failed)
+    return {
+        "name": task_type,
+        "minimum": findings.grid.named(low),
+        "maximum": findings.grid.named(high),
+        "speed": {"kind": "table", "file": profile.name},
+    }
+
+
+def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
+    """Lines for a scenario or a site, after a world was built with them to prove that they load."""
+    table = task_type_table(task_type, findings, profile)
+    smallest = units(findings.counted, findings.grid.resources)
+    scenario = {
+        "name": "proof",
+        "mode": "multi",
+        "tasks": 1,
+        "resources": smallest,
+        "clusters": [{"name": "this", "capacity": table["maximum"]}],
+        "task_types": [table],
+    }
+    build_world(parse_scenario(scenario, str(profile), str(profile.parent)))
+    lines = to_toml({"task_types": [table]}).strip()
+    usual = {"cpu": 1.0, "gpu": 1.0}
+    if any(usual.get(name) != unit for name, unit in smallest.items()):
+        lines = to_toml({"resources": {**usual, **smallest}}).strip() + "\n\n" + lines
+    return lines

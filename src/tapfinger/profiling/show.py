@@ -1,0 +1,106 @@
+"""A profiler on the terminal: a bar with the time left, a line per run, and what it came to."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tapfinger.profiling.campaign import Findings, Plan
+from tapfinger.profiling.grid import Cell
+from tapfinger.profiling.journal import RunLine
+
+#: Cells named in a summary.
+MOST_NAMED = 12
+
+
+class Show:
+    """Tells what happens while it does."""
+
+    def __init__(self, console: Console, plan: Plan, before: int, task_type: str) -> None:
+        """``before``: runs of earlier sessions."""
+        self._console = console
+        self._grid = plan.grid
+        self._busy = plan.busy
+        cells = len(plan.grid.cells())
+        time = "" if math.isinf(plan.budget) else f", for {span(plan.budget)} at most"
+        console.print(f"{escape(task_type)}: {cells} allocations, {plan.repeats} runs of each{time}", soft_wrap=True)
+        if before:
+            console.print(f"going on from {before} earlier runs (--fresh to forget them)")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        # Twice a second: whoever draws more often takes time from what is measured.
+        self._progress = Progress(*columns, console=console, transient=True, refresh_per_second=2)
+        self._bar = self._progress.add_task("starting", total=cells * plan.repeats, completed=before, left="")
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the terminal as it was."""
+        self._progress.stop()
+
+    def started(self, cell: Cell, why: str, expected: float | None, left: float | None) -> None:
+        """A run begins."""
+        about = f", about {span(expected)}" if expected is not None else ""
+        self._progress.update(
+            self._bar,
+            description=f"{self._grid.describe(cell)}{f' ({why})' if why not in ('', 'repeat') else ''}{about}",
+            left=f"{span(left)} left" if left is not None else "",
+        )
+
+    def waiting(self) -> None:
+        """Nothing: the bar draws itself."""
+
+    def ended(self, cell: Cell, run: RunLine) -> None:
+        """A line for the run."""
+        what = f"{run.seconds:9.3f} s" if run.result == "finished" else f"{run.result}: {run.reason}"
+        if run.others is not None and run.others > self._busy:
+            what += f"  disturbed: others used {run.others:.0%} of its cores"
+        for fault in run.faults:
+            what += f"  ({fault})"
+        self._progress.console.print(f"  {self._grid.describe(cell):>20}  {escape(what)}", soft_wrap=True)
+        self._progress.advance(self._bar)
+
+
+def span(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def summary(console: Console, findings: Findings) -> None:
+    """What was measured, what failed, what to be careful with."""
+    total = len(findings.grid.cells())
+    counted = findings.counted
+    best = min(counted, key=lambda cell: sum(counted[cell]) / len(counted[cell]))
+    seconds = sum(counted[best]) / len(counted[best])
+    console.print(
+        f"{len(counted)} of {total} allocations measured, fastest with {findings.grid.describe(best)}: "
+        f"{span(seconds)}. {span(findings.passed)}, of which {findings.overhead:.1%} not in the task.",
+        soft_wrap=True,
+    )
+    notes = {cell: v.note for cell, v in findings.verdicts.items() if v.note and v.counted}
+    for heading, found in (("Did not run with", findings.failed), ("Careful with", notes)):
+        for cell, why in list(found.items())[:MOST_NAMED]:
+            console.print(f"{heading} {findings.grid.describe(cell)}: {escape(why)}", soft_wrap=True)
+        if len(found) > MOST_NAMED:
+            console.print(f"... and {len(found) - MOST_NAMED} more")
+    if findings.cut_short and findings.unknown:
+        console.print(
+            f"{len(findings.unknown)} allocations were not reached; the same command goes on with them.", soft_wrap=True
+        )
