@@ -27,6 +27,12 @@ class LiveConfig(BaseModel):
     fallback: str = "greedy"
     #: Who is asked as well, without anything being done of it: one or several, to compare with the scheduler.
     shadow: tuple[str, ...] = ()
+    #: Whether schedulers are told how fast tasks were seen to be, or only what is configured.
+    learn: bool = True
+    #: How uncertain configured speeds are: 0.3 means that most are off by a factor of up to 1.35.
+    doubt: Annotated[float, Field(ge=0.01, le=3.0)] = 0.3
+    #: Share of their running time that tasks may lose by sizes that are tried to learn of them; 0 tries none.
+    explore: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     #: Seconds that an agent may act without hearing from the coordinator.
     lease_seconds: PositiveFloat = 60.0
     #: Seconds beyond the lease after which its tasks are surely stopped.

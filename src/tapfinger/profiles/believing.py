@@ -6,7 +6,7 @@ after another, corrects them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tapfinger.core.contract import (
@@ -38,15 +38,14 @@ class Believing:
         self._types = {t.name: t for t in context.task_types}
         self._evidence = Evidence(context)
         self._last: tuple[Snapshot, Decision] | None = None
-        #: By task id: the view as it came, and as it was shown.
-        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._retold = Retold()
         self._scheduler.reset(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Look at what has happened, then ask the scheduler."""
         if self._learn:
             self._see(snapshot)
-        decision = self._scheduler.decide(self._as_believed(snapshot))
+        decision = self._scheduler.decide(self._retold.show(snapshot, self._types))
         # Looked at in the next turn only: by then it has been checked and carried out.
         self._last = snapshot, decision
         return decision
@@ -68,18 +67,29 @@ class Believing:
         if isinstance(self._scheduler, LearningScheduler):
             self._scheduler.learn(self._context)
 
-    def _as_believed(self, snapshot: Snapshot) -> Snapshot:
-        """The same with every task's type as believed; views of tasks that did not change are made once."""
+
+class Retold:
+    """Snapshots with other task types in the place of theirs; views of tasks that did not change are made once."""
+
+    def __init__(self) -> None:
+        """Nothing was shown yet."""
+        #: By task id: the view as it came, and as it was shown.
+        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+
+    def show(self, snapshot: Snapshot, types: Mapping[str, TaskType]) -> Snapshot:
+        """The same with every task's type as ``types`` has it by name."""
         before, self._shown = self._shown, {}
         clusters = tuple(
-            replace(c, running=self._tasks(c.running, before), paused=self._tasks(c.paused, before))
+            replace(c, running=self._tasks(c.running, types, before), paused=self._tasks(c.paused, types, before))
             for c in snapshot.clusters
         )
-        return replace(snapshot, clusters=clusters, queue=self._tasks(snapshot.queue, before))
+        return replace(snapshot, clusters=clusters, queue=self._tasks(snapshot.queue, types, before))
 
-    def _tasks(self, views: tuple[TaskView, ...], before: dict[int, tuple[TaskView, TaskView]]) -> tuple[TaskView, ...]:
+    def _tasks(
+        self, views: tuple[TaskView, ...], types: Mapping[str, TaskType], before: dict[int, tuple[TaskView, TaskView]]
+    ) -> tuple[TaskView, ...]:
         for view in views:
-            believed = self._types[view.type.name]
+            believed = types[view.type.name]
             came, shown = before.get(view.id, (None, view))
             if came is not view or shown.type is not believed:
                 shown = replace(view, type=believed)
