@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tapfinger.config import load_scenario
 from tapfinger.core.events import Event, TaskArrived, TaskFinished
 from tapfinger.evaluation.specs import parse_seeds, parse_spec
+from tapfinger.schedulers.exploring import Exploring
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world
 
@@ -34,6 +35,8 @@ class Cell(NamedTuple):
     scheduler: str
     seed: int
     sets: tuple[str, ...]
+    #: Share of the running time that the run which learns may lose by trying sizes.
+    explore: float
 
 
 class Times:
@@ -62,7 +65,10 @@ def play(cell: Cell) -> tuple[float, float, float, float]:
     for sets in ((), (*MISSING, *cell.sets)):
         world = build_world(load_scenario(cell.scenario, sets))
         times = Times()
-        run_scheduler(world, parse_spec(cell.scheduler).create(), cell.seed, [times])
+        scheduler = parse_spec(cell.scheduler).create()
+        if sets and cell.explore:
+            scheduler = Exploring(scheduler, cell.explore)
+        run_scheduler(world, scheduler, cell.seed, [times])
         found.append(times)
     exact, learnt = found
     after = sorted(learnt.end.values())[WARM_UP - 1]
@@ -71,13 +77,13 @@ def play(cell: Cell) -> tuple[float, float, float, float]:
 
 
 def rows(
-    scenario: str, schedulers: Sequence[str], seeds: Sequence[int], sets: tuple[str, ...], jobs: int
+    scenario: str, schedulers: Sequence[str], seeds: Sequence[int], sets: tuple[str, ...], explore: float, jobs: int
 ) -> Iterator[str]:
     """Lines of the table of one scenario."""
     with ProcessPoolExecutor(jobs) as pool:
         for name in schedulers:
             scheduler, began = name.format(scenario=scenario), time.perf_counter()
-            found = list(pool.map(play, [Cell(scenario, scheduler, seed, sets) for seed in seeds]))
+            found = list(pool.map(play, [Cell(scenario, scheduler, seed, sets, explore) for seed in seeds]))
             worse = [100.0 * (learnt / exact - 1.0) for exact, learnt, _, _ in found]
             early = [100.0 * (learnt / exact - 1.0) for _, _, exact, learnt in found]
             means = [statistics.fmean(column) for column in zip(*found, strict=True)]
@@ -96,12 +102,14 @@ def main() -> None:
     parser.add_argument("--schedulers", default=",".join(SCHEDULERS), help="{scenario} stands for the scenario's name")
     parser.add_argument("--seeds", default="1000:1010", help="A:B, from A to before B")
     parser.add_argument("--set", action="append", default=[], help="overrides of the run that learns; repeatable")
+    parser.add_argument("--explore", type=float, default=0.0, help="share of the running time for trials")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     print("| scenario | scheduler | exact | learnt | worse by | deviation | over seeds | before that |")
     print("|---|---|---|---|---|---|---|---|")
     for scenario in given.scenarios.split(","):
-        for line in rows(scenario, given.schedulers.split(","), parse_seeds(given.seeds), tuple(given.set), given.jobs):
+        schedulers, seeds = given.schedulers.split(","), parse_seeds(given.seeds)
+        for line in rows(scenario, schedulers, seeds, tuple(given.set), given.explore, given.jobs):
             print(line, flush=True)
 
 

@@ -18,6 +18,7 @@ from tapfinger.commands import (
     insight,
     live,
     models,
+    profiles,
     reproduce,
     scenarios,
     simulate,
@@ -70,6 +71,7 @@ app.command("demo")(demo.demo)
 app.command("explain")(insight.explain)
 app.command("shadow")(insight.shadow)
 app.add_typer(history.app, name="history")
+app.add_typer(profiles.app, name="profiles")
 app.command("what-if")(whatif.what_if)
 
 

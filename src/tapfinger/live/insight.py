@@ -20,7 +20,7 @@ from tapfinger.live.explain import durations, seconds, summary, verdicts
 from tapfinger.live.forecast import Forecast, forecast
 from tapfinger.live.gauges import gauges
 from tapfinger.live.habits import Habits, base_name
-from tapfinger.live.learning import Learning
+from tapfinger.live.learning import Known, Learning
 from tapfinger.live.shadow import Shadows
 from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Instructions
@@ -116,6 +116,11 @@ class Insight:
         watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.habits, self._clock()))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
+
+    def known(self) -> Mapping[str, Known]:
+        """What is believed of each task type of the configuration."""
+        self._machine()  # whoever stands by has seen nothing
+        return self._learning.known
 
     # ------------------------------------------------------------------------ explain
 
