@@ -50,7 +50,7 @@ def list_types(
             f"{row['seconds']:.3g}",
             "" if row["configured_seconds"] is None else f"{row['configured_seconds']:.3g}",
             _doubt(row["doubt"]),
-            "" if drift is None else f"x {drift['factor']:.2g} at {_clock(drift['at'])}",
+            "" if drift is None else f"x {drift['factor']:.2g} since {_clock(drift['since'])}",
         )
     _print(table)
 
@@ -72,8 +72,8 @@ def show(
     scatter = f"; equal runs differ by {_doubt(found['scatter'])}" if found["runs"] else ""
     typer.echo(f"{found['name']}: {found['runs']} runs seen{scatter}.")
     if found["drift"] is not None:
-        times, at = found["drift"]["factor"], _clock(found["drift"]["at"])
-        typer.echo(f"Its tasks take {times:.3g} times as long as before, as was noticed at {at}.")
+        times, at = found["drift"]["factor"], _clock(found["drift"]["since"])
+        typer.echo(f"Its tasks take {times:.3g} times as long as before, since {at}.")
     if not found["cells"]:
         typer.echo("No size was seen yet; --all shows what is believed of every one.")
         return

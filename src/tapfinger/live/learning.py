@@ -26,7 +26,7 @@ from tapfinger.live.messages import AttemptId
 from tapfinger.live.site import Site
 from tapfinger.live.tasks import ENDED, Happening, TaskRecord
 from tapfinger.profiles.beliefs import Belief, Timed, whole_work
-from tapfinger.profiles.drift import Tracked
+from tapfinger.profiles.drift import LATEST, Tracked
 from tapfinger.profiles.narrow import narrowed
 
 #: About configured speeds, where the configuration does not say: deviation of their logarithm.
@@ -70,7 +70,7 @@ class Known:
     finished: int = 0
     #: How much equal runs differ: deviation of the logarithm of their seconds.
     scatter: float = 0.0
-    #: When this began, and the latest change of speed: when it was noticed, and seconds now over seconds before.
+    #: When this began, and the latest change of speed: since when, and seconds now over seconds before.
     since: float = 0.0
     drift: tuple[float, float] | None = None
 
@@ -126,6 +126,8 @@ class _Pupil:
     at: float = 0.0
     drift: tuple[float, float] | None = None
     believed: TaskType = field(init=False)
+    #: When the latest runs ended.
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
     def __post_init__(self) -> None:
         self.tracked = Tracked(Belief(self.told, NO_NOISE))
@@ -298,11 +300,12 @@ class Learning:
         self._unsaved.add(lesson.type)
         happenings = []
         for timed in runs:
+            pupil.ends.append(lesson.at)
             if (drift := pupil.tracked.take(timed)) is not None:
-                pupil.drift = (now, drift.factor)
-                text = (
-                    f"{lesson.type}: tasks take {drift.factor:.3g} times as long as before, since {drift.runs} runs ago"
-                )
+                since = list(pupil.ends)[-drift.runs :][0]
+                pupil.drift = (since, drift.factor)
+                when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since))
+                text = f"{lesson.type}: tasks take {drift.factor:.3g} times as long as before, since {when}"
                 happenings.append(Happening(now, "profile drift", detail=text))
         return happenings
 

@@ -24,7 +24,7 @@ def described(known: Known, site: Site) -> dict[str, Any]:
         "scatter": known.scatter,
         "factor": known.factor,
         "since": known.since,
-        "drift": None if known.drift is None else {"at": known.drift[0], "factor": known.drift[1]},
+        "drift": None if known.drift is None else {"since": known.drift[0], "factor": known.drift[1]},
     }
 
 
