@@ -175,6 +175,16 @@ def test_progress_that_cannot_be_teaches_nothing(before: float, now: float, took
     assert learning.known["elastic"].runs == {}
 
 
+def test_what_ended_while_no_coordinator_was_there_teaches_nothing() -> None:
+    learning = Learning(make_site())
+    learning.take_up([], [], 150.0)
+    learning.saw(record(1, 4, 52.0))  # started at 101, and told of at 153
+    learning.saw(record(2, 4, 70.0))  # told of at 172: its agent was there
+    learning.saw(record(53, 4, 1.0))  # started at 153
+    learning.digest(200.0)
+    assert learning.known["elastic"].finished == 2
+
+
 # ------------------------------------------------------------------------------- drift
 
 

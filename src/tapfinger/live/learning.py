@@ -38,6 +38,12 @@ SAVE = 5.0
 #: What was seen and not yet looked at: beyond this the oldest is lost.
 INBOX = 100_000
 
+#: Agents look at their tasks so often, in seconds: shorter runs are not told apart.
+TICK = 0.05
+
+#: Seconds in which a coordinator that begins hears of what ended while there was none: nobody knows when that was.
+SETTLING = 10.0
+
 #: New beliefs are worked out at most in this share of the time.
 SHARE = 0.05
 
@@ -168,7 +174,7 @@ class Learning:
         #: Attempts that report, by type.
         self._open: dict[str, dict[AttemptId, list[_Stretch]]] = {name: {} for name in self._pupils}
         self._unsaved: set[str] = set()
-        self._saved = now
+        self._saved = self._began = now
         #: By type.
         self.known = {name: self._pupils[name].known(self._site.task_types[name]) for name in self._pupils}
 
@@ -176,7 +182,10 @@ class Learning:
 
     def saw(self, record: TaskRecord) -> None:
         """What was saved of a task."""
-        if lesson := lesson_of(record):
+        lesson = lesson_of(record)
+        if lesson is not None and lesson.at < self._began + SETTLING and (record.started or 0.0) < self._began:
+            lesson = Lesson(lesson.id, lesson.type)
+        if lesson is not None:
             self._inbox.append(lesson)
 
     def progressed(
@@ -330,9 +339,9 @@ def lesson_of(record: TaskRecord) -> Lesson | None:
         # Marks of runs that came to an end without an error and yet are none that count: set where progress is judged.
         odd = getattr(record, "incomplete", False) or getattr(record, "faulty", False)
         if not odd and record.allocation is not None and record.started is not None and record.ended is not None:
-            took = record.ended - record.started
+            took = max(record.ended - record.started, TICK)
             size, steady = Resources(record.allocation), not record.resized
-            return Lesson(ident, kind, size, max(took, 1e-3), None, steady, record.ended)
+            return Lesson(ident, kind, size, took, None, steady, record.ended)
     waits_again = record.phase is Phase.QUEUED and record.attempt > 0
     return Lesson(ident, kind) if record.phase in ENDED or waits_again else None
 

@@ -132,7 +132,7 @@ class Service:
         if epoch is None:
             return None
         machine = self._make(epoch)
-        self.site.believe(self._study.take_up(self.store).revised)
+        self.site.believe(self._study.take_up(self.store).revised, anew=True)
         self.insight.take_up()
         self.token = self._first_token(self._state)
         return machine

@@ -64,10 +64,11 @@ class Site:
             slot_seconds=self.slot_seconds,
         )
 
-    def believe(self, revised: Iterable[TaskType]) -> None:
-        """Task types of the configuration are as fast as these say, and so are sizes of their own."""
+    def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
+        """Task types are as fast as these say, and sizes of their own follow; ``anew``: all others are as configured."""
         changed = {t.name: t for t in revised}
-        kept = {name: t for name, t in self._believed.items() if base_name(name) not in changed}
+        before = {} if anew else self._believed
+        kept = {name: t for name, t in before.items() if base_name(name) not in changed}
         self._believed = kept | changed
 
     def believed(self, task_type: TaskType) -> TaskType:
