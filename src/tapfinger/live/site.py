@@ -65,7 +65,7 @@ class Site:
         )
 
     def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
-        """Task types are as fast as these say, and sizes of their own follow; ``anew``: all others are as configured."""
+        """Task types are as fast as these say, and their sizes follow; ``anew``: all others are as configured."""
         changed = {t.name: t for t in revised}
         before = {} if anew else self._believed
         kept = {name: t for name, t in before.items() if base_name(name) not in changed}
