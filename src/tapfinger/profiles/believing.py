@@ -62,39 +62,49 @@ class Believing:
         changed = self._evidence.revised()
         if not changed:
             return
-        self._types |= {t.name: t for t in changed}
+        self._types = self._types | {t.name: t for t in changed}
         self._context = replace(self._context, task_types=tuple(self._types[t.name] for t in self._context.task_types))
         if isinstance(self._scheduler, LearningScheduler):
             self._scheduler.learn(self._context)
 
 
 class Retold:
-    """Snapshots with other task types in the place of theirs; views of tasks that did not change are made once."""
+    """Snapshots with other task types in the place of theirs; whatever did not change is made once."""
 
     def __init__(self) -> None:
         """Nothing was shown yet."""
-        #: By task id: the view as it came, and as it was shown.
+        self._types: Mapping[str, TaskType] = {}
+        #: By task id and by cluster: the view as it came, and as it was shown.
         self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._clusters: dict[int, tuple[ClusterView, ClusterView]] = {}
 
     def show(self, snapshot: Snapshot, types: Mapping[str, TaskType]) -> Snapshot:
-        """The same with every task's type as ``types`` has it by name."""
+        """The same with every task's type as ``types`` has it by name; another mapping for other types."""
+        if types is not self._types:
+            self._types, self._shown, self._clusters = types, {}, {}
+        clusters = tuple(map(self._cluster, snapshot.clusters))
+        # Only those that wait now are remembered: whoever was placed is seen with its cluster.
         before, self._shown = self._shown, {}
-        clusters = tuple(
-            replace(c, running=self._tasks(c.running, types, before), paused=self._tasks(c.paused, types, before))
-            for c in snapshot.clusters
-        )
-        return replace(snapshot, clusters=clusters, queue=self._tasks(snapshot.queue, types, before))
+        return replace(snapshot, clusters=clusters, queue=tuple(self._task(view, before) for view in snapshot.queue))
 
-    def _tasks(
-        self, views: tuple[TaskView, ...], types: Mapping[str, TaskType], before: dict[int, tuple[TaskView, TaskView]]
-    ) -> tuple[TaskView, ...]:
-        for view in views:
-            believed = types[view.type.name]
-            came, shown = before.get(view.id, (None, view))
-            if came is not view or shown.type is not believed:
-                shown = replace(view, type=believed)
-            self._shown[view.id] = (view, shown)
-        return tuple(self._shown[view.id][1] for view in views)
+    def _cluster(self, view: ClusterView) -> ClusterView:
+        came, shown = self._clusters.get(view.index, (None, view))
+        if came is not view:
+            running, paused = (tuple(map(self._retold, views)) for views in (view.running, view.paused))
+            shown = replace(view, running=running, paused=paused)
+            self._clusters[view.index] = (view, shown)
+        return shown
+
+    def _task(self, view: TaskView, before: dict[int, tuple[TaskView, TaskView]]) -> TaskView:
+        came, shown = before.get(view.id, (None, view))
+        if came is not view:
+            shown = self._retold(view)
+        self._shown[view.id] = (view, shown)
+        return shown
+
+    def _retold(self, view: TaskView) -> TaskView:
+        believed = self._types[view.type.name]
+        return view if view.type is believed else replace(view, type=believed)
 
 
 @dataclass(slots=True)
