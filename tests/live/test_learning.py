@@ -382,6 +382,14 @@ def test_a_service_learns_keeps_it_and_begins_again_with_it(tmp_path: Path, serv
         assert "profile restarted" in kinds
 
 
+def test_schedulers_of_a_site_that_does_not_learn_know_what_is_configured(tmp_path: Path) -> None:
+    service = begin(tmp_path, CONFIG + "learn = false\n")
+    with client_of(service) as http:
+        assert http.get("/api/v1/profiles").json()["learn"] is False
+        service.site.believe([replace(service.site.task_types["demo"])])
+        assert service.site.context().task_types[0] is service.site.task_types["demo"]
+
+
 def test_a_type_without_a_speed_is_like_the_others_and_only_at_live_sites(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     new = '[[task_types]]\nname = "new"\nminimum = {cpu = 1, gpu = 0}\nmaximum = {cpu = 4}\n'

@@ -72,7 +72,8 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
             found.left_out["of a type, size or cluster that the configuration does not have any more"] += 1
             continue
         found.tasks.append(task)
-        if row.get("phase") == "finished" and row["started"] is not None and row["ended"] is not None:
+        done = row.get("phase") == "finished" and not row.get("incomplete")
+        if done and row["started"] is not None and row["ended"] is not None:
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
             took, steady = row["ended"] - row["started"], row.get("steady", True)
             lessons.append(Lesson((task.id, 1), base_name(task.type.name), size, took, None, steady, row["ended"]))

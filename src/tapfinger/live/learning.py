@@ -336,8 +336,8 @@ def lesson_of(record: TaskRecord) -> Lesson | None:
     """What a task teaches, as it was saved; None while there is nothing to say."""
     ident, kind = record.attempt_id, record.spec.type
     if record.phase is Phase.FINISHED:
-        # Marks of runs that came to an end without an error and yet are none that count: set where progress is judged.
-        odd = getattr(record, "incomplete", False) or getattr(record, "faulty", False)
+        # Where progress is judged, runs are marked that ended without an error and yet are none that count.
+        odd = getattr(record, "incomplete", False) or getattr(record, "warnings", ())
         if not odd and record.allocation is not None and record.started is not None and record.ended is not None:
             took = max(record.ended - record.started, TICK)
             size, steady = Resources(record.allocation), not record.resized

@@ -98,7 +98,8 @@ class Service:
         self._seen = 0
         self._thinker = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
-        self.learning = site.learner = Learning(site, config.doubt)
+        site.learn = config.learn
+        self.learning = Learning(site, config.doubt)
         self._study = Study(self.learning, self._thinker, self.now)
         self.insight = Insight(
             site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {}, self.learning

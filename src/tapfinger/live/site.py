@@ -10,7 +10,6 @@ from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.model import Cluster, ResourceTypes, Task, TaskType, check_eligible
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.habits import base_name
-from tapfinger.live.lessons import Learner, Nobody
 from tapfinger.live.tasks import TaskSpec
 from tapfinger.profiles.narrow import narrowed
 
@@ -41,8 +40,6 @@ class Site:
     plan: Mapping[str, Any] = field(default_factory=dict)
     #: Whether schedulers are told what is believed by now, or what is configured.
     learn: bool = True
-    #: Told of the progress that running attempts report.
-    learner: Learner = field(default_factory=Nobody)
     index: dict[str, int] = field(init=False)
     #: By name: types as they are believed to be by now; all others are as configured.
     _believed: dict[str, TaskType] = field(init=False, default_factory=dict)
