@@ -38,6 +38,7 @@ SECTIONS = (
     ("GridSpeed", '`speed = { kind = "grid", ... }`'),
     ("TableSpeed", '`speed = { kind = "table", ... }`'),
     ("TestbedSpeed", '`speed = { kind = "testbed", ... }`'),
+    ("UnknownSpeed", '`speed = { kind = "unknown" }`'),
     ("ArrivalsConfig", "`[arrivals]`"),
     ("EligibilityConfig", "`[eligibility]`"),
     ("NoiseConfig", "`[noise]`"),

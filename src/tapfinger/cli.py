@@ -19,6 +19,7 @@ from tapfinger.commands import (
     live,
     models,
     profile,
+    profiles,
     reproduce,
     scenarios,
     simulate,
@@ -72,6 +73,7 @@ app.command("demo")(demo.demo)
 app.command("explain")(insight.explain)
 app.command("shadow")(insight.shadow)
 app.add_typer(history.app, name="history")
+app.add_typer(profiles.app, name="profiles")
 app.command("what-if")(whatif.what_if)
 
 

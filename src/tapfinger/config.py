@@ -6,14 +6,13 @@ Unknown keys and bad values are errors that name the file, the key and the value
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Iterable
 from importlib import resources as package_files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -27,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from tapfinger.config_faults import explain, switching
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.overrides import apply_override
 
@@ -173,8 +173,22 @@ class TestbedSpeed(_Strict):
     type: str | None = None
 
 
+class UnknownSpeed(_Strict):
+    """Nothing is known: live sites learn it from the tasks that run, and begin with what similar types do."""
+
+    kind: Literal["unknown"] = "unknown"
+
+
 SpeedConfig = Annotated[
-    ConstantSpeed | TanhSpeed | AmdahlSpeed | PowerSpeed | ReboundSpeed | GridSpeed | TableSpeed | TestbedSpeed,
+    ConstantSpeed
+    | TanhSpeed
+    | AmdahlSpeed
+    | PowerSpeed
+    | ReboundSpeed
+    | GridSpeed
+    | TableSpeed
+    | TestbedSpeed
+    | UnknownSpeed,
     Field(discriminator="kind"),
 ]
 
@@ -190,8 +204,8 @@ class TaskTypeConfig(_Strict):
     minimum: Amounts
     #: Largest legal allocation; resources left out stay at the minimum.
     maximum: Amounts = {}
-    #: How fast it runs under each allocation.
-    speed: SpeedConfig
+    #: How fast it runs under each allocation; only live sites may leave it out.
+    speed: SpeedConfig = UnknownSpeed()
 
 
 class ArrivalsConfig(BaseModel):
@@ -419,81 +433,8 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: st
         inner = {item["loc"][:depth] for item in found for depth in range(len(item["loc"]))}
         # A fault inside an entry makes pydantic complain of the list as well; the inner one says it all.
         found = [item for item in found if item["loc"] not in inner or not item["loc"]]
-        faults = [f"{source}: {_explain(item)}" for item in found]
-        advice = dict.fromkeys(_switching(item) for item in found)  # once for each table, however many its faults
+        models = _Strict.__subclasses__()
+        faults = [f"{source}: {explain(item, models, _NOT_KEYS)}" for item in found]
+        # Once for each table, however many its faults.
+        advice = dict.fromkeys(switching(item, models, _NOT_KEYS) for item in found)
         raise ConfigError("\n".join([*faults, *filter(None, advice)])) from None
-
-
-#: What a value of the wrong shape must be, by the type of pydantic's error.
-_SHAPES = {
-    "tuple_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "string_type": "text",
-}
-
-#: The keys of a speed of each kind, as an example.
-_SPEEDS = {
-    "constant": "slots=4",
-    "tanh": 'resource="gpu", scale=16',
-    "amdahl": "seconds=60, parallel={gpu=0.9}",
-    "power": "seconds=60, exponent={gpu=0.7}",
-    "rebound": "compute=60, feeding=2",
-    "grid": "amounts={gpu=[1, 2, 4]}, seconds=[60, 35, 25]",
-    "table": 'file="profiles.csv"',
-    "testbed": 'type="language-modeling"',
-}
-
-
-def _explain(item: Any) -> str:
-    """One fault that pydantic found, in our words."""
-    location, kind = _without_kind(item["loc"])
-    key = ".".join(str(part) for part in location)
-    fault, context = item["type"], item.get("ctx", {})
-    if fault == "extra_forbidden":
-        return f"unknown key {key!r}.{_closest_field(str(location[-1]), kind)}"
-    if fault == "missing":
-        return f"{key} is missing; add it"
-    if fault == "union_tag_invalid":
-        return f"{key}.kind = {context['tag']!r} must be one of {', '.join(_SPEEDS)}"
-    if fault == "union_tag_not_found":
-        return f"{key}.kind is missing; add one of {', '.join(_SPEEDS)}"
-    if fault == "too_short":
-        return f"{key} is empty; give at least {context['min_length']} entry"
-    if fault in _SHAPES:
-        return f"{key} = {item['input']!r} must be {_SHAPES[fault]}"
-    given = "" if isinstance(item["input"], dict | list) else f" (got {item['input']!r})"
-    text = item["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
-    return f"{key or 'the whole'}: {text}{given}"
-
-
-def _without_kind(location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str | None]:
-    """Where a fault is, and the kind of speed it is in: pydantic names that as if it were a key."""
-    if location[2:3] == ("speed",) and len(location) > 3:
-        return (*location[:3], *location[4:]), str(location[3])
-    return location, None
-
-
-def _switching(item: Any) -> str:
-    """Advice for keys of a speed: they belong to its kind, so another kind needs another table."""
-    location, kind = _without_kind(item["loc"])
-    if kind is None or item["type"] not in ("extra_forbidden", "missing") or "Did you mean" in _explain(item):
-        return ""
-    table = ".".join(str(part) for part in location[:3])
-    return f"To switch the kind, replace the whole table: --set '{table}={{kind=\"{kind}\", {_SPEEDS[kind]}}}'"
-
-
-def _closest_field(key: str, kind: str | None) -> str:
-    """A hint for a misspelt key, from other keys of a speed of this kind, or from those of all sections."""
-    models = _Strict.__subclasses__()
-    if kind is not None:
-        models = [
-            m for m in models if "kind" in m.model_fields and get_args(m.model_fields["kind"].annotation) == (kind,)
-        ]
-    known = {name for model in models for name in model.model_fields} - set(_NOT_KEYS) - {key}
-    if close := difflib.get_close_matches(key, known, n=1, cutoff=0.7):
-        return f" Did you mean {close[0]!r}?"
-    if kind is not None:
-        return f" Kind {kind!r} has the keys {', '.join(sorted(known - {'kind'}))}."
-    return " Remove it, or see docs/config.md for the keys there are."

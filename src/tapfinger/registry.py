@@ -40,6 +40,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fifo": "tapfinger.schedulers.fifo:Fifo",
         "shortest-first": "tapfinger.schedulers.shortest_first:ShortestFirst",
         "greedy": "tapfinger.schedulers.greedy:Greedy",
+        "exploring": "tapfinger.schedulers.exploring:exploring",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
         "tapfinger": "tapfinger.schedulers.tapfinger:TapFinger",
         "tapfinger+lookahead": "tapfinger.schedulers.policy_plans:learned",

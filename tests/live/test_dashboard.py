@@ -466,3 +466,15 @@ def test_output_is_shown_as_a_terminal_would_leave_it(look: Looker) -> None:
         "\x1b[31mred\x1b[0m\r\n10 %\r50 %\r100 %\nend\r",
     )
     assert shown == "red\n100 %\nend\r"
+
+
+def test_what_is_believed_of_task_types_is_shown(look: Looker, client: Client) -> None:
+    (task,) = client.submit(python("pass"))
+    client.wait(task, 20)
+    page = look.sign_in()
+    row = page.locator('#profiles [data-type="demo"]')
+    expect(row.locator("th")).to_have_text("demo")
+    expect(row.locator("td").nth(0)).to_have_text(re.compile(r"^[1-9]"), timeout=15_000)
+    expect(row.locator("td").nth(1)).to_have_text("1 cpu")
+    expect(row.locator("td").nth(3)).to_have_text("10 s")
+    expect(row.locator("td").nth(5)).to_have_text("none")

@@ -111,12 +111,11 @@ def test_what_cannot_be_told_is_not() -> None:
     assert long.of(100, 99) == (900.0, "at the rate at which the first 10 will start")
 
 
-def test_recent_tasks_correct_their_profiles() -> None:
-    habits = Habits(1.0)
-    assert habits.seconds(TEN, TEN.minimum) == 10.0
-    for seconds in (1.0, 2.0, 30.0):
-        habits.finished(TEN, TEN.minimum, seconds)
-    assert habits.seconds(TEN, TEN.minimum) == pytest.approx(2.0), "the median"
+def test_what_is_believed_counts_and_not_what_is_configured() -> None:
+    fast = constant_type((2, 0), (4, 2), 2.0, "ten")
+    assert Habits(1.0).seconds(TEN, TEN.minimum) == 10.0
+    habits = Habits(1.0, lambda _: fast)
+    assert habits.seconds(TEN, TEN.minimum) == 2.0
     on = (running(1, (4, 0), 8),)
     found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), habits)
     assert found.starts == {2: pytest.approx(0.8)}, "longer than all others so far: a tenth of its time more"
@@ -313,7 +312,7 @@ def test_a_task_is_explained_from_its_submission_to_its_end(http: TestClient) ->
         assert (told["phase"], told["clusters"], told["waiting_since"]) == ("running", [], None)
         assert told["placement"]["cluster"] == "left"
         assert told["placement"]["allocation"] == {"cpu": 4.0, "gpu": 0.0}
-        assert told["placement"]["text"].startswith("4 cpu, 0 gpu: 6.4 s expected; nothing else waited, 4 cpu free")
+        assert told["placement"]["text"].startswith("4 cpu, 0 gpu: 6.2 s expected; nothing else waited, 4 cpu free")
         agent.say(RunReport((1, 1), Outcome("finished", 0)))
         wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "finished")
         assert http.get("/api/v1/tasks/1/explain").json()["placement"]["text"]

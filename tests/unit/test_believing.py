@@ -111,7 +111,8 @@ def test_exact_knowledge_costs_nothing_and_hides_nothing() -> None:
     assert informed(shipped("multi-3"), scheduler) is scheduler
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN["scheduler"]) - {"lookahead"}))
+# Exploring acts on doubt itself, and lookahead on the time it has.
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN["scheduler"]) - {"lookahead", "exploring"}))
 def test_a_profile_told_right_changes_no_decision(name: str) -> None:
     exact, told = (
         shipped("synthetic-3", "tasks=40"),

@@ -8,7 +8,8 @@ import pytest
 from helpers import make_scenario, make_world
 from pydantic import ValidationError
 
-from tapfinger.config import _SPEEDS, Scenario, load_scenario, parse_scenario, scenario_names
+from tapfinger.config import Scenario, load_scenario, parse_scenario, scenario_names
+from tapfinger.config_faults import _SPEEDS
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.workloads.world import build_world, draw_workload
 

@@ -58,8 +58,8 @@ def export(
     if made.widened:
         typer.echo(f"  {made.widened} had sizes of their own and may have any size of their type there")
     for kind in history.scenario.task_types:
-        seen = history.habits.ratios.get(kind.name)
-        if seen:
-            factor = history.habits.factor(kind.name)
-            typer.echo(f"  {kind.name}: took {factor:.3g} times what its profile says, and is as slow in the scenario")
+        known = history.known[kind.name]
+        if known.finished:
+            times = f"{known.factor:.3g} times"
+            typer.echo(f"  {kind.name}: took {times} what its profile says, and is as slow in the scenario")
     typer.echo(f"run it: tapfinger compare {scenario_file}")

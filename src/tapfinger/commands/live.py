@@ -106,6 +106,7 @@ def serve(
     from tapfinger.live.home import state_directory
     from tapfinger.live.server import check_address, serve_site
     from tapfinger.live.tls import certificate
+    from tapfinger.schedulers.exploring import Exploring
 
     tls = certificate(tls_cert, tls_key)
     check_address(host, allow_remote, tls is not None)
@@ -113,6 +114,8 @@ def serve(
     if store is not None:
         live = live.model_copy(update={"store": store})
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
+    if live.explore:
+        scheduler = Exploring(scheduler, live.explore)
     shadows = {name: parse_spec(name).create() for name in live.shadow}
     serve_site(
         state_directory(state),

@@ -161,7 +161,7 @@ def _assumed(
     """What the table rests on."""
     from tapfinger.live.explain import seconds
 
-    recent, habits = present.recent, present.history.habits
+    recent = present.recent
     lines = [
         f"Played: {len(present.waiting)} waiting and {len(present.running)} running tasks, then "
         f"{seconds(present.horizon)} of arrivals like the last {len(recent)} tasks ({60 * present.rate:.3g} per "
@@ -170,8 +170,8 @@ def _assumed(
         f"Assumed: tasks take exactly as long as profiles and recent tasks say; slots of {seconds(slot)}; none fails, "
         "is cancelled or resized; only clusters that take tasks now; tasks of removed clusters begin anew.",
     ]
-    seen = {name: habits.factor(name) for name in sorted({t.type.name.partition("[")[0] for t in recent})}
-    unseen = [name for name in seen if name not in habits.ratios]
+    names = sorted({t.type.name.partition("[")[0] for t in recent})
+    unseen = [name for name in names if not present.history.known[name].finished]
     if unseen:
         lines.append(f"No task of type {', '.join(unseen)} has finished yet: its profile is trusted.")
     if not present.rate:

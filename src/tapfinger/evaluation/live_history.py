@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from tapfinger.config import Scenario, parse_scenario
-from tapfinger.core.model import Resources, ResourceTypes, TaskType
+from tapfinger.core.model import Resources, TaskType
 from tapfinger.errors import ConfigError, TapfingerError
 from tapfinger.live.client import make_spec
 from tapfinger.live.config import build_site
-from tapfinger.live.habits import Habits, base_name
+from tapfinger.live.habits import base_name, seconds_at
+from tapfinger.live.learned import Learned
+from tapfinger.live.learning import DOUBT, Known, Learning, Lesson
 from tapfinger.live.site import Site
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
 
@@ -40,10 +42,15 @@ class History:
 
     scenario: Scenario
     site: Site
-    habits: Habits
+    #: By type of the configuration.
+    known: Mapping[str, Known]
     tasks: list[Ran] = field(default_factory=list)
     #: Tasks that the present configuration does not know how to run, by reason.
     left_out: Counter[str] = field(default_factory=Counter)
+
+    def seconds(self, task_type: TaskType, size: Resources) -> float:
+        """How long a task takes, as is believed by now."""
+        return seconds_at(self.site.believed(task_type), size, self.site.slot_seconds)
 
 
 def site_of(told: Mapping[str, Any]) -> tuple[Scenario, Site]:
@@ -56,7 +63,9 @@ def site_of(told: Mapping[str, Any]) -> tuple[Scenario, Site]:
 def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> History:
     """From what a coordinator has told about itself, and tasks as ``Client.history`` gives them, in any order."""
     scenario, site = site_of(told)
-    found = History(scenario, site, Habits(site.slot_seconds))
+    learning = Learning(site, told.get("doubt", DOUBT))
+    kept = [Learned(**row) for row in told.get("learned", ())]
+    found, lessons = History(scenario, site, learning.known), []
     for row in sorted(rows, key=lambda r: (r["submitted"], r["task"])):
         task = ran(site, row)
         if task is None:
@@ -66,7 +75,11 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
         done = row.get("phase") == "finished" and not row.get("incomplete")
         if done and row["started"] is not None and row["ended"] is not None:
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
-            found.habits.finished(task.type, size, row["ended"] - row["started"])
+            took, steady = row["ended"] - row["started"], row.get("steady", True)
+            lessons.append(Lesson((task.id, 1), base_name(task.type.name), size, took, None, steady, row["ended"]))
+    # What the coordinator has learnt is what counts; its tasks add what it had not counted yet.
+    site.believe(learning.take_up(kept, lessons, 0.0).revised)
+    found.known = learning.known
     return found
 
 
@@ -109,7 +122,7 @@ def export(history: History, name: str, plain: bool) -> Exported:
             widened += "[" in own
             continue
         if own not in written:
-            written[own] = _table(task.type, site.resources, history.habits)
+            written[own] = _table(task.type, history)
         types.append(own if written[own] is not None else base_name(own))
         widened += written[own] is None
     first = history.tasks[0].submitted
@@ -141,7 +154,13 @@ def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[
 def _type(kind: Any, history: History) -> dict[str, Any]:
     """A type of the configuration, as fast as its tasks really were."""
     plain: dict[str, Any] = kind.model_dump(mode="json", exclude_none=True)
-    plain["speed"] = scaled(plain["speed"], history.habits.factor(kind.name))
+    if plain["speed"]["kind"] == "unknown":
+        task_type = history.site.task_types[kind.name]
+        table = _table(task_type, history)
+        usual = history.seconds(task_type, history.known[kind.name].usual)
+        plain["speed"] = {"kind": "constant", "seconds": usual} if table is None else table["speed"]
+    else:
+        plain["speed"] = scaled(plain["speed"], history.known[kind.name].factor)
     return plain
 
 
@@ -168,9 +187,9 @@ def scaled(speed: Mapping[str, Any], factor: float) -> dict[str, Any]:
     return changed
 
 
-def _table(task_type: TaskType, resources: ResourceTypes, habits: Habits) -> dict[str, Any] | None:
+def _table(task_type: TaskType, history: History) -> dict[str, Any] | None:
     """A size of its own as a type of its own; None where a file cannot say how fast it is."""
-    low, high = task_type.minimum, task_type.maximum
+    low, high, resources = task_type.minimum, task_type.maximum, history.site.resources
     free = [r for r in range(len(low)) if low[r] != high[r]]
     if any(low[r] == 0 for r in free):
         return None  # a table of speeds begins above zero
@@ -182,7 +201,7 @@ def _table(task_type: TaskType, resources: ResourceTypes, habits: Habits) -> dic
         size = list(low)
         for (r, axis), place in zip(axes.items(), cell, strict=True):
             size[r] = axis[place]
-        seconds.append(float(f"{habits.seconds(task_type, Resources(size)):.6g}"))
+        seconds.append(float(f"{history.seconds(task_type, Resources(size)):.6g}"))
     units, names = resources.units, resources.names
     amounts = {names[r]: [amount * units[r] for amount in axis] for r, axis in axes.items()}
     return {

@@ -134,8 +134,7 @@ def read_present(
             size = site.resources.parse(row["allocation"], f"task {task.id}")
             spent = now - (row["started"] if row["started"] is not None else now)
             told = row.get("progress")
-            progress = spent / history.habits.seconds(task.type, size) if told is None else told
-            progress = min(MOST_PROGRESS, progress)
+            progress = min(MOST_PROGRESS, spent / history.seconds(task.type, size) if told is None else told)
             found.running.append(Running(task, row["cluster"], size, progress))
     lost["beyond"] = max(0, len(found.waiting) - MOST_WAITING)
     del found.waiting[MOST_WAITING:]
@@ -173,15 +172,15 @@ class Player:
     def __init__(self, present: Present) -> None:
         """Work out how long slots must be, and how fast tasks are in these."""
         self._present = present
-        site, habits = present.history.site, present.history.habits
+        site, seconds = present.history.site, present.history.seconds
         recent = present.recent
         if not recent:
             raise ConfigError("nothing has run, nothing runs and nothing waits: there is nothing to play forward")
-        typical = median(habits.seconds(task.type, task.type.minimum) for task in recent)
+        typical = median(seconds(task.type, task.type.minimum) for task in recent)
         self.slot_seconds = min(max(typical / SLOTS_PER_TASK, 0.01), 600.0)
         names = {task.type.name: task.type for task in recent}
-        factors = {name: self.slot_seconds / site.slot_seconds / habits.factor(name) for name in names}
-        self._types = {name: _faster(kind, factors[name]) for name, kind in names.items()}
+        factor = self.slot_seconds / site.slot_seconds
+        self._types = {name: _faster(site.believed(kind), factor) for name, kind in names.items()}
         self._index = {name: n for n, name in enumerate(self._types)}
 
     def play(self, variant: Variant, seed: int) -> Result:

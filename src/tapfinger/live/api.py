@@ -33,6 +33,7 @@ from tapfinger.live.insight_routes import add_insight
 from tapfinger.live.limits import Buckets
 from tapfinger.live.messages import Report
 from tapfinger.live.problems import PROBLEMS
+from tapfinger.live.profile_routes import add_profiles
 from tapfinger.live.service import Service
 from tapfinger.live.shield import REFUSALS, Shield, known, source_of
 from tapfinger.live.store import Token
@@ -121,6 +122,7 @@ def make_app(
     _site(app, service, may)
     _agents(app, service)
     add_insight(app, service, may)
+    add_profiles(app, service, may)
     add_dashboard(app, service, may, holder)
     return app
 

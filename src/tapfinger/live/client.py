@@ -261,6 +261,17 @@ class Client:
         found: dict[str, Any] = self._call("GET", "shadow").json()
         return found
 
+    def profiles(self) -> Sequence[Mapping[str, Any]]:
+        """How fast each task type is believed to be: runs seen, seconds as believed and as configured, doubt, drift."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "profiles").json()["types"]
+        return found
+
+    def profile(self, name: str, every: bool = False) -> Mapping[str, Any]:
+        """One task type with the sizes that were seen, or with every size."""
+        path = f"profiles/{quote(name, safe='')}"
+        found: Mapping[str, Any] = self._call("GET", path, params={"all": every}).json()
+        return found
+
     def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
         """Tasks that have run, from the newest on; ``most``: so many at most."""
         asked: dict[str, Any] = {"limit": min(1000, most or 1000)}

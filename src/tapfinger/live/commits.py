@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tapfinger.live.learned import Learned
 from tapfinger.live.store import Piece, Store
 from tapfinger.live.tasks import Happening, TaskRecord
 
@@ -24,10 +25,11 @@ class Change:
     history: Sequence[Happening] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     output: Sequence[Piece] = ()
+    learned: Sequence[Learned] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to save."""
-        return bool(self.records or self.history or self.meta or self.output)
+        return bool(self.records or self.history or self.meta or self.output or self.learned)
 
 
 def together(changes: Sequence[Change]) -> Change:
@@ -38,6 +40,7 @@ def together(changes: Sequence[Change]) -> Change:
         [line for change in changes for line in change.history],
         {name: value for change in changes for name, value in change.meta.items()},
         [piece for change in changes for piece in change.output],
+        [row for change in changes for row in change.learned],
     )
 
 
@@ -90,7 +93,13 @@ class Commits:
                 if change:
                     began = time.perf_counter()
                     await loop.run_in_executor(
-                        self._thread, self._store.save, change.records, change.history, change.meta, change.output
+                        self._thread,
+                        self._store.save,
+                        change.records,
+                        change.history,
+                        change.meta,
+                        change.output,
+                        change.learned,
                     )
                     self._took(time.perf_counter() - began)
                 for _, then in group:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
-from tapfinger.config import Scenario, parse_scenario
+from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario
 from tapfinger.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ class LiveConfig(BaseModel):
     fallback: str = "greedy"
     #: Who is asked as well, without anything being done of it: one or several, to compare with the scheduler.
     shadow: tuple[str, ...] = ()
+    #: Whether schedulers are told how fast tasks were seen to be, or only what is configured.
+    learn: bool = True
+    #: How uncertain configured speeds are: 0.3 means that most are off by a factor of up to 1.35.
+    doubt: Annotated[float, Field(ge=0.01, le=3.0)] = 0.3
+    #: Share of their running time that tasks may lose by sizes that are tried to learn of them; 0 tries none.
+    explore: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     #: Seconds that an agent may act without hearing from the coordinator.
     lease_seconds: PositiveFloat = 60.0
     #: Seconds beyond the lease after which its tasks are surely stopped.
@@ -106,12 +113,19 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
 
 
 def build_site(scenario: Scenario) -> Site:
-    """The domain objects of a site."""
+    """The domain objects of a site; types of unknown speed are taken to be like the others."""
     from tapfinger.live.site import Site
+    from tapfinger.profiles.similar import similar_profile
     from tapfinger.workloads.world import build_world
 
-    world = build_world(scenario)
-    types = {t.name: t for t in world.task_types}
+    unknown = {t.name for t in scenario.task_types if isinstance(t.speed, UnknownSpeed)}
+    any_speed = ConstantSpeed(kind="constant", slots=1.0)
+    whole = [t.model_copy(update={"speed": any_speed}) if t.name in unknown else t for t in scenario.task_types]
+    world = build_world(scenario.model_copy(update={"task_types": tuple(whole)}))
+    known = [t for t in world.task_types if t.name not in unknown]
+    types = {
+        t.name: replace(t, profile=similar_profile(t, known)) if t.name in unknown else t for t in world.task_types
+    }
     bad = [name for name in types if "[" in name]
     if bad:
         raise ConfigError(f"{scenario.source}: task type {bad[0]!r} has a bracket in its name; rename it")

@@ -394,8 +394,8 @@ class Coordinator:
             self._note(now, "fault", detail=answer.fault)
         before, waiting = self._rounds.clusters, self._rounds.waiting
         starts, sizes = self._rounds.settle(answer)
-        names = (self._site.resources, self._site.slot_seconds)
-        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, *names)) for s in starts}
+        about = (self._site.resources, self._site.slot_seconds, self._site.believed)
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, *about)) for s in starts}
         changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
         return self._push((granted | changed) - {""})
 

@@ -10,13 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tapfinger.core.contract import Decision, Placement, Resize, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import (
+    Decision,
+    LearningScheduler,
+    Placement,
+    Resize,
+    Scheduler,
+    SchedulerContext,
+    Snapshot,
+)
 from tapfinger.core.events import Command, Event, StartTask
 from tapfinger.core.feasibility import can_start, check_amounts
-from tapfinger.core.model import Resources
+from tapfinger.core.model import Resources, TaskType
 from tapfinger.core.session import Session, SlotOutcome
 from tapfinger.core.state import EdgeState
 from tapfinger.live.sizing import larger
+from tapfinger.profiles.believing import Retold
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +66,9 @@ class Decider:
         self._scheduler = scheduler
         self.one_shot = scheduler.one_shot
         self.name = name or getattr(scheduler, "name", type(scheduler).__name__)
-        self._types = 0
+        #: As it was last told of them.
+        self._types: dict[str, TaskType] = {}
+        self._retold = Retold()
         self._odds_hold = False
         self._resizable: frozenset[int] = frozenset()
         self._sizes: dict[int, Resources] = {}
@@ -67,11 +78,16 @@ class Decider:
         self._scheduler.reset(context)
 
     def know(self, context: SchedulerContext) -> None:
-        """Begin anew if there are task types that it has not heard of: its tables know only those it was told."""
-        if self._types != len(context.task_types):
+        """Begin anew if there are task types that it has not heard of; hear of those that are believed otherwise."""
+        types = {t.name: t for t in context.task_types}
+        if self._types.keys() != types.keys():
             self.reset(context)
-            self._types = len(context.task_types)
             self._odds_hold = False
+        elif any(self._types[name] is not t for name, t in types.items()) and isinstance(
+            self._scheduler, LearningScheduler
+        ):
+            self._scheduler.learn(context)
+        self._types = types
 
     def begin(self, resizable: frozenset[int]) -> dict[int, Resources]:
         """A new round; what is returned fills with the sizes that running tasks are to get."""
@@ -81,7 +97,8 @@ class Decider:
     def decide(self, snapshot: Snapshot) -> Decision:
         """What fits as things are."""
         before = self._left_to_others
-        decision = self._scheduler.decide(snapshot)
+        # Whoever uses it without telling it of types leaves them as they are.
+        decision = self._scheduler.decide(self._retold.show(snapshot, self._types) if self._types else snapshot)
         self._odds_hold = self._left_to_others == before
         if not decision.resizes:
             return decision

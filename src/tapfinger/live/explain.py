@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,7 @@ from tapfinger.core.contract import ClusterView, Phase, Snapshot, TaskView
 from tapfinger.core.events import StartTask
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources, ResourceTypes, TaskType
+from tapfinger.live.habits import seconds_at
 
 #: So many tasks are named at most where a sentence names some.
 NAMED = 5
@@ -105,8 +106,8 @@ def _take(names: Sequence[str]) -> str:
 
 def durations(task_type: TaskType, size: Resources, slot_seconds: float) -> tuple[float, float, float]:
     """Seconds by the profile: at this size, at the minimum and at the maximum."""
-    slots = (task_type.profile.slots(x) for x in (size, task_type.minimum, task_type.maximum))
-    here, least, most = (count * slot_seconds for count in slots)
+    sizes = (size, task_type.minimum, task_type.maximum)
+    here, least, most = (seconds_at(task_type, x, slot_seconds) for x in sizes)
     return here, least, most
 
 
@@ -117,12 +118,13 @@ def grounds(
     by: str,
     resources: ResourceTypes,
     slot_seconds: float,
+    believed: Callable[[TaskType], TaskType],
 ) -> str:
     """Why a task got its place and size, as far as was known when it did: written down with the grant.
 
     ``before``, ``waiting``: clusters, and how many tasks waited, before anything was started.
     """
-    task_type, cluster = start.task.type, before[start.cluster]
+    task_type, cluster = believed(start.task.type), before[start.cluster]
     here, least, most = durations(task_type, start.allocation, slot_seconds)
     text = f"{resources.describe(start.allocation)}: {seconds(here)} expected"
     if task_type.minimum != task_type.maximum:

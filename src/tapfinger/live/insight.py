@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,8 @@ from tapfinger.live.deciding import Answer, Question
 from tapfinger.live.explain import durations, seconds, summary, verdicts
 from tapfinger.live.forecast import Forecast, forecast
 from tapfinger.live.gauges import gauges
-from tapfinger.live.habits import MEMORY, Habits
+from tapfinger.live.habits import Habits, base_name
+from tapfinger.live.learning import Known, Learning
 from tapfinger.live.shadow import Shadows
 from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Instructions
@@ -31,6 +33,8 @@ from tapfinger.live.thinking import Worker
 GRANTS = 10_000
 #: So many overtakers are named.
 OVERTAKERS = 20
+#: So many of the latest finished tasks say which sizes are usual, when a coordinator begins.
+LATEST = 50
 #: Seconds that a forecast is used for where many tasks are shown.
 FRESH = 1.0
 #: Longest wait for a scheduler's probabilities: it may be thinking.
@@ -48,6 +52,7 @@ class Insight:
         clock: Callable[[], float],
         thinker: Worker,
         shadows: Mapping[str, Scheduler],
+        learning: Learning,
     ) -> None:
         """``machine``: the one that leads now; raises where there is none.
 
@@ -66,17 +71,17 @@ class Insight:
         self._grants: deque[tuple[float, int, str]] = deque(maxlen=GRANTS)
         #: Since when tasks wait that have run before.
         self._since: dict[int, float] = {}
-        self.habits = Habits(site.slot_seconds)
+        self._learning = learning
+        self.habits = Habits(site.slot_seconds, site.believed)
         self.shadows = Shadows(shadows)
         self.telemetry = Telemetry(self._gauges)
         self._ended: dict[str, int] = {}
 
     def take_up(self) -> None:
         """Learn what happened before the machine was made."""
-        self.habits = Habits(self._site.slot_seconds)
         self._ended = {phase: count for phase, count in self._store.counts().items() if Phase(phase) in ENDED}
-        for record in reversed(self._store.tasks([Phase.FINISHED], MEMORY, None)):
-            self._learn(record)
+        for record in reversed(self._store.tasks([Phase.FINISHED], LATEST, None)):
+            self._note_size(record)
 
     # -------------------------------------------------------------------- what happens
 
@@ -95,22 +100,14 @@ class Insight:
             if record.phase in ENDED:
                 self._since.pop(record.id, None)
                 self._ended[record.phase.value] = self._ended.get(record.phase.value, 0) + 1
-            self._learn(record)
+            self._learning.saw(record)
+            if record.phase is Phase.PLACED:
+                self._note_size(record)
 
-    def _learn(self, record: TaskRecord) -> None:
-        if record.allocation is None or record.phase not in (Phase.PLACED, Phase.FINISHED):
-            return
-        try:
-            task_type = self._site.task(record.id, record.spec, 0).type
-        except TapfingerError:
-            return  # of a configuration that is no more
-        size = Resources(record.allocation)
-        if record.phase is Phase.PLACED:
-            self.habits.granted(task_type, size)
-        elif record.incomplete:
-            return  # it says itself that it has not done all its work
-        elif record.started is not None and record.ended is not None and not record.resized:
-            self.habits.finished(task_type, size, record.ended - record.started)
+    def _note_size(self, record: TaskRecord) -> None:
+        if record.allocation is not None:
+            with suppress(TapfingerError):  # it may be of a configuration that is no more
+                self.habits.granted(self._site.task(record.id, record.spec, 0).type, Resources(record.allocation))
 
     def decided(self, question: Question, answer: Answer, took: float) -> None:
         """A round was decided; shadows have their say when nobody waits for it any more."""
@@ -119,6 +116,11 @@ class Insight:
         watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.habits, self._clock()))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
+
+    def known(self) -> Mapping[str, Known]:
+        """What is believed of each task type of the configuration."""
+        self._machine()  # whoever stands by has seen nothing
+        return self._learning.known
 
     # ------------------------------------------------------------------------ explain
 
@@ -240,8 +242,9 @@ class Insight:
         try:
             task_type = self._site.task(record.id, record.spec, 0).type
             names = ("expected_seconds", "minimum_seconds", "maximum_seconds")
-            found |= dict(zip(names, durations(task_type, size, self._site.slot_seconds), strict=True))
-            found["measured_factor"] = self.habits.factor(task_type.name)
+            believed = self._site.believed(task_type)
+            found |= dict(zip(names, durations(believed, size, self._site.slot_seconds), strict=True))
+            found["measured_factor"] = self._learning.known[base_name(task_type.name)].factor
         except TapfingerError:
             pass  # its type or size is none of this configuration
         return found

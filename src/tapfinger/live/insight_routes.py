@@ -3,6 +3,7 @@
 # Annotations are evaluated here, not kept as text: FastAPI reads them.
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
@@ -43,7 +44,10 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
     @app.get("/api/v1/site", dependencies=[may("read")])
     async def site() -> dict[str, Any]:
         """Clusters and task types as they are configured, and who decides."""
-        return {"scenario": service.site.plan, "scheduler": service.config.scheduler}
+        # What was learnt is in the store a few seconds after it was, and the latest tasks say the rest.
+        learned = [asdict(row) for row in service.store.learned()]
+        told = {"scenario": service.site.plan, "scheduler": service.config.scheduler}
+        return {**told, "doubt": service.config.doubt, "learned": learned}
 
     @app.get("/api/v1/history", dependencies=[may("read")])
     async def history(
@@ -88,4 +92,5 @@ def _run(record: TaskRecord, service: Service) -> dict[str, Any]:
         "progress": record.progress,
         "metrics": record.metrics,
         "incomplete": record.incomplete,
+        "steady": not record.resized,
     }

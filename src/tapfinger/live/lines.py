@@ -7,6 +7,7 @@ import logging
 from datetime import UTC, datetime
 
 from tapfinger.errors import UnknownNameError
+from tapfinger.live.tasks import Happening
 
 #: Of a record, beside its text: what the happening was about.
 FIELDS = ("event", "task", "attempt", "cluster", "detail")
@@ -42,3 +43,11 @@ def set_up_logging(verbose: bool, form: str = "text") -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     for noisy in ("httpx", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def log_happening(logger: logging.Logger, line: Happening) -> None:
+    """Say it in words, and as fields for programs that read the log."""
+    about = {"task": line.task, "attempt": line.attempt, "cluster": line.cluster}
+    words = [f"{name}={value}" for name, value in about.items() if value is not None]
+    text = " ".join([line.kind, *words, *([f"({line.detail})"] if line.detail else [])])
+    logger.info("%s", text, extra={"event": line.kind, **about})

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,9 @@ from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Question
 from tapfinger.live.home import hold
 from tapfinger.live.insight import Insight
+from tapfinger.live.learning import Digest, Learning
 from tapfinger.live.leases import boot_clock
+from tapfinger.live.lines import log_happening
 from tapfinger.live.logs import Logs, Output, StoredLogs
 from tapfinger.live.messages import VERSION, AttemptId, Report
 from tapfinger.live.rounds import Rounds
@@ -42,7 +43,8 @@ from tapfinger.live.site import Site
 from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Instructions, Leases, Stimulus, Submit, Tick
 from tapfinger.live.store import Piece, Store
 from tapfinger.live.stores.leadership import TERM
-from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
+from tapfinger.live.study import Study
+from tapfinger.live.tasks import TaskRecord, TaskSpec
 from tapfinger.live.thinking import Worker
 from tapfinger.live.wire import LogChunk, LogSize, Message, Refusal
 
@@ -96,7 +98,12 @@ class Service:
         self._seen = 0
         self._thinker = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
-        self.insight = Insight(site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {})
+        site.learn = config.learn
+        self.learning = Learning(site, config.doubt)
+        self._study = Study(self.learning, self._thinker, self.now)
+        self.insight = Insight(
+            site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {}, self.learning
+        )
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
         if not self.store.shared:
             self._leading = self._take_over()
@@ -126,6 +133,7 @@ class Service:
         if epoch is None:
             return None
         machine = self._make(epoch)
+        self.site.believe(self._study.take_up(self.store).revised, anew=True)
         self.insight.take_up()
         self.token = self._first_token(self._state)
         return machine
@@ -153,6 +161,7 @@ class Service:
             origin,
             longest,
         )
+        machine.progress.learner = self.learning
         # From now on leases of this length are given; the next coordinator must wait as long.
         self.store.set_meta("lease", self.config.lease_seconds)
         return machine
@@ -175,6 +184,8 @@ class Service:
     def close(self) -> None:
         """Let go of the store."""
         self._commits.close()
+        if self._leading is not None and self._broken is None:
+            self._study.close(self.store)
         self.store.close()
         self.audit.close()
         self._lock.close()
@@ -196,6 +207,7 @@ class Service:
                 with suppress(NotLeading):
                     self._act(Tick())
                     self._ask()
+                    self._study.look(partial(self._learnt, self._machine), self._fail)
                 with suppress(TimeoutError):
                     # Not wait_for: in Python 3.11 it forgets a cancellation that comes with what is waited for.
                     async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
@@ -227,6 +239,13 @@ class Service:
             pass  # noted where it was found out
         except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
             self._fail(error)
+
+    def _learnt(self, machine: Coordinator, found: Digest) -> None:
+        """Tasks are believed to be faster or slower; what a deposed leader has learnt is learnt anew."""
+        if machine is self._leading:
+            self.site.believe(found.revised)
+            told = Instructions(history=found.happenings)
+            self._commits.put(Change(history=found.happenings, learned=found.learned), partial(self._tell, told))
 
     async def _keep_term(self) -> None:
         """Go on leading while nothing is saved; a coordinator that is stuck does not, and another takes over."""
@@ -306,7 +325,7 @@ class Service:
         self.insight.saw(instructions)
         if logger.isEnabledFor(logging.INFO):
             for line in instructions.history:
-                logger.info("%s", _described(line), extra=_fields(line))
+                log_happening(logger, line)
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
                 send(orders)
@@ -479,16 +498,3 @@ class Service:
             (line.kind, line.attempt, line.cluster) == ("granted", ident[1], cluster)
             for _, line in self.store.history(0, 10_000, record.id)
         )
-
-
-def _described(line: Happening) -> str:
-    plain = replace(line, at=round(line.at, 3))
-    parts = [
-        f"{name}={value}" for name in ("task", "attempt", "cluster") if (value := getattr(plain, name)) is not None
-    ]
-    return " ".join([line.kind, *parts, *([f"({line.detail})"] if line.detail else [])])
-
-
-def _fields(line: Happening) -> dict[str, object]:
-    """A happening for logs that programs read."""
-    return {"event": line.kind, "task": line.task, "attempt": line.attempt, "cluster": line.cluster}

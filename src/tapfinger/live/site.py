@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tapfinger.core.contract import Mode, SchedulerContext
-from tapfinger.core.model import Cluster, Resources, ResourceTypes, SpeedProfile, Task, TaskType, check_eligible
+from tapfinger.core.model import Cluster, ResourceTypes, Task, TaskType, check_eligible
 from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.live.habits import base_name
 from tapfinger.live.tasks import TaskSpec
+from tapfinger.profiles.narrow import narrowed
 
 #: Every size that differs from its type's is a type of its own for schedulers, with tables to match.
 MAX_TYPES = 300
@@ -36,7 +38,11 @@ class Site:
     seed: int = 0
     #: The scenario that it was made of, as plain data: whoever plays it forward makes it anew.
     plan: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether schedulers are told what is believed by now, or what is configured.
+    learn: bool = True
     index: dict[str, int] = field(init=False)
+    #: By name: types as they are believed to be by now; all others are as configured.
+    _believed: dict[str, TaskType] = field(init=False, default_factory=dict)
     #: What requests came to: most tasks ask for the same as others before them.
     _known: dict[_Request, tuple[TaskType, tuple[int, ...]]] = field(init=False, default_factory=dict)
 
@@ -49,11 +55,26 @@ class Site:
         return SchedulerContext(
             resources=self.resources,
             clusters=self.clusters,
-            task_types=tuple(self.task_types.values()),
+            task_types=tuple(map(self.believed, self.task_types.values()) if self.learn else self.task_types.values()),
             mode=Mode.MULTI,
             seed=self.seed,
             slot_seconds=self.slot_seconds,
         )
+
+    def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
+        """Task types are as fast as these say, and their sizes follow; ``anew``: all others are as configured."""
+        changed = {t.name: t for t in revised}
+        before = {} if anew else self._believed
+        kept = {name: t for name, t in before.items() if base_name(name) not in changed}
+        self._believed = kept | changed
+
+    def believed(self, task_type: TaskType) -> TaskType:
+        """A type as it is believed to be by now."""
+        name = task_type.name
+        found = self._believed.get(name)
+        if found is None and (base := self._believed.get(base_name(name))) is not None:
+            found = self._believed[name] = narrowed(base, name, task_type.minimum, task_type.maximum)
+        return found or task_type
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
         """The task as schedulers see it; refuses what could never run, with the reason."""
@@ -100,14 +121,5 @@ class Site:
         if name not in self.task_types:
             if len(self.task_types) >= MAX_TYPES:
                 raise ConfigError(f"tasks have asked for {MAX_TYPES} different sizes already; use one of those")
-            self.task_types[name] = _narrowed(base, name, minimum, maximum)
+            self.task_types[name] = narrowed(base, name, minimum, maximum)
         return self.task_types[name]
-
-
-def _narrowed(base: TaskType, name: str, minimum: Resources, maximum: Resources) -> TaskType:
-    """The same speeds over a smaller box of sizes."""
-    within = [x for x in base.profile.allocations() if minimum.fits(x) and x.fits(maximum)]
-    rates = tuple(base.profile.rate(x) for x in within)
-    doubt = base.profile.doubt and tuple(base.profile.doubt[base.profile.index(x)] for x in within)
-    profile = SpeedProfile(minimum, maximum, rates, base.profile.shape_offset, doubt)
-    return replace(base, name=name, minimum=minimum, maximum=maximum, profile=profile)

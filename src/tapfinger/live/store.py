@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError
+from tapfinger.live.learned import Learned
 from tapfinger.live.leases import boot_clock
 from tapfinger.live.messages import AttemptId
 from tapfinger.live.stores.base import Database, Row, Transaction
@@ -62,6 +63,7 @@ MIGRATIONS = (
     ALTER TABLE tasks ADD COLUMN incomplete INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN warnings TEXT;
     """,
+    "CREATE TABLE learned (type TEXT PRIMARY KEY, digest TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL);",
 )
 
 #: What may change in the life of a task, in the order of the columns.
@@ -75,6 +77,10 @@ _UPSERT = (
 )
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM tasks"
 _KEEP = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+_LEARN = (
+    "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
+    "at = excluded.at, state = excluded.state"
+)
 #: Values in one statement.
 _AT_ONCE = 500
 _specs = TypeAdapter(TaskSpec)
@@ -210,6 +216,7 @@ class Store:
         history: Iterable[Happening],
         meta: Mapping[str, Any] | None = None,
         output: Iterable[Piece] = (),
+        learned: Iterable[Learned] = (),
     ) -> None:
         """All of it or nothing; on disk when this returns."""
         rows = [_row(record) for record in records]
@@ -225,6 +232,13 @@ class Store:
                 work.execute(_KEEP, (name, json.dumps(value)))
             for piece in output:
                 _append(work, piece)
+            for row in learned:
+                work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
+
+    def learned(self) -> list[Learned]:
+        """What is known of task types by their runs."""
+        rows = self._db.query("SELECT type, digest, at, state FROM learned ORDER BY type")
+        return [Learned(kind, digest, at, json.loads(state)) for kind, digest, at, state in rows]
 
     def unended(self) -> list[TaskRecord]:
         """Every task that waits or is on a cluster: what a coordinator must know."""

@@ -126,7 +126,8 @@ class Happening:
 
     at: float
     #: submitted, granted, started, resizing, resized, ended, requeued, cancelling, refused, warning, and the phases a
-    #: task ends in; of clusters: joined, silent, drained, opened; of decisions: fault.
+    #: task ends in; of clusters: joined, silent, drained, opened; of decisions: fault; of task types: profile drift,
+    #: profile restarted.
     kind: str
     task: int | None = None
     attempt: int | None = None

@@ -12,8 +12,9 @@ that ``doubt`` of the profile as told is the standard deviation to begin with.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,18 @@ LENGTH: Final = math.log(4.0)
 #: No observation is more exact than this, whatever it rests on (standard deviation of a log rate).
 FLOOR: Final = 0.005
 
+#: Runs under equal conditions differ by this much before any were seen to (standard deviation of the logarithm of their
+#: seconds), as if this many had been.
+SCATTER: Final = 0.1
+SCATTER_RUNS: Final = 4.0
+
+#: Of one allocation so many timed runs count at most, the latest with full weight: what changes slowly is followed.
+MEMORY: Final = 100.0
+
+#: After a change of speed: doubt left about the factor, and about each allocation that was seen before it.
+CHANGED: Final = 0.2
+CHANGED_OWN: Final = 0.05
+
 #: Rates are given this many standard deviations too high, at most those of the floor. Schedulers round durations up to
 #: whole slots: a task that takes four must not be believed to take five for what nobody could have seen.
 HAIR: Final = 2.0
@@ -48,6 +61,9 @@ MOST_SEEN: Final = 100
 #: Predictions are made for this many allocations at a time: memory stays small however large the box.
 _CHUNK = 4096
 
+#: Less of a run than this is a rest that rounding has left.
+_NEXT_TO_NOTHING = 1e-6
+
 #: Stands for an amount of 0, which has no logarithm.
 _HALF_UNIT = 0.5
 
@@ -60,12 +76,18 @@ def bounded_rates(log_rates: Floats) -> tuple[float, ...]:
     return tuple(np.exp(np.clip(log_rates, _SLOWEST, _FASTEST)).tolist())
 
 
-def log_sizes(minimum: Resources, maximum: Resources) -> Floats:
-    """(cells, resources) log of each allocation of the box relative to the minimum, in the order of a profile."""
+def log_axes(minimum: Resources, maximum: Resources) -> list[Floats]:
+    """For each resource, the logarithms of its amounts relative to the minimum."""
     axes = []
     for low, high in zip(minimum, maximum, strict=True):
         amounts = np.maximum(np.arange(low, high + 1), _HALF_UNIT)
         axes.append(np.log(amounts / amounts[0]))
+    return axes
+
+
+def log_sizes(minimum: Resources, maximum: Resources) -> Floats:
+    """(cells, resources) log of each allocation of the box relative to the minimum, in the order of a profile."""
+    axes = log_axes(minimum, maximum)
     return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
 
 
@@ -82,10 +104,32 @@ class _Seen:
     log_rate: float = 0.0
     rounding: float = 0.0
     spread: float = 0.0
+    #: Runs that were timed to the second, each counted by the share of it that was seen; their log rates, and the
+    #: squares of these.
+    runs: float = 0.0
+    timed: float = 0.0
+    squares: float = 0.0
 
-    def estimate(self, noise: Noise) -> tuple[float, float]:
+    @property
+    def weight(self) -> float:
+        """How much was seen."""
+        return self.slots + self.ends + self.runs
+
+    def time(self, log_rate: float, share: float) -> None:
+        """One more run, or with a negative share one less."""
+        if self.runs + share > MEMORY:
+            kept = (MEMORY - share) / self.runs
+            self.runs, self.timed, self.squares = kept * self.runs, kept * self.timed, kept * self.squares
+        self.runs, self.timed = max(0.0, self.runs + share), self.timed + share * log_rate
+        self.squares += share * log_rate**2
+        if self.runs < _NEXT_TO_NOTHING:
+            self.runs = self.timed = self.squares = 0.0
+
+    def estimate(self, noise: Noise, scatter: float = SCATTER) -> tuple[float, float]:
         """Log rate and its variance; the latter infinite if nothing can be said yet."""
         found: list[tuple[float, float]] = []
+        if self.runs:
+            found.append((self.timed / self.runs, scatter**2 / self.runs + FLOOR**2))
         if self.gain * MAX_SLOTS > self.slots and self.work * MAX_SLOTS > self.slots:
             gain = _without_noise(self.gain / self.slots, noise)
             found.append((math.log(gain * self.slots / self.work), _spread(gain, noise) ** 2 / self.slots + FLOOR**2))
@@ -97,6 +141,16 @@ class _Seen:
             return 0.0, math.inf
         precision = sum(1.0 / variance for _, variance in found)
         return sum(value / variance for value, variance in found) / precision, 1.0 / precision
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A run, or some of it, at one allocation."""
+
+    allocation: Resources
+    log_rate: float
+    #: How much of the task it was.
+    share: float
 
 
 class Belief:
@@ -111,6 +165,9 @@ class Belief:
         self._doubt = np.zeros(len(self._prior)) if profile.doubt is None else np.array(profile.doubt)  # (cells,)
         self._sizes = log_sizes(told.minimum, told.maximum)  # (cells, resources)
         self._seen: dict[int, _Seen] = {}
+        #: What was seen before the speed changed, and by how much the logarithm of the rate did.
+        self._before: dict[int, _Seen] = {}
+        self._shift = 0.0
         self._news = False
         #: Log rates and doubt as last given to anybody; (cells,).
         self._given = (self._prior, self._doubt)
@@ -134,6 +191,70 @@ class Belief:
         seen.log_rate += 0.5 * math.log(slowest * fastest) + math.log(gain / mean_gain)
         seen.rounding += math.log(fastest / slowest) ** 2 / 12.0  # uniform between the two
         seen.spread += _spread(gain, self._noise) ** 2 / slots
+
+    def see_run(self, allocation: Resources, slots: float, begin: float = 0.0, end: float = 1.0) -> Timed:
+        """A run took so many slots, to the second, from progress ``begin`` to ``end``; it can be taken back."""
+        work = whole_work(self._type.profile.shape_offset, begin, end)
+        timed = Timed(allocation, math.log(work / max(slots, 1.0 / MAX_SLOTS)), end - begin)
+        self.add(timed)
+        return timed
+
+    def add(self, timed: Timed, times: float = 1.0) -> None:
+        """Count a timed run; ``times`` = -1 takes it back."""
+        self._at(timed.allocation).time(timed.log_rate, times * timed.share)
+
+    def deviation(self, timed: Timed) -> float | None:
+        """Log rate of a run minus that of the others at its allocation; None if there are none."""
+        seen = self._seen.get(self._type.profile.index(timed.allocation))
+        return None if seen is None or seen.runs < 1.0 else timed.log_rate - seen.timed / seen.runs
+
+    def surprise(self, timed: Timed) -> float | None:
+        """The same in deviations that such runs have.
+
+        Of runs whose speed does not change, one after the other, these are independent and standard normal.
+        """
+        off = self.deviation(timed)
+        if off is None:
+            return None
+        others = self._seen[self._type.profile.index(timed.allocation)].runs
+        return off / (self.scatter * math.sqrt(1.0 / timed.share + 1.0 / others))
+
+    @property
+    def scatter(self) -> float:
+        """How much runs under equal conditions differ: standard deviation of the logarithm of their seconds."""
+        total, count = SCATTER_RUNS * SCATTER**2, SCATTER_RUNS
+        for seen in (*self._seen.values(), *self._before.values()):
+            if seen.runs > 1.0:
+                total += max(0.0, seen.squares - seen.timed**2 / seen.runs)
+                count += seen.runs - 1.0
+        return max(FLOOR, math.sqrt(total / count))
+
+    @property
+    def runs(self) -> dict[int, float]:
+        """Position in the profile -> timed runs since the speed last changed."""
+        return {cell: seen.runs for cell, seen in self._seen.items() if seen.runs}
+
+    def changed(self, shift: float) -> None:
+        """From here on log rates are higher by about this much: how sizes compare is kept, the rest is seen anew."""
+        self._before, self._seen, self._shift = self._seen, {}, shift
+        self._news = True
+
+    def state(self) -> dict[str, Any]:
+        """All timed runs as plain data, for ``restore``."""
+        both = {"seen": self._seen, "before": self._before}
+        sums = {
+            name: {str(cell): [s.runs, s.timed, s.squares] for cell, s in sorted(seen.items()) if s.runs}
+            for name, seen in both.items()
+        }
+        return {**sums, "shift": self._shift}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As it was when ``state`` was made, of the same profile."""
+        self._seen, self._before = (
+            {int(cell): _Seen(runs=r, timed=t, squares=q) for cell, (r, t, q) in state[name].items()}
+            for name in ("seen", "before")
+        )
+        self._shift, self._news = float(state["shift"]), True
 
     def _at(self, allocation: Resources) -> _Seen:
         self._news = True
@@ -168,16 +289,25 @@ class Belief:
 
     def _solve(self) -> _Solved | None:
         """Inference at the allocations that were seen; None if nothing was."""
-        estimates = {cell: seen.estimate(self._noise) for cell, seen in self._seen.items()}
-        usable = [cell for cell, (_, variance) in estimates.items() if math.isfinite(variance)]
-        if not usable:
+        found = self._observed(self._seen, False) + self._observed(self._before, True)
+        if not found:
             return None
-        usable.sort(key=lambda cell: (-self._seen[cell].slots - self._seen[cell].ends, cell))
-        cells = np.array(sorted(usable[:MOST_SEEN]))
-        value, variance = np.array([estimates[cell] for cell in cells.tolist()]).T
-        covariance = self._covariance(cells, cells) + np.diag(variance)
+        cells = np.array([row[0] for row in found])
+        value, variance, before = (np.array([float(row[n]) for row in found]) for n in (1, 2, 3))
+        # What was seen before a change is off by one number that nobody knows exactly.
+        together = CHANGED**2 * np.outer(before, before)
+        covariance = self._covariance(cells, cells) + np.diag(variance) + together
         root = np.linalg.inv(np.linalg.cholesky(covariance))
         return _Solved(cells, root, root.T @ (root @ (value - self._prior[cells])))
+
+    def _observed(self, seen: Mapping[int, _Seen], before: bool) -> list[tuple[int, float, float, bool]]:
+        """Cell, log rate, its variance, and whether that was before the change; of those that were seen most."""
+        scatter = self.scatter if any(s.runs for s in seen.values()) else SCATTER
+        estimates = {cell: s.estimate(self._noise, scatter) for cell, s in seen.items()}
+        usable = [cell for cell, (_, variance) in estimates.items() if math.isfinite(variance)]
+        usable.sort(key=lambda cell: (-seen[cell].weight, cell))
+        shift, more = (self._shift, CHANGED_OWN**2) if before else (0.0, 0.0)
+        return [(c, estimates[c][0] + shift, estimates[c][1] + more, before) for c in sorted(usable[:MOST_SEEN])]
 
     def _predict(self, solved: _Solved, cells: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the log rate at these cells."""
@@ -221,9 +351,11 @@ def _spread(gain: float, noise: Noise) -> float:
     return deviation if noise.kind == "relative" else deviation / gain
 
 
-def whole_work(shape_offset: float | None) -> float:
-    """Rate times duration, but for rounding: the integral of 1 / shape over all progress."""
-    return 1.0 if shape_offset is None else 2.0 * (math.sqrt(shape_offset) - math.sqrt(shape_offset - 1.0))
+def whole_work(shape_offset: float | None, begin: float = 0.0, end: float = 1.0) -> float:
+    """Rate times duration, but for rounding: the integral of 1 / shape over progress."""
+    if shape_offset is None:
+        return end - begin
+    return 2.0 * (math.sqrt(shape_offset - begin) - math.sqrt(shape_offset - end))
 
 
 def least_rate(slots: float, shape_offset: float | None) -> float:

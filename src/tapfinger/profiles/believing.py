@@ -6,7 +6,7 @@ after another, corrects them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tapfinger.core.contract import (
@@ -38,15 +38,14 @@ class Believing:
         self._types = {t.name: t for t in context.task_types}
         self._evidence = Evidence(context)
         self._last: tuple[Snapshot, Decision] | None = None
-        #: By task id: the view as it came, and as it was shown.
-        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._retold = Retold()
         self._scheduler.reset(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Look at what has happened, then ask the scheduler."""
         if self._learn:
             self._see(snapshot)
-        decision = self._scheduler.decide(self._as_believed(snapshot))
+        decision = self._scheduler.decide(self._retold.show(snapshot, self._types))
         # Looked at in the next turn only: by then it has been checked and carried out.
         self._last = snapshot, decision
         return decision
@@ -63,28 +62,49 @@ class Believing:
         changed = self._evidence.revised()
         if not changed:
             return
-        self._types |= {t.name: t for t in changed}
+        self._types = self._types | {t.name: t for t in changed}
         self._context = replace(self._context, task_types=tuple(self._types[t.name] for t in self._context.task_types))
         if isinstance(self._scheduler, LearningScheduler):
             self._scheduler.learn(self._context)
 
-    def _as_believed(self, snapshot: Snapshot) -> Snapshot:
-        """The same with every task's type as believed; views of tasks that did not change are made once."""
-        before, self._shown = self._shown, {}
-        clusters = tuple(
-            replace(c, running=self._tasks(c.running, before), paused=self._tasks(c.paused, before))
-            for c in snapshot.clusters
-        )
-        return replace(snapshot, clusters=clusters, queue=self._tasks(snapshot.queue, before))
 
-    def _tasks(self, views: tuple[TaskView, ...], before: dict[int, tuple[TaskView, TaskView]]) -> tuple[TaskView, ...]:
-        for view in views:
-            believed = self._types[view.type.name]
-            came, shown = before.get(view.id, (None, view))
-            if came is not view or shown.type is not believed:
-                shown = replace(view, type=believed)
-            self._shown[view.id] = (view, shown)
-        return tuple(self._shown[view.id][1] for view in views)
+class Retold:
+    """Snapshots with other task types in the place of theirs; whatever did not change is made once."""
+
+    def __init__(self) -> None:
+        """Nothing was shown yet."""
+        self._types: Mapping[str, TaskType] = {}
+        #: By task id and by cluster: the view as it came, and as it was shown.
+        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._clusters: dict[int, tuple[ClusterView, ClusterView]] = {}
+
+    def show(self, snapshot: Snapshot, types: Mapping[str, TaskType]) -> Snapshot:
+        """The same with every task's type as ``types`` has it by name; another mapping for other types."""
+        if types is not self._types:
+            self._types, self._shown, self._clusters = types, {}, {}
+        clusters = tuple(map(self._cluster, snapshot.clusters))
+        # Only those that wait now are remembered: whoever was placed is seen with its cluster.
+        before, self._shown = self._shown, {}
+        return replace(snapshot, clusters=clusters, queue=tuple(self._task(view, before) for view in snapshot.queue))
+
+    def _cluster(self, view: ClusterView) -> ClusterView:
+        came, shown = self._clusters.get(view.index, (None, view))
+        if came is not view:
+            running, paused = (tuple(map(self._retold, views)) for views in (view.running, view.paused))
+            shown = replace(view, running=running, paused=paused)
+            self._clusters[view.index] = (view, shown)
+        return shown
+
+    def _task(self, view: TaskView, before: dict[int, tuple[TaskView, TaskView]]) -> TaskView:
+        came, shown = before.get(view.id, (None, view))
+        if came is not view:
+            shown = self._retold(view)
+        self._shown[view.id] = (view, shown)
+        return shown
+
+    def _retold(self, view: TaskView) -> TaskView:
+        believed = self._types[view.type.name]
+        return view if view.type is believed else replace(view, type=believed)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from tapfinger.config import (
     TableSpeed,
     TanhSpeed,
     TaskTypeConfig,
+    UnknownSpeed,
 )
 from tapfinger.core.model import MAX_SLOTS, Resources, ResourceTypes
 from tapfinger.errors import ConfigError, DataError
@@ -39,6 +40,11 @@ def build_rates(
         for cell in product(*box):
             yield {n: a * u for n, u, a in zip(resources.names, resources.units, cell, strict=True)}
 
+    if isinstance(speed, UnknownSpeed):
+        raise ConfigError(
+            f"{where} is not known, and only live sites learn it; say how fast tasks are (docs/profiles.md). To keep "
+            "it from schedulers, set knowledge.kind to 'missing'"
+        )
     if isinstance(speed, ConstantSpeed):
         duration = speed.seconds if speed.seconds is not None else (speed.slots or 0.0) * scenario.slot_seconds
         return (scenario.slot_seconds / duration,) * math.prod(map(len, box)), None

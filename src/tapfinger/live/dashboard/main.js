@@ -10,6 +10,7 @@ import { Feed } from "./feed.js";
 import { duration, number } from "./format.js";
 import { Gantt } from "./gantt.js";
 import { Events, Queue, Tasks } from "./lists.js";
+import { Profiles } from "./profiles.js";
 import { SubmitForm } from "./submit.js";
 import { setUpTheme } from "./theme.js";
 
@@ -37,6 +38,7 @@ class Board {
     this.tasks = new Tasks(this.feed, open, (attempt) => cancelButton(me, attempt));
     this.queue = new Queue(this.feed, open);
     this.events = new Events(this.feed, open);
+    this.profiles = new Profiles();
     this.minutes = choice(byId("window"), [[5, "5 min"], [15, "15 min"], [60, "60 min"]], 15, () => this.drawCharts());
     choice(byId("which"), [["running", "Running"], ["ended", "Ended"]], "running", (which) => this.tasks.show(which));
     byId("new").hidden = !me.may.includes("submit");
@@ -75,6 +77,7 @@ class Board {
   moving() {
     this.tasks.draw();
     this.queue.refresh();
+    this.profiles.refresh();
   }
 
   drawCharts() {

@@ -1,0 +1,208 @@
+"""``tapfinger profiles``: how fast task types are believed to be, by a live site or by a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tapfinger.commands.tasks import StateOption, UrlOption, open_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="How fast task types are believed to be: what a live site has learnt, or what a file says.",
+)
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="Instead of a live site: a profile CSV, or a scenario's TOML file."),
+]
+TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="A task type.")]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every size, not only those that were seen.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+
+
+@app.command("list")
+def list_types(
+    state: StateOption = None, url: UrlOption = None, file: FileOption = None, as_json: JsonOption = False
+) -> None:
+    """List the task types: runs seen, seconds at the usual size, how certain that is, changes of speed."""
+    rows = _types(state, url, file)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.markup import escape
+
+    table = _table("type", "runs", "sizes", "usual size", "seconds", "configured", "doubt", "drift")
+    for row in rows:
+        drift = row["drift"]
+        table.add_row(
+            escape(row["name"]),
+            f"{row['runs']}",
+            f"{row['sizes']}",
+            _size(row["usual"]),
+            f"{row['seconds']:.3g}",
+            "" if row["configured_seconds"] is None else f"{row['configured_seconds']:.3g}",
+            _doubt(row["doubt"]),
+            "" if drift is None else f"x {drift['factor']:.2g} since {_clock(drift['since'])}",
+        )
+    _print(table)
+
+
+@app.command("show")
+def show(
+    name: TypeArgument,
+    state: StateOption = None,
+    url: UrlOption = None,
+    file: FileOption = None,
+    every: EveryOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is believed of a task type, size by size."""
+    found = _type(name, state, url, file, every)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    scatter = f"; equal runs differ by {_doubt(found['scatter'])}" if found["runs"] else ""
+    typer.echo(f"{found['name']}: {found['runs']} runs seen{scatter}.")
+    if found["drift"] is not None:
+        times, at = found["drift"]["factor"], _clock(found["drift"]["since"])
+        typer.echo(f"Its tasks take {times:.3g} times as long as before, since {at}.")
+    if not found["cells"]:
+        typer.echo("No size was seen yet; --all shows what is believed of every one.")
+        return
+    table = _table("size", "runs", "seconds", "configured", "doubt")
+    for cell in found["cells"]:
+        table.add_row(
+            _size(cell["allocation"]),
+            f"{cell['runs']:.3g}",
+            f"{cell['seconds']:.4g}",
+            "" if cell["configured_seconds"] is None else f"{cell['configured_seconds']:.4g}",
+            _doubt(cell["doubt"]),
+        )
+    _print(table)
+
+
+@app.command("plot")
+def plot(
+    name: TypeArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="Picture to write.")],
+    state: StateOption = None,
+    url: UrlOption = None,
+    file: FileOption = None,
+) -> None:
+    """Draw the seconds of every size of a task type, and how certain they are."""
+    from tapfinger.errors import DataError
+    from tapfinger.evaluation.profile_plots import draw_profile
+
+    found = _type(name, state, url, file, True)
+    try:
+        draw_profile(found["name"], found["cells"], out)
+    except (OSError, ValueError) as error:  # no such folder; a kind of picture that matplotlib does not know
+        raise DataError(f"{out} cannot be written: {error}") from None
+    typer.echo(f"written: {out}")
+
+
+@app.command("export")
+def export(
+    name: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="A task type. Without it: all.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.csv", help="Profile CSV to write.")] = Path("profile.csv"),
+    state: StateOption = None,
+    url: UrlOption = None,
+    file: FileOption = None,
+    every: EveryOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier file.")] = False,
+) -> None:
+    """Write the best estimates as a profile CSV, for scenarios and sites (speed kind "table")."""
+    from tapfinger.errors import ConfigError, DataError
+    from tapfinger.profiles.table import ProfileRow, write_profile
+
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists; choose another name, or overwrite it with --force")
+    names = [name] if name is not None else [row["name"] for row in _types(state, url, file)]
+    rows: list[ProfileRow] = []
+    for one in names:
+        cells = _type(one, state, url, file, every)["cells"]
+        # A table of speeds begins above zero; what a type never has is no column of its own.
+        used = {resource for cell in cells for resource, amount in cell["allocation"].items() if amount}
+        kept = [c for c in cells if all(c["allocation"][resource] for resource in used)]
+        rows += [
+            ProfileRow(one, {r: c["allocation"][r] for r in c["allocation"] if r in used}, c["seconds"]) for c in kept
+        ]
+        if len(kept) < len(cells):
+            typer.echo(f"{one}: {len(cells) - len(kept)} sizes with none of a resource are left out", err=True)
+    if not rows:
+        raise ConfigError(f"no size of {', '.join(names)} was seen yet; run some tasks, or write every size with --all")
+    try:
+        write_profile(out, rows)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error}") from None
+    typer.echo(f"{len(rows)} sizes of {len({row.task_type for row in rows})} task types written to {out}")
+
+
+# ------------------------------------------------------------------------ where from
+
+
+def _types(state: Path | None, url: str | None, file: Path | None) -> Sequence[Mapping[str, Any]]:
+    if file is None:
+        with open_client(state, url) as client:
+            return client.profiles()
+    from tapfinger.evaluation.profile_files import file_types
+
+    return [found.row for found in file_types(file).values()]
+
+
+def _type(name: str, state: Path | None, url: str | None, file: Path | None, every: bool) -> Mapping[str, Any]:
+    if file is None:
+        with open_client(state, url) as client:
+            return client.profile(name, every)
+    from tapfinger.errors import UnknownNameError
+    from tapfinger.evaluation.profile_files import file_types
+
+    known = file_types(file)
+    if name not in known:
+        raise UnknownNameError("task type", name, known)
+    return {**known[name].row, "cells": known[name].cells}
+
+
+# ------------------------------------------------------------------------ for people
+
+
+def _table(*heads: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in heads:
+        left = head in ("type", "size", "usual size", "drift")
+        table.add_column(head, justify="left" if left else "right", no_wrap=head in ("type", "size"))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _size(allocation: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in allocation.items() if amount) or "nothing"
+
+
+def _doubt(doubt: float) -> str:
+    """A deviation of logarithms as a share: 0.1 is about 10 %."""
+    import math
+
+    return f"{100.0 * math.expm1(doubt):.2g} %"
+
+
+def _clock(at: float) -> str:
+    from datetime import datetime
+
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")

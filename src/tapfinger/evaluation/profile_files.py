@@ -1,0 +1,86 @@
+"""Speed profiles of files, in the same words as those of a live site: profile CSVs, scenarios, sites."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from tapfinger.config import load_scenario
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.learning import Known
+from tapfinger.live.profile_views import cells, described
+from tapfinger.profiles.table import read_rows
+
+
+@dataclass(frozen=True)
+class FileType:
+    """A task type: a line about it, and its sizes."""
+
+    row: dict[str, Any]
+    cells: list[dict[str, Any]]
+
+
+def file_types(path: Path) -> dict[str, FileType]:
+    """By name, all task types of a profile CSV, or of a TOML file of a scenario or site."""
+    return _of_toml(path) if path.suffix == ".toml" else _of_csv(path)
+
+
+def _of_toml(path: Path) -> dict[str, FileType]:
+    # A site's file is a scenario's with a table of its own, and other defaults.
+    scenario = load_site(path)[0] if _has_live(path) else load_scenario(path)
+    site = build_site(scenario)
+    known = {t.name: Known(t, t) for t in site.task_types.values()}
+    return {name: FileType(described(one, site), cells(one, site, True)) for name, one in known.items()}
+
+
+def _has_live(path: Path) -> bool:
+    try:
+        return "live" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False  # whoever reads it next says what is wrong
+
+
+def _of_csv(path: Path) -> dict[str, FileType]:
+    repeats: dict[str, dict[tuple[tuple[str, float], ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for _, row in read_rows(path):
+        repeats[row.task_type][tuple(row.amounts.items())].append(row.seconds)
+    return {name: _measured(name, found) for name, found in repeats.items()}
+
+
+def _measured(name: str, found: dict[tuple[tuple[str, float], ...], list[float]]) -> FileType:
+    rows: list[dict[str, Any]] = [
+        {
+            "allocation": dict(size),
+            "seconds": fmean(seconds),
+            "configured_seconds": None,
+            "doubt": _spread(seconds) / math.sqrt(len(seconds)),
+            "runs": float(len(seconds)),
+        }
+        for size, seconds in found.items()
+    ]
+    usual = max(rows, key=lambda cell: (cell["runs"], -sum(cell["allocation"].values())))
+    several = [_spread(seconds) for seconds in found.values() if len(seconds) > 1]
+    row = {
+        "name": name,
+        "runs": sum(map(len, found.values())),
+        "sizes": len(rows),
+        "usual": usual["allocation"],
+        "seconds": usual["seconds"],
+        "configured_seconds": None,
+        "doubt": usual["doubt"],
+        "scatter": math.sqrt(fmean(s**2 for s in several)) if several else 0.0,
+        "factor": 1.0,
+        "since": 0.0,
+        "drift": None,
+    }
+    return FileType(row, rows)
+
+
+def _spread(seconds: list[float]) -> float:
+    """How much repeats differ: deviation of the logarithm."""
+    return stdev(map(math.log, seconds)) if len(seconds) > 1 else 0.0

@@ -1,0 +1,135 @@
+"""Careful exploration: now and then a task gets another size than its scheduler chose, to learn how fast that is.
+
+Nobody else tries a size that is believed to be slow, so a wrong belief of that kind would last for ever. What trials
+are expected to cost is saved up first: a share of the running time of all tasks. Where nothing is in doubt, nothing is
+tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from tapfinger.core.contract import Decision, LearningScheduler, Placement, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.model import Resources, TaskType, unit_uniform
+from tapfinger.errors import ConfigError
+from tapfinger.profiles.beliefs import whole_work
+from tapfinger.registry import create
+
+#: Of so many tasks another size is thought of.
+OFTEN: Final = 0.5
+
+#: Sizes whose speed is known better than this are not worth a trial: deviation of the logarithm of the rate.
+KNOWN: Final = 0.05
+
+#: Trials may cost this much more than they are expected to: their doubt counts so many times.
+CAUTION: Final = 1.0
+
+#: So many slots are saved up at most: after a long time without doubt, trials still come one by one.
+MOST_SAVED: Final = 50.0
+
+#: A trial costs at least this share of a task, for choosing among those that cost nothing.
+_LEAST = 0.01
+
+
+class Exploring:
+    """Another scheduler's decisions, with now and then another size."""
+
+    def __init__(self, scheduler: Scheduler, share: float = 0.05) -> None:
+        """``share``: of their running time that tasks may lose by trials, as far as can be known."""
+        if not 0.0 <= share <= 0.5:
+            raise ConfigError(f"exploring: share = {share!r} must be from 0 to 0.5")
+        self._scheduler = scheduler
+        self._share = share
+        self.one_shot = scheduler.one_shot
+        self.name = getattr(scheduler, "name", type(scheduler).__name__)
+        #: How often another size was tried.
+        self.trials = 0
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Begin anew, with nothing saved up."""
+        self._seed = context.seed
+        self._saved = 0.0
+        self.trials = 0
+        self._scheduler.reset(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """As the scheduler does; sizes are judged by the types of snapshots."""
+        if isinstance(self._scheduler, LearningScheduler):
+            self._scheduler.learn(context)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """What the scheduler decides, but for the sizes of a few tasks that start."""
+        decision = self._scheduler.decide(snapshot)
+        if not decision.placements or not self._share:
+            return decision
+        room = _left(snapshot, decision)
+        types = {task.id: task.type for task in snapshot.queue}
+        chosen: list[Placement] = []
+        for placement in decision.placements:
+            size = self._choose(types[placement.task], placement, room.get(placement.cluster))
+            if size != placement.allocation:
+                self.trials += 1
+                if placement.cluster in room:
+                    room[placement.cluster] = room[placement.cluster] + placement.allocation - size
+            chosen.append(replace(placement, allocation=size))
+        return replace(decision, placements=tuple(chosen))
+
+    def _choose(self, kind: TaskType, placement: Placement, room: Resources | None) -> Resources:
+        """The size to give; ``room``: what is left beside the decision, None where that is not known."""
+        here = slots_at(kind, placement.allocation)
+        self._saved = min(MOST_SAVED, self._saved + self._share * here)
+        doubt = kind.profile.doubt
+        if doubt is None or unit_uniform(self._seed, placement.task) >= OFTEN:
+            return placement.allocation
+        best, worth, price = placement.allocation, 0.0, 0.0
+        for size in neighbours(kind, placement.allocation):
+            unsure = doubt[kind.profile.index(size)]
+            if unsure < KNOWN or not (size.fits(placement.allocation) or _fits(size, placement.allocation, room)):
+                continue
+            extra = max(0.0, slots_at(kind, size) * math.exp(CAUTION * unsure**2) - here)
+            if extra <= self._saved and unsure / (extra + _LEAST * here) > worth:
+                best, worth, price = size, unsure / (extra + _LEAST * here), extra
+        self._saved -= price
+        return best
+
+
+def exploring(of: str = "greedy", share: float = 0.05) -> Exploring:
+    """Another scheduler (of) that now and then tries other sizes, at the cost of a share of the running time."""
+    return Exploring(create("scheduler", of, {}), share)
+
+
+def slots_at(kind: TaskType, size: Resources) -> float:
+    """How long a task takes, not rounded up to whole slots."""
+    return whole_work(kind.profile.shape_offset) / kind.profile.rate(size)
+
+
+def neighbours(kind: TaskType, size: Resources) -> Iterator[Resources]:
+    """Half and twice of each resource, and of all, as far as the type allows."""
+    for change in (0.5, 2.0):
+        whole = []
+        for r, (amount, low, high) in enumerate(zip(size, kind.minimum, kind.maximum, strict=True)):
+            other = min(high, max(low, round(change * amount)))
+            whole.append(other)
+            if other != amount:
+                yield Resources([other if n == r else a for n, a in enumerate(size)])
+        if sum(a != b for a, b in zip(whole, size, strict=True)) > 1:
+            yield Resources(whole)
+
+
+def _fits(size: Resources, instead: Resources, room: Resources | None) -> bool:
+    return room is not None and size.fits(room + instead)
+
+
+def _left(snapshot: Snapshot, decision: Decision) -> dict[int, Resources]:
+    """What each cluster has left once the decision is carried out; without clusters whose tasks are resized."""
+    resized = {resize.task for resize in decision.resizes}
+    left = {
+        c.index: c.free for c in snapshot.clusters if not any(task.id in resized for task in (*c.running, *c.paused))
+    }
+    for placement in decision.placements:
+        if placement.cluster in left:
+            left[placement.cluster] = left[placement.cluster] - placement.allocation
+    return left
