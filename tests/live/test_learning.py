@@ -111,18 +111,10 @@ def test_what_is_no_whole_run_does_not(more: dict[str, Any]) -> None:
     assert learning.known["elastic"].finished == 0
 
 
-class Incomplete(TaskRecord):
-    """With a mark that progress reports may leave."""
-
-    incomplete = True
-
-
-def test_a_run_that_ended_without_finishing_does_not() -> None:
-    plain = record(1, 4, 3.0)
-    marked = Incomplete(**{name: getattr(plain, name) for name in plain.__slots__})
-    lesson = lesson_of(marked)
-    assert lesson is not None
-    assert lesson.allocation is None
+@pytest.mark.parametrize("more", [{"incomplete": True}, {"warnings": ("it went backwards",)}])
+def test_a_run_that_ended_without_finishing_does_not(more: dict[str, Any]) -> None:
+    assert lesson_of(record(1, 4, 3.0)).allocation is not None
+    assert lesson_of(record(1, 4, 3.0, **more)).allocation is None
 
 
 def test_progress_counts_until_the_run_ends_and_then_its_duration_does() -> None:
