@@ -240,7 +240,7 @@ GROWING = Figure(
         ),
     ),
     seeds=20,
-    quick_seeds=3,
+    quick_seeds=10,
     axis="tasks",
     log_axis=True,
     notes=(_TESTBED_NOTE,),
