@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import grimp
 import pytest
 from helpers import make_scenario
 
@@ -18,6 +19,7 @@ from tapfinger.evaluation.output import Request
 from tapfinger.evaluation.runner import CellFailed, Interrupted, Question, Runner, cache_folder, open_store, same_draws
 from tapfinger.evaluation.specs import parse_spec, parse_specs
 from tapfinger.evaluation.stats import summarise
+from tapfinger.registry import BUILT_IN
 from tapfinger.schedulers.naive import Min
 
 SPECS = parse_specs("min,random")
@@ -136,6 +138,18 @@ def test_a_key_depends_on_all_that_changes_a_result(monkeypatch):
     assert not set(base) & {*keys("arrivals.rate=2"), *keys(spec="min@pending=9"), *keys(spec="random")}
     monkeypatch.setattr(cells, "_NO_PART_IN_RESULTS", (*cells._NO_PART_IN_RESULTS, "sim/executor.py"))
     assert not set(base) & set(keys())
+
+
+def test_what_counts_as_no_part_of_results_is_imported_by_nothing_that_runs():
+    graph = grimp.build_graph("tapfinger")
+    named = {path.partition(":")[0] for kind in ("scheduler", "arrivals") for path in BUILT_IN[kind].values()}
+    used = {"tapfinger.evaluation.cells", *named}
+    used = used.union(*map(graph.find_upstream_modules, used))
+    rooms = [module.removeprefix("tapfinger.").replace(".", "/") for module in used]
+    for left_out in cells._NO_PART_IN_RESULTS:
+        there = left_out.removesuffix(".py")
+        assert (Path(cells.__file__).parents[1] / left_out).exists()
+        assert not [room for room in rooms if f"{room}/".startswith(there.rstrip("/") + "/")], left_out
 
 
 def test_shipped_models_count_only_where_they_can_be_read(monkeypatch):

@@ -52,6 +52,10 @@ _NO_PART_IN_RESULTS = (
     "live/",
     "reproduce/",
     "training/",
+    "testbed/",
+    "profiling/",
+    "progress.py",  # of live tasks
+    "reporting.py",
     _MODELS,  # counted for those that can read them
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
 )
