@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tapfinger.commands.train import train
 from tapfinger.config import load_scenario
 from tapfinger.core.events import Event
 from tapfinger.errors import CheckpointMismatch, ConfigError
@@ -266,3 +267,9 @@ def test_a_run_from_before_a_key_existed_goes_on(tmp_path: Path) -> None:
 def test_training_with_profiles_that_are_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"knowledge.kind = 'missing': training plays with exact speed profiles"):
         Trainer(world("knowledge.kind='missing'"), TrainConfig(**SHORT), tmp_path)
+
+
+@pytest.mark.parametrize(("scenario", "name"), [("multi-3", "../mine"), ("multi-3", ""), ("universal", "mine")])
+def test_names_that_no_model_can_have(scenario: str, name: str) -> None:
+    with pytest.raises(ConfigError, match="--name"):
+        train(scenario, name=name)

@@ -71,6 +71,9 @@ def train(
         str | None, typer.Option(metavar="NAME", help="What a task is known by: types or profiles. [default: types]")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same weights.")] = 0,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the model. [default: the scenario's, and the network's]")
+    ] = None,
     jobs: JobsOption = 1,
     ray: RayOption = None,
     overrides: SetOption = None,
@@ -84,7 +87,7 @@ def train(
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from tapfinger.config import load_scenario
-    from tapfinger.errors import MissingDependency
+    from tapfinger.errors import ConfigError, MissingDependency
     from tapfinger.workloads.world import build_world
 
     try:
@@ -110,12 +113,17 @@ def train(
         "features": features,
         "seed": seed,
     }
+    if name is not None and (not name or Path(name).name != name):
+        raise ConfigError(f"--name {name!r} must be a plain file name without its ending")
     if scenario == UNIVERSAL:
+        if name is not None:
+            raise ConfigError(f"--name {name}: the model for any site is always {UNIVERSAL!r}")
         _train_universal(given, out, overrides, jobs, ray)
         return
     world = build_world(load_scenario(scenario, overrides or ()))
     config = preset_config(preset, world.scenario.name, world.mode, **given)
-    name = world.scenario.name if config.network == "full" else f"{world.scenario.name}-{config.network}"
+    usual = world.scenario.name if config.network == "full" else f"{world.scenario.name}-{config.network}"
+    name = name or usual
     folder = out or Path("results") / "train" / name
     trainer, trained, sizes = _run(lambda report, pool: Trainer(world, config, folder, report, pool), folder, jobs, ray)
     path, evaluation = publish(world, trained, sizes, config, folder, name)
