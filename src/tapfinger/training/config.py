@@ -12,14 +12,6 @@ from tapfinger.training.group import GroupConfig
 from tapfinger.training.mappo import MappoConfig, paper_config
 from tapfinger.training.views import FEATURES
 
-#: Seeds of teaching, selection, deviations and rollouts; tests and benchmarks use those below 100,000.
-TEACHER_SEEDS = 100_000
-DEVIATION_SEEDS = 200_000
-SELECTION_SEEDS = 300_000
-ROLLOUT_SEEDS = 400_000
-#: Seeds of the evaluation on a model's card: neither training nor selection sees them.
-FINAL_SEEDS = 900_000_000
-
 #: Instead of a checkpoint's directory: the one of the universal model, which ships.
 UNIVERSAL_START = "universal"
 

@@ -21,7 +21,8 @@ from tapfinger.policy.inputs import SCHEMA as TYPES
 from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.sim.run import run_scheduler
-from tapfinger.training.config import FINAL_SEEDS, SELECTION_SEEDS, TrainConfig
+from tapfinger.training.config import TrainConfig
+from tapfinger.training.seeds import FINAL_SEEDS, SELECTION_SEEDS
 from tapfinger.training.selection import RIVALS
 from tapfinger.training.trainer import training_worlds
 from tapfinger.training.universal import site_world

@@ -12,8 +12,8 @@ from torch import nn
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.act import NetworkPolicy
-from tapfinger.training.config import SELECTION_SEEDS
 from tapfinger.training.rollout import play
+from tapfinger.training.seeds import SELECTION_SEEDS
 from tapfinger.training.shards import patience, workload_of
 from tapfinger.training.views import make_view
 from tapfinger.workloads.world import World

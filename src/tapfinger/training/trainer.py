@@ -29,12 +29,13 @@ from tapfinger.policy.export import graph_of
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
 from tapfinger.sim.layout import Plan
 from tapfinger.training.average import Average
-from tapfinger.training.config import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS, UNIVERSAL_START, TrainConfig
+from tapfinger.training.config import UNIVERSAL_START, TrainConfig
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import make_learner, make_refiner
 from tapfinger.training.logs import RunLog
 from tapfinger.training.rollout import Episode, Ints
 from tapfinger.training.saved import load_state, save_state
+from tapfinger.training.seeds import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
 from tapfinger.training.teacher import Examples, Recorder, join

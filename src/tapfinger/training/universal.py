@@ -25,11 +25,12 @@ from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import Plan, empty_worlds
 from tapfinger.training.act import FastNetwork, NetworkPolicy
-from tapfinger.training.config import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS, TrainConfig
+from tapfinger.training.config import TrainConfig
 from tapfinger.training.deviations import Effort
 from tapfinger.training.follow import Follower
 from tapfinger.training.imitation import imitate_in_turn
 from tapfinger.training.rollout import Episode, Turns, picked, play
+from tapfinger.training.seeds import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
 from tapfinger.training.shards import Shard, patience, roll
 from tapfinger.training.teacher import Examples
 from tapfinger.training.trainer import Report, Trainer
