@@ -302,8 +302,9 @@ def _spread_axis(axis: Axes, sizes: Sequence[float]) -> str:
     seen = [size for size in sizes if size > 0]
     if not seen or max(seen) <= _MAX_RATIO * min(seen):
         return ""
-    # Linear up to a power of ten about the smallest, and never more than four decades, which nobody could read.
-    linear = 10.0 ** max(math.floor(math.log10(min(seen))), math.ceil(math.log10(max(seen))) - 4)
+    # Linear up to a power of ten about the smallest, never finer than the two digits written beside it, and never more
+    # than four decades, which nobody could read.
+    linear = 10.0 ** max(math.floor(math.log10(min(seen))), math.ceil(math.log10(max(seen))) - 4, -2)
     axis.set_xscale("symlog", linthresh=linear)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     return f"; logarithmic beyond ±{linear:g}"
