@@ -55,4 +55,4 @@ def measured(means: dict[str, list[float]], *claims: Claim, setting: str = "here
         10.0,
     )
     figure = Figure("made-up", "Made up", "Fig. 0", "Nothing.", (runs.setting,), tuple(means), claims=claims)
-    return Measured(figure, tuple(range(len(next(iter(means.values()))))), {setting: runs})
+    return Measured(figure, {setting: runs})

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import csv
 import errno
+import json
 import os
 import re
 import shutil
 import sys
 import tempfile
 
+import numpy as np
 import pytest
 
 from tapfinger.cli import main
+from tapfinger.config import load_scenario
 from tapfinger.evaluation import cells, runner
 from tapfinger.reproduce import looks
 from tapfinger.reproduce.catalog import FIGURES
+from tapfinger.reproduce.training_curve import shipped_logs, thinned
+from tapfinger.schedulers.greedy import Greedy
+from tapfinger.sim.run import run_scheduler
+from tapfinger.workloads.world import build_world
 
 SMALL = ("--seeds", "0:2", "--tasks", "15")
 CHROMIUM = shutil.which("chromium")
@@ -173,13 +180,45 @@ def test_slips_of_the_keyboard(run, words, said):
     assert said in err
 
 
-def test_no_curve_without_training(run, tmp_path):
+def test_curves_of_shipped_logs_and_of_a_run_of_ones_own(run, tmp_path):
     code, _, err = run("training", "--out", "here")
     assert code == 0, err
-    assert "models ship without the logs of their training" in (tmp_path / "here" / "report.html").read_text("utf-8")
+    assert (tmp_path / "here" / "figures" / "training-training.png").is_file()
+    table = tmp_path / "here" / "tables" / "training.csv"
+    shipped = table.read_text("utf-8").splitlines()
+    assert [line.partition(",")[0] for line in shipped[1:]] == list(shipped_logs())
     logs = tmp_path / "here" / "training" / "logs"
     logs.mkdir(parents=True)
-    lines = ('{"step": 1, "loss": 2.0}', '{"step": 5, "score": 0.99, "best": 0.99}', '{"step": 10, "score": 0.97}')
+    lines = (
+        '{"step": 1, "steps": 900, "sampled": 4.5}',
+        '{"step": 2, "steps": 1800, "sampled": null}',
+        '{"step": 3, "steps": 2700, "sampled": 3.9, "score": 0.98}',
+    )
     (logs / "metrics.jsonl").write_text("\n".join(lines))
+    scenario = load_scenario("multi-3", ["tasks=20"])
+    config = {"refinements": 1, "workloads": 2, "deviation": {"workloads": 3}}
+    (logs.parent / "run.json").write_text(json.dumps({"scenario": scenario.resolved(), "config": config}))
     assert run("training", "--out", "here")[0] == 0
-    assert (tmp_path / "here" / "figures" / "training-training.png").is_file()
+    *before, own = table.read_text("utf-8").splitlines()
+    assert before == shipped
+    world = build_world(scenario)
+    greedy = [
+        np.mean([run_scheduler(world, Greedy(), seed).total_completion_time / 20 for seed in seeds])
+        for seeds in (range(200_000, 200_003), range(400_004, 400_006))
+    ]
+    assert own == f'this run,2,"2,700",{4.5 / greedy[0]:.3f},{3.9 / greedy[1]:.3f},0.980,0.980'
+
+
+def test_many_small_updates_make_few_points():
+    curve = thinned([(float(step), step % 2) for step in range(100)])
+    assert len(curve.x) == len(curve.y) <= 16
+    assert curve.y[0] == pytest.approx(3 / 7)
+    assert curve.x[-1] == pytest.approx(98.5)
+
+
+def test_a_store_that_cannot_be_written_is_said(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TAPFINGER_CACHE_DIR", str(tmp_path / "file" / "below"))
+    code, _, err = run("vanilla", *SMALL, "--out", "here")
+    assert code == 0, err
+    assert "finished runs are not kept" in " ".join(err.split())

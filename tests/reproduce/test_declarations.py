@@ -7,6 +7,7 @@ from reproduce.constructed import record
 
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.evaluation.stats import measures
+from tapfinger.reproduce import sentences
 from tapfinger.reproduce.beyond import BEYOND
 from tapfinger.reproduce.catalog import FIGURES, choose
 from tapfinger.reproduce.declare import Bound, Flat, Less
@@ -20,7 +21,7 @@ from tapfinger.workloads.world import build_world, draw_workload
 WANTED = {
     "motivation", "synthetic-3", "synthetic-6", "arrival-rates", "vanilla", "testbed-3", "testbed-6", "growing",
     "gpu-long", "overhead", "multi-3", "hetero-6", "single-multi", "no-han", "no-pointer", "training",
-    "load", "scaling", "noise", "bursts", "outage", "fairness", "additions", "optimus", "deviations",
+    "load", "scaling", "noise", "bursts", "outage", "fairness", "additions", "learning-parts", "optimus", "deviations",
 }  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def test_pictures_and_claims_refer_to_what_is_there(name):
             assert figure.source != "runs"
             continue
         assert claim.measure in known
+        assert figure.measure in sentences._FIRST
         assert claim.one in figure.schedulers
         assert set(claim.settings) <= keys
         if isinstance(claim, Less):
@@ -68,10 +70,11 @@ def test_pictures_and_claims_refer_to_what_is_there(name):
         assert set(setting.published) <= set(figure.schedulers)
 
 
-def test_enough_seeds_for_every_claim_of_the_paper():
+@pytest.mark.parametrize("quick", [False, True])
+def test_enough_seeds_for_every_claim_of_the_paper(quick):
     for figure in PAPER:
-        tasks = [planned.scenario.tasks or 0 for planned in Plan(PAPER, quick=False).of(figure)]
-        assert figure.seeds >= (30 if max(tasks, default=0) < 2000 else 10)
+        for planned in Plan(PAPER, quick).of(figure):
+            assert len(planned.seeds) >= (30 if (planned.scenario.tasks or 0) < 2000 else 10)
 
 
 def test_schedulers_have_looks_of_their_own():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tapfinger.evaluation.cells import CellStore
+    from tapfinger.reproduce.declare import Figure
     from tapfinger.reproduce.made import Made
     from tapfinger.reproduce.plan import Plan
     from tapfinger.reproduce.run import Wishes
@@ -66,7 +67,7 @@ def reproduce(
         return
     from rich.console import Console
 
-    from tapfinger.evaluation.runner import open_store
+    from tapfinger.evaluation.runner import CACHE_VARIABLE, cache_folder, open_store
     from tapfinger.evaluation.specs import parse_seeds
     from tapfinger.reproduce.catalog import choose
     from tapfinger.reproduce.plan import Plan
@@ -87,7 +88,15 @@ def reproduce(
     )
     begin = time.monotonic()
     with open_store(cache) as store:
-        made = _make(plan, store, wishes, messages, cache)
+        keeps = cache and store.root == cache_folder()
+        if cache and not keeps:
+            messages.print(
+                f"cannot write into the store {cache_folder()}: finished runs are not kept; give another with "
+                f"{CACHE_VARIABLE}",
+                style="yellow",
+                highlight=False,
+            )
+        made = _make(plan, store, wishes, messages, keeps)
     _show(made, folder, time.monotonic() - begin)
 
 
@@ -139,6 +148,14 @@ def _figures(count: int) -> str:
     return f"{count} figure{'s' * (count != 1)}"
 
 
+def _seeds(figure: Figure, quick: bool) -> str:
+    """How many a figure has: of its settings the fewest and the most."""
+    from tapfinger.reproduce.plan import Plan
+
+    plan = Plan((figure,), quick)
+    return "-".join(map(str, sorted({len(plan.seeds_of(figure, setting)) for setting in figure.settings})))
+
+
 def _list() -> None:
     from rich import box
     from rich.console import Console
@@ -158,7 +175,7 @@ def _list() -> None:
             figure.paper or "-",
             figure.title,
             str(len(figure.claims)),
-            f"{figure.seeds} ({figure.quick_seeds})" if runs else "",
+            f"{_seeds(figure, quick=False)} ({_seeds(figure, quick=True)})" if runs else "",
             f"{minutes[0]:.1f} ({minutes[1]:.1f})" if runs else "",
         )
     screen = Console()

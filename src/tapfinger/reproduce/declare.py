@@ -27,6 +27,8 @@ class Setting:
     panel: str = ""
     #: Overrides that only ``--quick`` adds, such as fewer tasks.
     quick: tuple[str, ...] = ()
+    #: Seeds at the least, where the figure as a whole has fewer for the sake of its longest runs.
+    least_seeds: int = 0
     #: scheduler -> the paper's mean completion time in slots.
     published: Mapping[str, float] = field(default_factory=dict)
 
@@ -100,11 +102,13 @@ class Figure:
     #: Names of drawings, in the order of the report.
     pictures: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
-    #: Number of seeds, in full and with ``--quick``.
+    #: Number of seeds, in full and with ``--quick``; a setting may have more.
     seeds: int = 100
     quick_seeds: int = 30
     #: Label of the axis of a sweep.
     axis: str = ""
+    #: What the sentences about it compare schedulers by: a name of ``evaluation.stats.measures``.
+    measure: str = "mean"
     log_axis: bool = False
     #: Where numbers come from: simulated runs, speed profiles, messages over sockets, or a training run.
     source: Literal["runs", "profiles", "sockets", "training"] = "runs"

@@ -36,7 +36,9 @@ CAPTIONS = {
     "task slower.",
     "overhead": "Time from an agent's report to its orders, the slowest of six agents, mean over slots with its "
     "95 % interval.",
-    "training": "Score on selection workloads relative to Greedy: below 1 is better than Greedy.",
+    "training": "Mean completion time of the rollouts that updates learn from, relative to Greedy's on the same "
+    "workloads, over the env-steps played so far; policies still explore in them. Lower is better. Of many "
+    "small updates several are put together into a point.",
 }
 
 
@@ -58,8 +60,7 @@ _OF_ONE = ("completion", "accumulation", "utilisation", "differences")
 def _of_comparison(name: str, measured: Measured) -> Picture:
     """Evaluation's picture of the last setting, which is the one a figure is about."""
     key, runs = list(measured.runs.items())[-1]
-    seeds = len(measured.seeds)
-    title = ", ".join((key, f"{seeds} seed{'s' * (seeds != 1)}"))
+    title = f"{key}, {runs.seeds} seed{'s' * (runs.seeds != 1)}"
     return plots.FIGURES[name](_comparison(runs, title))
 
 
@@ -262,13 +263,22 @@ def _overhead(measured: Measured) -> Picture:
 
 def _training(measured: Measured) -> Picture:
     picture, axes = plots.new_figure(3.6)
-    axis = axes[0, 0]
-    _lines(axis, measured.curves["training"], marker="")
+    axis, curves = axes[0, 0], measured.curves["training"]
+    for name, curve in curves.items():
+        # Shipped networks have the colour that they have everywhere.
+        colour = look_of(name) if name in PLACES else {"color": "grey"}
+        axis.plot(curve.x, curve.y, label=name, marker="o", ms=3.5, lw=1.4, **colour)
+    axis.grid(alpha=0.25)
+    heights = [y for curve in curves.values() for y in curve.y]
+    axis.set_yscale("log")
+    _plain_ticks(axis.yaxis, min(heights), max(heights))
     axis.axhline(1.0, color="grey", lw=1, ls=":")
-    axis.set_xlabel("update", fontsize=8)
-    axis.set_ylabel("completion time over Greedy's", fontsize=8)
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))
+    axis.set_xlabel("thousand env-steps", fontsize=8)
+    axis.set_ylabel("completion time over Greedy's, logarithmic", fontsize=8)
     picture.suptitle(measured.figure.title, fontsize=10)
-    plots.add_legend(picture, axis, len(measured.curves["training"]))
+    plots.add_legend(picture, axis, len(curves))
     return picture
 
 

@@ -29,6 +29,11 @@ SCHEDULERS = {
     "vanilla": "tapfinger@model=synthetic-3-vanilla",
     "without guards": "tapfinger@max_wait=1000000@max_stretch=0",
     "lending": "tapfinger@lend=true",
+    "brief": "tapfinger@model=multi-3-brief",
+    "no own features": "tapfinger@model=multi-3-no-self",
+    "joint head": "tapfinger@model=multi-3-joint-head",
+    "critic": "tapfinger@model=multi-3-critic",
+    "cold start": "tapfinger@model=multi-3-cold",
 }
 
 PLACES = {label: place for place, label in enumerate(SCHEDULERS)}

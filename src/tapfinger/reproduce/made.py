@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,18 @@ class Made:
     @property
     def seeds_text(self) -> str:
         """How much was measured."""
-        count = len(self.measured.seeds)
-        if not self.measured.runs:
+        all_runs = self.measured.runs.values()
+        if not all_runs:
             return ""
-        tasks = sorted({int(r.summaries[r.reference]["tasks"]) for r in self.measured.runs.values()})
-        span = f"{tasks[0]:,}" if len(tasks) == 1 else f"{tasks[0]:,} to {tasks[-1]:,}"
-        return f"{count} seed{'s' * (count != 1)}, {span} tasks per run"
+        seeds = _span(runs.seeds for runs in all_runs)
+        tasks = _span(int(runs.summaries[runs.reference]["tasks"]) for runs in all_runs)
+        return f"{seeds} seed{'s' * (seeds != '1')}, {tasks} tasks per run"
+
+
+def _span(counts: Iterable[int]) -> str:
+    """Smallest and largest, or the one there is."""
+    found = sorted(set(counts))
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((found[0], found[-1])))
 
 
 def make(measured: Measured, folder: Path) -> Made:

@@ -66,6 +66,8 @@ def _section(made: Made) -> str:
     lines += [f"**{' '.join(made.sentences)}**", ""]
     for path in list(made.pictures.values())[:1]:
         lines += [f"![{figure.title}]({(IMAGES / path.name).as_posix()})", ""]
+    if made.table.rows:
+        lines += [_row(made.table.head), f"|{'---|' * len(made.table.head)}", *map(_row, made.table.rows), ""]
     if made.judged:
         lines += ["| claim | the paper | measured here | verdict |", "|---|---|---|---|"]
         lines += [_claim(item) for item in made.judged]
@@ -78,6 +80,10 @@ def _claim(item: Judged) -> str:
     surprise = f" ({item.surprise})" if item.surprise else ""
     verdict = f"**{item.verdict.value}**" + (f" ({item.why})" if item.why else "")
     cells = (item.claim.text, item.paper, f"{item.ours}{surprise}", verdict)
+    return _row(cells)
+
+
+def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 

@@ -29,6 +29,11 @@ class Runs:
         """The scheduler that differences are taken against: ours, or the first where it does not take part."""
         return OURS if OURS in self.records else next(iter(self.records))
 
+    @property
+    def seeds(self) -> int:
+        """How many runs there are of each scheduler."""
+        return len(self.records[self.reference])
+
     @cached_property
     def summaries(self) -> dict[str, Summary]:
         """Label -> summary, best mean first."""
@@ -49,7 +54,6 @@ class Measured:
     """Everything that was measured for a figure."""
 
     figure: Figure
-    seeds: tuple[int, ...] = ()
     runs: Mapping[str, Runs] = field(default_factory=dict)
     #: Numbers of sources other than runs, by name.
     values: Mapping[str, Estimate] = field(default_factory=dict)
@@ -57,6 +61,8 @@ class Measured:
     curves: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
     #: Head and rows of a table of its own.
     table: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] = ((), ())
+    #: What is seen in it, in a sentence, where there are neither runs nor claims to say it.
+    seen: str = ""
     #: Why there is nothing, if so.
     missing: str = ""
 

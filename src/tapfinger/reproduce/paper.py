@@ -108,13 +108,14 @@ TRAINING = Figure(
     "training",
     "Training curves",
     "no figure",
-    "Score of the policy on selection workloads, relative to Greedy, update by update.",
+    "How completion times of rollouts fall while networks learn: the five runs on multi-3 that gave the models of "
+    "learning-parts.",
     pictures=("training",),
     source="training",
     notes=(
-        "Models ship without the logs of their training. The curve is drawn only with --train, from a short run made "
-        "for it (multi-3, 15 updates from deviations), which says how fast learning is, not how good the "
-        "shipped model is.",
+        "Logs of these five runs ship with the package; the shipped models of the scenarios had longer ones, by "
+        "another stage (deviations). --train makes a short run of that stage (multi-3, 15 updates) and draws it "
+        "beside them.",
     ),
 )
 

@@ -12,7 +12,7 @@ from tapfinger.evaluation.cells import Cell, make_cells
 from tapfinger.evaluation.runner import Outcome, Question
 from tapfinger.evaluation.specs import SchedulerSpec, parse_spec
 from tapfinger.policy.exported import load_model
-from tapfinger.reproduce.declare import Figure, Setting
+from tapfinger.reproduce.declare import OURS, Figure, Setting
 from tapfinger.reproduce.looks import SCHEDULERS
 from tapfinger.reproduce.measured import Measured, Runs
 from tapfinger.schedulers.tapfinger import has_model
@@ -24,12 +24,12 @@ FIRST_SEED = 1000
 
 #: Beginning of a label -> milliseconds per task on three clusters, simulator included; for estimates of time only.
 _MS_PER_TASK = {
-    "tapfinger+lookahead": 12.0,
-    "lookahead": 9.0,
-    **dict.fromkeys(("tapfinger", "universal", "vanilla", "no-", "mappo", "without guards", "lending"), 2.2),
-    "optimus": 0.4,
+    "tapfinger+lookahead": 8.0,
+    "lookahead": 6.0,
+    "optimus": 0.35,
 }
-_USUAL_MS = 0.25
+#: Of other schedulers with a network, and of those without.
+_NETWORK_MS, _USUAL_MS = 1.0, 0.2
 
 
 class MissingModel(TapfingerError):  # noqa: N818 - named for what is wrong, as the other errors
@@ -72,11 +72,12 @@ class Plan:
     most_tasks: int | None = None
     _resolved: dict[str, list[Planned]] = field(default_factory=dict)
 
-    def seeds_of(self, figure: Figure) -> tuple[int, ...]:
-        """Those asked for, or as many as the figure says."""
+    def seeds_of(self, figure: Figure, setting: Setting) -> tuple[int, ...]:
+        """Those asked for, or as many as the figure and the setting say."""
         if self.seeds is not None:
             return self.seeds
-        return tuple(range(FIRST_SEED, FIRST_SEED + (figure.quick_seeds if self.quick else figure.seeds)))
+        count = max(figure.quick_seeds if self.quick else figure.seeds, setting.least_seeds)
+        return tuple(range(FIRST_SEED, FIRST_SEED + count))
 
     def of(self, figure: Figure) -> list[Planned]:
         """The settings of a figure, resolved."""
@@ -92,7 +93,8 @@ class Plan:
         if self.most_tasks is not None and (scenario.tasks or 0) > self.most_tasks:
             overrides += (f"tasks={self.most_tasks}",)
         specs = {label: parse_spec(SCHEDULERS[label]) for label in figure.schedulers}
-        return Planned(setting, load_scenario(setting.scenario, overrides), overrides, specs, self.seeds_of(figure))
+        seeds = self.seeds_of(figure, setting)
+        return Planned(setting, load_scenario(setting.scenario, overrides), overrides, specs, seeds)
 
     @cached_property
     def all(self) -> list[Planned]:
@@ -108,7 +110,7 @@ class Plan:
     def measured(self, figure: Figure, outcomes: dict[int, Outcome]) -> Measured:
         """The runs of a figure; outcomes by the identity of what was planned."""
         runs = {planned.setting.key: planned.runs(outcomes[id(planned)]) for planned in self.of(figure)}
-        return Measured(figure, self.seeds_of(figure), runs)
+        return Measured(figure, runs)
 
     @property
     def expected_seconds(self) -> float:
@@ -126,7 +128,8 @@ def run_seconds(label: str, scenario: Scenario) -> float:
     """About how long one run takes on one core."""
     clusters = sum(cluster.count for cluster in scenario.clusters)
     kind = next((name for name in sorted(_MS_PER_TASK, key=len, reverse=True) if label.startswith(name)), "")
-    per_task = _MS_PER_TASK.get(kind, _USUAL_MS)
+    usual = _NETWORK_MS if SCHEDULERS[label].startswith(OURS) else _USUAL_MS
+    per_task = _MS_PER_TASK.get(kind, usual)
     return 1e-3 * per_task * (scenario.tasks or 0) * (1.0 + clusters / 200.0)
 
 

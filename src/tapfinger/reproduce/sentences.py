@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from tapfinger.reproduce.declare import OURS
-from tapfinger.reproduce.measured import Measured, Runs
-from tapfinger.reproduce.verdicts import Judged, Verdict
+from tapfinger.reproduce.measured import Measured
+from tapfinger.reproduce.verdicts import Judged, Verdict, unit_of
+
+#: Measure -> what the first among schedulers has.
+_FIRST = {
+    "mean": "the shortest mean completion time",
+    "p99": "the shortest 99th percentile of completion times",
+    "utilisation.gpu": "the smallest share of GPUs in use",
+}
 
 
 def sentences(measured: Measured, judged: list[Judged]) -> list[str]:
@@ -14,50 +21,60 @@ def sentences(measured: Measured, judged: list[Judged]) -> list[str]:
     if measured.missing:
         return [measured.missing]
     if not measured.runs:
-        first = f"{judged[0].claim.text} (measured: {judged[0].ours})" if judged else ""
+        first = f"{judged[0].claim.text} (measured: {judged[0].ours})" if judged else measured.seen
     elif len(measured.runs) == 1:
-        first = _ranking(next(iter(measured.runs.values())))
+        first = _ranking(measured, next(iter(measured.runs)))
     else:
         first = _sweep(measured)
     second = _published(measured) or _count(judged)
     return [text if text.endswith(".") else f"{text}." for text in (first, second) if text]
 
 
-def _ranking(runs: Runs) -> str:
+def _order(measured: Measured, setting: str) -> list[str]:
+    """Schedulers, least of the figure's measure first."""
+    summaries = measured.runs[setting].summaries
+    return sorted(summaries, key=lambda name: summaries[name][measured.figure.measure])
+
+
+def _ranking(measured: Measured, setting: str) -> str:
     """Who is first, and by how much the reference leads or trails."""
-    summaries = runs.summaries
-    best, *others = summaries
-    text = f"{best} has the shortest mean completion time, {summaries[best].estimate('mean').text()} slots"
+    runs, measure = measured.runs[setting], measured.figure.measure
+    unit, scale = unit_of(measure)
+    best, *others = _order(measured, setting)
+    found = runs.summaries[best].estimate(measure)
+    half = "" if found.half_width is None else f" ± {scale * found.half_width:.2f}"
+    level = " %" if scale != 1.0 else unit
+    text = f"{best} has {_FIRST[measure]}, {scale * found.mean:.2f}{half}{level}"
     if not others:
         return text
     reference = runs.reference
     shown = others[0] if best == reference else best
-    gap = summaries[shown].difference
-    than = "more" if gap.mean.mean > 0 else "less"
-    half = "" if gap.mean.half_width is None else f" ± {gap.mean.half_width:.2f}"
-    seeds = len(summaries[best].per_seed["mean"])
+    gap = measured.difference((setting, shown), (setting, reference), measure).mean
+    than = "more" if gap.mean > 0 else "less"
+    half = "" if gap.half_width is None else f" ± {scale * gap.half_width:.2f}"
     whom = f"the next, {shown}, has" if best == reference else f"that is, against {reference},"
-    counted = f"(paired, {seeds} seed{'s' * (seeds != 1)})"
-    return f"{text}; {whom} {abs(gap.mean.mean):.2f}{half} {than} {counted}"
+    points = unit if scale != 1.0 else ""
+    counted = f"(paired, {runs.seeds} seed{'s' * (runs.seeds != 1)})"
+    return f"{text}; {whom} {abs(scale * gap.mean):.2f}{half}{points} {than} {counted}"
 
 
 def _sweep(measured: Measured) -> str:
     """On how many settings the reference is first, and where its lead is largest and smallest."""
-    reference = next(iter(measured.runs.values())).reference
+    reference, measure = next(iter(measured.runs.values())).reference, measured.figure.measure
     leads: dict[str, tuple[float, str]] = {}
-    for key, runs in measured.runs.items():
-        summaries = runs.summaries
-        rivals = [name for name in summaries if name != reference]
+    for key in measured.runs:
+        rivals = [name for name in _order(measured, key) if name != reference]
         if rivals:
-            leads[key] = (summaries[rivals[0]].difference.percent, rivals[0])
+            gap = measured.difference((key, rivals[0]), (key, reference), measure)
+            leads[key] = (gap.percent, rivals[0])
     if not leads:
         return ""
     first = sum(lead > 0 for lead, _ in leads.values())
     low, high = (end(leads, key=lambda key: leads[key][0]) for end in (min, max))
     least, most = (f"{leads[key][0]:+.1f} % ({leads[key][1]}, {key})" for key in (low, high))
     return (
-        f"{reference} has the shortest mean completion time in {first} of {len(leads)} settings; the best of the "
-        f"others lies {least} to {most} above it"
+        f"{reference} has {_FIRST[measure]} in {first} of {len(leads)} settings; relative to it, the best of the "
+        f"others is at {least} to {most}"
     )
 
 
@@ -74,21 +91,25 @@ def _published(measured: Measured) -> str:
         stands = "behind" if said > right else "before"
         return (
             f"The paper has {said:g} slots for its TapFinger; Optimus as published takes {wrong:.2f} here and "
-            f"corrected "
-            f"{right:.2f}, so that the published policy would stand {stands} a correct Optimus"
+            f"corrected {right:.2f}, so that the published policy would stand {stands} a correct Optimus"
         )
     return ""
 
 
 def _count(judged: list[Judged]) -> str:
+    """What became of the claims, in numbers."""
+    words = {
+        Verdict.HOLDS: ("holds", "hold"),
+        Verdict.PUBLISHED_ONLY: (Verdict.PUBLISHED_ONLY.value, "hold only against the published baseline"),
+        Verdict.DOES_NOT_HOLD: ("does not hold", "do not hold"),
+        Verdict.NOT_JUDGED: ("is not judged", "are not judged"),
+    }
     if not judged:
         return ""
+    if len(judged) == 1:
+        return f"The claim {words[judged[0].verdict][0]}"
     counts = Counter(item.verdict for item in judged)
-    words = {
-        Verdict.HOLDS: "hold",
-        Verdict.PUBLISHED_ONLY: "hold only against the published baseline",
-        Verdict.DOES_NOT_HOLD: "do not hold",
-        Verdict.NOT_JUDGED: "are not judged",
-    }
-    parts = [f"{counts[verdict]} {text}" for verdict, text in words.items() if counts[verdict]]
-    return f"Of {len(judged)} claim{'s' * (len(judged) != 1)}, {', '.join(parts)}"
+    if len(counts) == 1:
+        return f"All {len(judged)} claims {words[judged[0].verdict][1]}"
+    parts = [f"{counts[verdict]} {text[counts[verdict] != 1]}" for verdict, text in words.items() if counts[verdict]]
+    return f"Of {len(judged)} claims, {', '.join(parts)}"

@@ -215,7 +215,16 @@ GROWING = Figure(
     "Growing workload",
     "Fig. 10a",
     "testbed-6 with 500 to 8000 tasks: do completion time and the cost of a decision stay flat?",
-    tuple(Setting(f"{tasks} tasks", "testbed-6", (f"tasks={tasks}",), x=float(tasks)) for tasks in _LENGTHS),
+    tuple(
+        Setting(
+            f"{tasks} tasks",
+            "testbed-6",
+            (f"tasks={tasks}",),
+            x=float(tasks),
+            least_seeds=30 if tasks < 2000 else 10,
+        )
+        for tasks in _LENGTHS
+    ),
     (OURS, "greedy", "optimus-central", "optimus-published", "tiresias"),
     ("sweep", "cost"),
     (
@@ -265,4 +274,5 @@ GPU_LONG = Figure(
     ),
     seeds=20,
     quick_seeds=10,
+    measure="utilisation.gpu",
 )
