@@ -97,7 +97,10 @@ def add_legend(figure: Figure, axis: Axes, count: int) -> None:
     """Below all axes, in rows of equal length."""
     handles, labels = axis.get_legend_handles_labels()
     columns = -(-count // -(-count // 5))  # at most 5, and rows of equal length
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    # Handles are long enough for dashes to be told apart.
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3.2
+    )
 
 
 def completion_times(comparison: Comparison) -> Figure:

@@ -80,9 +80,13 @@ def _log_if_wide(axis: Axes, values: Sequence[float]) -> str:
 
 
 def _plain_ticks(axis: object, low: float, high: float) -> None:
-    """1, 2, 5, 10 ... as numbers, instead of powers."""
-    ticks = [base * 10.0**power for power in range(-4, 7) for base in (1, 2, 5)]
-    shown = [tick for tick in ticks if 0.8 * low <= tick <= 1.25 * high] or [low, high]
+    """1, 2, 5, 10 ... as numbers, instead of powers; more of them where these would be few."""
+    shown = [low, high]
+    for bases in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        ticks = [base * 10.0**power for power in range(-4, 7) for base in bases]
+        shown = [tick for tick in ticks if 0.8 * low <= tick <= 1.25 * high] or shown
+        if len(shown) > 4:
+            break
     axis.set_major_locator(FixedLocator(shown))  # type: ignore[attr-defined]
     axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # type: ignore[attr-defined]
