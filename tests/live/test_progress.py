@@ -19,10 +19,12 @@ from typer.testing import CliRunner
 
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
+from tapfinger.evaluation.live_history import read_history
 from tapfinger.live import coordinator as coordinator_module
 from tapfinger.live.agent import LIVELY, Agent, AgentTick, Observed, Progressed, Said
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
+from tapfinger.live.client import Client
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.following import Following
 from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport
@@ -358,16 +360,22 @@ def test_nonsense_is_said_and_not_believed(site: RealSite) -> None:
 
 def test_an_end_without_finishing_teaches_nobody(site: RealSite) -> None:
     assert site.client is not None
+    before = _taught(site.client)  # other tests share this site
     (task,) = site.client.submit(python("import tapfinger; tapfinger.report(0.3)"))
     info = site.client.wait(task, 20)
     assert (info.phase.value, info.code, info.progress, info.incomplete) == ("finished", 0, 0.3, True)
     assert "(incomplete)" in _said(site, "show", str(task))
-    from tapfinger.evaluation.live_history import read_history
+    (row,) = (row for row in site.client.history() if row["task"] == task)
+    assert row["incomplete"] is True
+    assert _taught(site.client) == before
+    whole = site.client.submit(python("import tapfinger; tapfinger.report(1.0)"))
+    assert site.client.wait(whole[0], 20).incomplete is False
+    assert _taught(site.client) == before + 1, "one that did finish teaches"
 
-    rows = [row for row in site.client.history() if row["task"] == task]
-    assert rows[0]["incomplete"] is True
-    known = read_history(site.client.site(), rows).known
-    assert not any(of_type.finished for of_type in known.values())
+
+def _taught(client: Client) -> int:
+    """How many runs have taught the coordinator, or anybody who reads its history."""
+    return sum(known.finished for known in read_history(client.site(), client.history()).known.values())
 
 
 def test_a_task_that_reports_a_flood_or_hangs_harms_nobody(site: RealSite) -> None:

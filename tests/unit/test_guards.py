@@ -209,8 +209,7 @@ def test_far_slower_sizes_are_refused():
     off = SizeLimit(0.0)
     off.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
     assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]
-    play(state, *arrive(make_task(2, HALVING)))
-    assert limit.keep([slow, fair], state.snapshot().queue) == [
-        slow,
-        fair,
-    ]  # more than one per cluster: any start counts
+    play(state, *arrive(make_task(2, HALVING), make_task(3, HALVING)))
+    assert limit.keep([slow, fair], state.snapshot().queue) == [fair], "two per cluster: still calm"
+    play(state, *arrive(make_task(4, HALVING)))
+    assert limit.keep([slow, fair], state.snapshot().queue) == [slow, fair], "any start counts"
