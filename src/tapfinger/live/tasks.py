@@ -47,8 +47,8 @@ class TaskSpec:
     on_disconnect: Literal["stop", "keep"] = "stop"
     #: Whether it is run again if its cluster was lost; if not, it ends as lost.
     requeue_lost: bool = True
-    #: Whether it may get more or less while it runs. Only its cores can change: what it was told at its start, such as
-    #: numbers of threads, cannot.
+    #: Whether it may get more or less while it runs. Only its cores can change; it must ask for their number
+    #: (``live.allotment``), since what it was told at its start, such as numbers of threads, stays.
     resizable: bool = False
     #: Submitting again with the same key gives the same task.
     key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
