@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.api import make_app
+from tapfinger.live.client import make_spec
 from tapfinger.live.config import build_site, load_site
 from tapfinger.live.messages import Orders, Outcome, Report, RunReport
 from tapfinger.live.service import Service
@@ -101,7 +102,7 @@ def test_submitters_cancel_only_what_is_theirs(http: TestClient) -> None:
 def test_nobody_gets_in_without_a_valid_token(http: TestClient, given: str | None) -> None:
     http.headers.pop("Authorization")
     headers = {} if given is None else {"Authorization": given}
-    for path in ("tasks", "tasks/1", "tasks/1/output", "clusters", "events"):
+    for path in ("tasks", "tasks/1", "tasks/1/logs", "clusters", "events"):
         assert http.get(f"/api/v1/{path}", headers=headers).status_code == 401
     for path in ("tasks", "tasks/1/cancel", "clusters/left/drain", "clusters/left/give-up", "tokens"):
         assert http.post(f"/api/v1/{path}", json={}, headers=headers).status_code in (401, 422)
@@ -143,6 +144,7 @@ def test_the_latest_events_can_be_asked_for(http: TestClient) -> None:
         submission(minimum={"cpu": "NaN"}),
         submission(on_disconnect="maybe"),
         submission(type="nothing"),
+        submission(retrys=1),
         {**submission(), "extra": 1},
     ],
 )
@@ -151,6 +153,16 @@ def test_bad_submissions_are_refused_with_a_reason(http: TestClient, body: dict[
     assert answer.status_code == 422
     assert answer.json()["detail"]
     assert http.get("/api/v1/tasks").json()["tasks"] == []
+
+
+def test_a_misspelt_field_is_named(http: TestClient) -> None:
+    tasks = [{"argv": ["x"], "type": "demo"}, {"argv": ["x"], "type": "demo", "time_limt": 60}]
+    (fault,) = http.post("/api/v1/tasks", json={"tasks": tasks}).json()["detail"]
+    assert fault["msg"] == "1: a task has no field 'time_limt'; did you mean 'time_limit'?"
+    with pytest.raises(ConfigError, match="a task has no field 'cores'; it has argv, type,"):
+        make_spec(argv=["x"], type="demo", cores=2)
+    schema = http.get("/openapi.json").json()["components"]["schemas"]["TaskSpec"]
+    assert schema["additionalProperties"] is False
 
 
 def test_too_much_is_refused(http: TestClient) -> None:
@@ -230,9 +242,9 @@ def test_a_task_over_the_wire_with_output_in_pieces(http: TestClient) -> None:
         socket.send_text(encode(Report("left", "a", 1, 1000, got.epoch, (end,))))
         assert orders().forgets == ((1, 1),)
     names = ("X-Start", "X-Offset", "X-Complete")
-    answer = http.get("/api/v1/tasks/1/output?offset=2")
+    answer = http.get("/api/v1/tasks/1/logs?offset=2")
     assert (answer.content, *(answer.headers[name] for name in names)) == (b"e\xfft", "2", "5", "0")
-    answer = http.get("/api/v1/tasks/1/output?offset=5")
+    answer = http.get("/api/v1/tasks/1/logs?offset=5")
     assert (answer.content, *(answer.headers[name] for name in names)) == (b"as", "119", "121", "0")
     assert http.get("/api/v1/tasks/1").json()["phase"] == "finished"
 

@@ -253,7 +253,7 @@ def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> 
         wait_for(lambda: client.show(first).phase is Phase.RUNNING)
         env = {"PYTHONPATH": str(Path(tapfinger.__file__).parents[1])}
         (elastic,) = client.submit(make_spec(argv=[sys.executable, "-c", WATCHES], env=env, resizable=True, **here))
-        wait_for(lambda: b"".join(client.output(elastic)) == b"cores 1.0\n")
+        wait_for(lambda: b"".join(client.logs(elastic)) == b"cores 1.0\n")
         assert client.show(elastic).allocation == {"cpu": 1.0, "gpu": 0.0}
         client.cancel(first)
         wait_for(lambda: client.show(elastic).history[-1]["kind"] == "resized")
@@ -266,6 +266,6 @@ def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> 
         story = [line["kind"] for line in client.show(elastic).history]
         assert story == ["submitted", "granted", "started", "resizing", "resized", "resizing", "resized"]
         assert client.show(elastic).attempt == 1
-        wait_for(lambda: b"".join(client.output(elastic)) == b"cores 1.0\ncores 4.0\ncores 1.0\n")
+        wait_for(lambda: b"".join(client.logs(elastic)) == b"cores 1.0\ncores 4.0\ncores 1.0\n")
     finally:
         site.close()

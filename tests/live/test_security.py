@@ -274,7 +274,7 @@ def test_a_site_with_tls(tmp_path: Path, cert: tuple[Path, Path]) -> None:
         site.agent("left", "--tls-ca", str(cert[0]), "--log-format", "json")
         (task,) = client.submit(python("print('encrypted')"))
         assert client.wait(task, 30).code == 0
-        assert b"".join(client.output(task, follow=True)) == b"encrypted\n"
+        assert b"".join(client.logs(task, follow=True)) == b"encrypted\n"
         with Client(site.url, "x") as stranger, pytest.raises(CoordinatorError, match="certificate verify failed"):
             stranger.counts()
         with httpx.Client() as plain, pytest.raises(httpx.HTTPError):

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -37,7 +38,7 @@ from tapfinger.live.profile_routes import add_profiles
 from tapfinger.live.service import Service
 from tapfinger.live.shield import REFUSALS, Shield, known, source_of
 from tapfinger.live.store import Token
-from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
+from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec, unknown_field
 from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,15 @@ class Submission(_Body):
     """Tasks to run; all are taken or none."""
 
     tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """A misspelt limit that is not heeded is worse than none."""
+        for place, task in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(task, dict) and (fault := unknown_field(task)):
+                raise PydanticCustomError("unknown_field", "{place}: {fault}", {"place": place, "fault": fault})
+        return given
 
 
 class NewToken(_Body):
@@ -163,12 +173,12 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return shown(await service.cancel(task), service)
 
     @app.get(
-        "/api/v1/tasks/{task}/output",
+        "/api/v1/tasks/{task}/logs",
         dependencies=[may("read")],
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}},
     )
-    async def output(
+    async def logs(
         task: TaskId,
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
-from tapfinger.live.tasks import ENDED, TaskSpec
+from tapfinger.live.tasks import ENDED, TaskSpec, unknown_field
 from tapfinger.live.tls import trust
 
 #: Seconds that the output of an ended task may take to arrive.
@@ -73,6 +73,8 @@ _infos = TypeAdapter(TaskInfo)
 
 def make_spec(**given: Any) -> TaskSpec:
     """A task to submit; faults are named as on the wire."""
+    if fault := unknown_field(given):
+        raise ConfigError(fault)
     try:
         return _specs.validate_python(given)
     except ValidationError as error:
@@ -220,16 +222,17 @@ class Client:
             if left <= 0:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
-    def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
+    def logs(self, task: int, attempt: int | None = None, follow: bool = False, offset: int = 0) -> Iterator[bytes]:
         """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
 
-        Where the middle of a long output was left out, a line says how much.
+        ``offset``: bytes of that attempt that are known already. Where the middle of a long output was left out, a line
+        says how much.
         """
         which = attempt or max(1, self.show(task).attempt)
-        offset, quiet_since = 0, time.monotonic()
+        quiet_since = time.monotonic()
         while True:
             asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
-            answer = self._call("GET", f"tasks/{task}/output", params=asked)
+            answer = self._call("GET", f"tasks/{task}/logs", params=asked)
             left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
             if answer.content:
                 quiet_since = time.monotonic()

@@ -74,7 +74,8 @@ class Host:
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         """Take up what a predecessor has left in the directory; only one agent may use it."""
-        (directory / "runs").mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / "runs").mkdir(exist_ok=True, mode=0o700)  # what tasks were given is in there
         self._directory = directory
         self._lock = hold(directory, "agent; stop that one, or use another --state")
         self._backend = backend

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import Resources, ResourceTypes
@@ -23,7 +25,10 @@ ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What someone wants to be run."""
+    """What someone wants to be run. Whoever takes one from outside checks its names (``unknown_field``)."""
+
+    #: Not forbidden by itself: who reads a task that a newer version has written need not know all about it.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"additionalProperties": False})
 
     #: Program and arguments; never a line for a shell.
     argv: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
@@ -53,6 +58,19 @@ class TaskSpec:
     #: Submitting again with the same key gives the same task.
     key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     name: Name = ""
+
+
+_FIELDS = tuple(f.name for f in fields(TaskSpec))
+
+
+def unknown_field(names: Iterable[object]) -> str:
+    """What is wrong with names of fields of a task; nothing if they all exist."""
+    wrong = next((str(name) for name in names if name not in _FIELDS), None)
+    if wrong is None:
+        return ""
+    close = get_close_matches(wrong, _FIELDS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_FIELDS)}"
+    return f"a task has no field {wrong[:100]!r}; {hint}"
 
 
 @dataclass(slots=True)
