@@ -58,6 +58,10 @@ KeyOption = Annotated[
 ]
 
 
+#: Seconds that a coordinator may be away while someone watches a task: it may be starting again.
+PATIENCE = 120.0
+
+
 def open_client(state: Path | None, url: str | None) -> Client:
     """A client of the site that a command is about."""
     from tapfinger.live.client import Client
@@ -155,6 +159,7 @@ def run(
     spec = _spec(argv, *sizes, time_limit, keep, requeue_lost, resizable, name)
     with open_client(state, url) as client, ExitStack() as meanwhile:
         (task,) = client.submit(spec)
+        client.patience = PATIENCE
         if sys.stderr.isatty() if progress is None else progress:
             meanwhile.enter_context(lines_of(meanwhile.enter_context(open_client(state, url)), task))
         try:
@@ -335,6 +340,7 @@ def events(
     """Print what happened lately, to tasks and to clusters."""
     with open_client(state, url) as client:
         lines = client.events(last=last)
+        client.patience = PATIENCE if follow else 0.0
         seen = 0
         while True:
             for line in lines:
@@ -357,6 +363,8 @@ def logs(
     import sys
 
     with open_client(state, url) as client:
+        client.show(task)
+        client.patience = PATIENCE if follow else 0.0
         for piece in client.logs(task, attempt, follow, offset):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()

@@ -112,6 +112,9 @@ class Client:
         for one in self._urls:
             self._line(one)
         self._current = self._urls[0]
+        #: Seconds that the only coordinator there is may be away before that is an error: it may be starting again, and
+        #: tasks run on meanwhile. Who waits for one should, who has just asked for something should hear at once.
+        self.patience = 0.0
 
     def _line(self, url: str) -> httpx.Client:
         """Connections to one coordinator."""
@@ -147,7 +150,7 @@ class Client:
         wait = float((more.get("params") or {}).get("wait", 0.0))
         patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
         while True:
-            url, following, fault = self._current, "", None
+            url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
             try:
                 answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
                 # Asked too often: nothing was done yet, and it may be asked again in a moment.
@@ -161,14 +164,16 @@ class Client:
             except httpx.HTTPError as error:
                 fault = f"no answer from the coordinator at {url}: {error}"
                 unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                if len(self._urls) == 1 and url == self._urls[0]:
-                    raise CoordinatorError(fault) from None
+                if self._urls == [url]:
+                    bound = self.patience
+                    if not (bound and again):
+                        raise CoordinatorError(fault) from None
                 if not unsent and not again:
                     raise CoordinatorError(
                         f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
                         "be free to submit again"
                     ) from None
-            deadline = min(deadline, time.monotonic() + ELECTION)
+            deadline = min(deadline, time.monotonic() + bound)
             if time.monotonic() >= deadline:
                 raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
             self._turn(url, following)
