@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 MOST = 10_000
 #: Bytes of output in one answer.
 PIECE = 1024 * 1024
+#: Faults of a request that are named.
+FAULTS = 100
 
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
@@ -358,6 +361,12 @@ class LimitBodies:
 
 
 def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def name_faults(_request: Request, error: Exception) -> JSONResponse:
+        # Not what was given: it may be long, and numbers that JSON does not have cannot be sent back.
+        faults = error.errors()[:FAULTS] if isinstance(error, RequestValidationError) else ()
+        return JSONResponse({"detail": [{key: fault[key] for key in ("type", "loc", "msg")} for fault in faults]}, 422)
+
     @app.exception_handler(TapfingerError)
     async def explain(_request: Request, error: Exception) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422

@@ -17,6 +17,8 @@ from tapfinger.live.messages import AttemptId, Launch
 MAX_TEXT = 128 * 1024
 
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
+#: Python reads Infinity and NaN in JSON, and nobody else does.
+Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 #: Phases in which a task has come to its end.
@@ -35,8 +37,8 @@ class TaskSpec:
     #: A task type of the configuration: it says how speed depends on resources.
     type: Name
     #: Least and most it may get, by resource; what is left out is as the type says.
-    minimum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
-    maximum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
+    minimum: dict[Name, Amount] = field(default_factory=dict)
+    maximum: dict[Name, Amount] = field(default_factory=dict)
     #: Clusters it may run on; none means all.
     clusters: tuple[Name, ...] = ()
     env: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=1000)] = (
@@ -47,7 +49,7 @@ class TaskSpec:
     #: How often it may fail and be run again.
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
     #: Seconds that one attempt may take.
-    time_limit: Annotated[float, Field(gt=0.0)] | None = None
+    time_limit: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     #: What becomes of it if its cluster loses the coordinator for longer than the lease.
     on_disconnect: Literal["stop", "keep"] = "stop"
     #: Whether it is run again if its cluster was lost; if not, it ends as lost.
