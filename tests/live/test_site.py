@@ -189,6 +189,8 @@ WRONG = [
     (("token", "me", "--role", "king"), "there is no role 'king'"),
     (("drain", "nowhere"), "there is no cluster 'nowhere'"),
     (("serve", "--host", "0.0.0.0"), "say --allow-remote"),
+    (("up", "--state", "/dev/null/x"), "--state /dev/null/x cannot be used: Not a directory"),
+    (("serve", "--state", "/dev/null", "--port", "0"), "--state /dev/null cannot be used: File exists"),
     (("list", "--url", "http://127.0.0.1:1"), "no answer from the coordinator"),
     (("agent", "--cluster", "x", "--coordinator", "http://x", "--state", "s"), "an agent needs a token"),
 ]

@@ -16,7 +16,7 @@ from typing import Any
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.client import Client
 from tapfinger.live.config import build_site, cluster_capacities, load_site
-from tapfinger.live.home import alive, exited, hold, noted
+from tapfinger.live.home import alive, exited, hold, make_directory, noted
 
 #: Seconds that processes may take to start or to end.
 PATIENCE = 60.0
@@ -43,7 +43,7 @@ class LocalSite:
             raise ConfigError(f"a coordinator runs in {self.state} already; end it with: tapfinger down")
         scenario, _ = load_site(self._config)
         build_site(scenario)  # faults are found before anything is started
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(self.state)
         given = ["--config", str(self._config.absolute())] if self._config is not None else []
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
