@@ -141,6 +141,7 @@ def test_the_latest_events_can_be_asked_for(http: TestClient) -> None:
         {"tasks": [{"argv": ["a\0b"], "type": "demo"}]},
         submission(env={"A=B": "c"}),
         submission(cwd="relative"),
+        submission(key="a\0b"),
         submission(time_limit=-1),
         submission(minimum={"cpu": "NaN"}),
         submission(on_disconnect="maybe"),
@@ -244,6 +245,7 @@ HUGE = 10**30
         {"Report": {"runs": [{"id": [1, HUGE]}]}},
         {"Report": {"runs": [], "agent": "a\0"}},
         {"Report": {"runs": [], "incarnation": HUGE}},
+        {"LogChunk": {"id": [1, 1], "offset": 0, "data": "no byte: \u20ac"}},
         {"LogChunk": {"id": [1, 1], "offset": HUGE, "skipped": HUGE, "data": "x"}},
     ],
 )

@@ -58,7 +58,7 @@ class TaskSpec:
     #: (``live.allotment``), since what it was told at its start, such as numbers of threads, stays.
     resizable: bool = False
     #: Submitting again with the same key gives the same task.
-    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")] | None = None
     name: Name = ""
 
 

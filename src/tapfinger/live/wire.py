@@ -29,7 +29,7 @@ class LogChunk:
     id: AttemptId
     offset: Number
     #: Bytes, each as the character of that number.
-    data: Annotated[str, Field(max_length=MAX_PIECE)] = ""
+    data: Annotated[str, Field(max_length=MAX_PIECE, pattern=r"^[\x00-\xff]*$")] = ""
     #: Bytes just before it that were left out: the task has written more than is kept.
     skipped: Number = 0
 
