@@ -66,13 +66,22 @@ def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> Non
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
 
 
-def down(state: StateOption = None) -> None:
+def down(
+    state: StateOption = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove what it has kept as well: tasks, history, output, tokens.")
+    ] = False,
+) -> None:
     """End a site that was started with up; tasks that run are stopped, and wait for the next up."""
     from tapfinger.live.home import state_directory
     from tapfinger.live.local import LocalSite
 
-    stopped = LocalSite(state_directory(state).absolute(), None).down()
+    site = LocalSite(state_directory(state).absolute(), None)
+    stopped = site.down()
     typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+    if forget:
+        left = ", ".join(site.forget())
+        typer.echo(f"Removed what it kept in {site.state}{f'; left alone: {left}' if left else ''}.")
 
 
 def serve(
