@@ -72,11 +72,11 @@ def test_measured_profiles_are_listed_and_shown(measured: str) -> None:
 
 def test_two_runs_that_happen_to_agree_are_no_certainty(tmp_path: Path) -> None:
     path = tmp_path / "measured.csv"
-    pairs = [(70, 70), (50, 56), (40, 45), (60, 54), (80, 87)]
+    pairs = [(70, 70), (50, 56), (45, 40), (60, 54), (80, 87)]
     rows = [f"convnet,{cpu},{seconds}" for cpu, pair in enumerate(pairs, start=1) for seconds in pair]
     path.write_text("task_type,cpu,seconds\n" + "\n".join(rows) + "\n")
     cells = json.loads(run("show", "convnet", "--file", str(path), "--json"))["cells"]
-    assert 0.02 < cells[0]["doubt"] < cells[1]["doubt"], "what the other sizes scatter counts for it as well"
+    assert 0.02 < cells[0]["doubt"] < 0.1, "what the other sizes scatter counts for it as well"
 
 
 def test_a_site_is_shown_as_configured_and_types_without_speed_in_doubt(site: str) -> None:
