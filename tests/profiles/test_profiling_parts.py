@@ -114,7 +114,15 @@ def test_repeats_that_disagree_are_repeated_and_the_odd_one_out_is_dropped():
     assert judge([line(10.0), line(14.0)], 2, 0.01).again == "its repeats disagree"
     assert judge([line(10.0), line(14.0)], 2, 0.01).counted == ()
     assert judge([line(10.0), line(14.0), line(10.1)], 2, 0.01).counted == (10.0, 10.1)
-    assert judge([line(10.0), line(14.0)], 2, 0.2).counted == (10.0, 14.0)  # a task as noisy as that
+    assert judge([line(10.0), line(12.0)], 2, 0.2).counted == (10.0, 12.0)  # a task as noisy as that
+    assert not judge([line(10.0), line(12.0)], 2, 0.2).again
+
+
+def test_a_task_that_is_very_noisy_is_run_more_often_and_all_of_it_counts():
+    runs = [line(10.0), line(14.0), line(11.0), line(13.0)]
+    assert [judge(runs[:n], 2, 0.2).again for n in (1, 2, 3)] == ["repeat", *["its repeats disagree"] * 2]
+    verdict = judge(runs, 2, 0.2)
+    assert (verdict.counted, verdict.again) == ((10.0, 14.0, 11.0, 13.0), "")
 
 
 def test_a_cell_that_never_agrees_is_kept_with_its_spread_and_a_note():
