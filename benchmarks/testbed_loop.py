@@ -24,7 +24,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,8 +34,9 @@ from tapfinger.core.events import Event, TaskArrived, TaskFinished, TaskStarted
 from tapfinger.core.model import Task
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.live.client import Client, TaskInfo, make_spec
-from tapfinger.live.home import find_coordinator
+from tapfinger.live.home import find_coordinator, noted
 from tapfinger.profiles.beliefs import whole_work
+from tapfinger.profiling.load import Load, others_share, read_load
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.importers.toml import to_toml
 from tapfinger.workloads.world import World, build_world
@@ -155,22 +156,36 @@ def site_file(scenario: Scenario, scheduler: str, path: Path) -> None:
     path.write_text(to_toml({**kept, "live": {"scheduler": scheduler}}), encoding="utf-8")
 
 
-def run_live(given: Options, world: World, scheduler: str, tasks: Sequence[Task]) -> list[Ran]:
-    """Step 4, for one scheduler."""
+def machine_load(state: Path) -> Load:
+    """Work on all cores so far, without that of a site: agents have seen all their tasks end, and counted them."""
+    load = read_load(sorted(os.sched_getaffinity(0)))
+    notes = [noted(path) for path in (state / "coordinator.json", *state.glob("agents/*/process.json"))]
+    site = 0.0
+    for note in filter(None, notes):
+        times = Path(f"/proc/{note['pid']}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:15]
+        site += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    return replace(load, ours=load.ours + site)
+
+
+def run_live(given: Options, world: World, scheduler: str, tasks: Sequence[Task]) -> tuple[list[Ran], float]:
+    """Step 4, for one scheduler; also the share of the machine that others used meanwhile."""
     state, config = given.out / f"site-{re.sub('[^a-z]+', '-', scheduler.lower())}", given.out / "site.toml"
     shutil.rmtree(state, ignore_errors=True)
     site_file(world.scenario, scheduler, config)
     tapfinger(given.out, "up", "--detach", "--config", config.name, "--state", str(state), quiet=True)
     try:
+        before = machine_load(state)
         with Client(*find_coordinator(state, None)) as client:
             ids = submit(client, world, tasks, given.scale)
             ended = [client.wait(ident) for ident in ids]
+        time.sleep(1.0)  # until agents have taken note of the last end
+        others = others_share(before, machine_load(state), len(os.sched_getaffinity(0))) or 0.0
     finally:
         tapfinger(given.out, "down", "--state", str(state), quiet=True)
     bad = next((info for info in ended if info.phase.value != "finished" or info.incomplete), None)
     if bad is not None:
         sys.exit(f"task {bad.id} ({bad.spec.type}) is {bad.phase.value}: {bad.reason or bad.warnings}")
-    return [_ran(info, world) for info in ended]
+    return [_ran(info, world) for info in ended], others
 
 
 def _ran(info: TaskInfo, world: World) -> Ran:
@@ -225,10 +240,10 @@ def compare(given: Options, world: World) -> dict[str, Any]:
     }
     for name in given.live:
         tasks, simulated = simulate(world, name, given.seed)
-        real = run_live(given, world, name, tasks)
+        real, others_meanwhile = run_live(given, world, name, tasks)
         found[name] = {
             "simulated": means(simulated),
-            "live": {**means(real), "expected": expected_running(world, real)},
+            "live": {**means(real), "expected": expected_running(world, real), "others": others_meanwhile},
             "tasks": [[asdict(one), asdict(other)] for one, other in zip(simulated, real, strict=True)],
         }
     return found
@@ -238,15 +253,16 @@ def lines(given: Options, found: dict[str, Any]) -> list[str]:
     """The result, for people."""
     text = [
         "| scheduler | simulated, s | live, s | difference | waiting, simulated and live |"
-        " running, simulated and live | running live against profiles |",
-        "|---|---|---|---|---|---|---|",
+        " running, simulated and live | running live against profiles | used by others |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name in given.live:
         sim, live = found[name]["simulated"], found[name]["live"]
         text.append(
             f"| {name} | {sim['completion']:.2f} | {live['completion']:.2f} | "
             f"{live['completion'] / sim['completion'] - 1:+.1%} | {sim['waited']:.2f}, {live['waited']:.2f} | "
-            f"{sim['running']:.2f}, {live['running']:.2f} | {live['running'] / live['expected'] - 1:+.1%} |"
+            f"{sim['running']:.2f}, {live['running']:.2f} | {live['running'] / live['expected'] - 1:+.1%} | "
+            f"{live['others']:.0%} |"
         )
     order = {kind: sorted(given.live, key=lambda n: found[n][kind]["completion"]) for kind in ("simulated", "live")}
     same = "the same" if order["simulated"] == order["live"] else "not the same"
@@ -317,11 +333,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("loop"), help="directory for everything")
     parser.add_argument("--scale", type=float, default=0.3, help="of the tasks: 1 for whole ones")
-    parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument("--tasks", type=int, default=16)
     parser.add_argument("--load", type=float, default=0.25, help="as for workload from-profiles")
     parser.add_argument("--seed", type=int, default=20020, help="of the arrivals that run live")
     parser.add_argument("--slot", type=float, default=0.5, help="seconds of a slot")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--clusters", type=int, default=max(1, len(os.sched_getaffinity(0)) // CPUS))
     parser.add_argument("--live", default=",".join(LIVE), help="schedulers that run live, separated by commas")
     given = parser.parse_args(argv)

@@ -44,6 +44,7 @@ def test_what_is_simulated_happens(loop: ModuleType, tmp_path: Path) -> None:
         assert all(simulated["type"] == real["type"] for simulated, real in pairs), "the same tasks, in the same order"
         live = found[name]["live"]
         assert live["expected"] <= live["running"] <= live["expected"] + 1.0, "they sleep as long as their size says"
+        assert 0.0 <= live["others"] <= 1.0
         assert live["completion"] == pytest.approx(live["waited"] + live["running"])
     assert all(
         real["allocation"] == [2.0, 2.0] for _, real in json.loads(json.dumps(found))["examples.whole:Whole"]["tasks"]

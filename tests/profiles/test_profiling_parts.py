@@ -284,8 +284,8 @@ def test_load_by_others_is_told_from_our_own():
 def test_cores_are_read_from_the_kernel_and_an_unknown_one_makes_it_unknown(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu  9 9 9 9\ncpu0 100 900 50 7 7 10 20 20 0 0\ncpu1 300 0 0 0 0 0 0 0 0 0\n")
-    assert read_load([0], stat).cores == pytest.approx(2.0)
-    assert read_load([0, 1], stat).cores == pytest.approx(5.0)
+    assert read_load([0], stat).cores == pytest.approx(11.0), "the nice too: not all kernels make them give way"
+    assert read_load([0, 1], stat).cores == pytest.approx(14.0)
     assert read_load([2], stat).cores is None
     assert read_load([0], Path("/no/such/file")).cores is None
 
