@@ -16,6 +16,7 @@ from typing import Any
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.client import Client
 from tapfinger.live.config import build_site, cluster_capacities, load_site
+from tapfinger.live.devices import split_cores
 from tapfinger.live.home import alive, exited, hold, make_directory, noted
 
 #: Seconds that processes may take to start or to end.
@@ -51,8 +52,12 @@ class LocalSite:
             # Where coordinators share a store, it is made by the first of them that leads.
             token = self._await(lambda: _read(self.state / "token"), "coordinator")
             with Client(note["url"], token) as client:
-                for name in cluster_capacities(scenario):
-                    folder = ["--state", str(self.state / "agents" / name), "--no-pin", *given]
+                capacities = cluster_capacities(scenario)
+                cores = split_cores(capacities)
+                for name in capacities:
+                    # Agents do not know of each other: without cores of its own, none may pin tasks to any.
+                    pin = ["--cores", cores[name]] if cores else ["--no-pin"]
+                    folder = ["--state", str(self.state / "agents" / name), *pin, *given]
                     secret = {"TAPFINGER_TOKEN": client.new_token(f"agent-{name}", "agent", name)}
                     self._start(
                         f"agent-{name}", ["agent", "--cluster", name, "--coordinator", note["url"], *folder], secret
