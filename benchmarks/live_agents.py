@@ -166,7 +166,7 @@ def starts() -> np.ndarray:
                     begin = time.time()
                     (task,) = client.submit(make_spec(argv=["date", "+%s.%N"], type="demo"))
                     client.wait(task, 60)
-                    found.append(float(b"".join(client.output(task, follow=True))) - begin)
+                    found.append(float(b"".join(client.logs(task, follow=True))) - begin)
         finally:
             site.down()
     return np.array(found[5:])  # the first ones wake everything up

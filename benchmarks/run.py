@@ -13,11 +13,14 @@ import decision_time
 import learned
 import live_agents
 import live_store
+import online_learning
 import profile_overhead
 import profile_surface
 import quality
 import sites
 import speed
+import testbed
+import testbed_loop
 import training_speed
 import wrong_profiles
 
@@ -42,10 +45,13 @@ def main() -> None:
         "variants": learned.report_variants,
         "sites": sites.report,
         "wrong_profiles": wrong_profiles.report,
-        "profile_surface": profile_surface.report,
-        "profile_overhead": profile_overhead.report,
         "live_store": live_store.report,
         "live_agents": live_agents.report,
+        "profile_surface": profile_surface.report,
+        "profile_overhead": profile_overhead.report,
+        "online_learning": online_learning.report,
+        "testbed": testbed.report,
+        "testbed_loop": testbed_loop.report,
     }
     for name in sys.argv[1:]:
         print("\n".join(sections[name]()))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +22,9 @@ from tapfinger.progress import ProgressReader
 from tapfinger.reporting import VARIABLE
 
 TASKS = ("image_classification", "language_modeling", "speech_recognition")
+#: (cpus, gpus)
+CELLS = ((1, 1), (2, 1), (1, 2), (2, 2))
+SEEDS = range(20001, 20002)
 
 
 def run(task: str, cpus: int, gpus: int, scale: float, seed: int) -> tuple[float, float, list[float]]:
@@ -44,29 +48,53 @@ def run(task: str, cpus: int, gpus: int, scale: float, seed: int) -> tuple[float
     return took, used, [report.progress - (report.t - said[0].t) / span for report in said]
 
 
+def rows(
+    tasks: Sequence[str], cells: Sequence[tuple[int, int]], scale: float, seeds: range, repeats: int
+) -> Iterator[str]:
+    """Lines of the table."""
+    yield "| task | cpus | gpus | seconds | least, most | cpu seconds | progress off by, mean and most |"
+    yield "|---|---|---|---|---|---|---|"
+    for task in tasks:
+        for cpus, gpus in cells:
+            runs = [run(task, cpus, gpus, scale, seed) for seed in seeds for _ in range(repeats)]
+            took = [seconds for seconds, _, _ in runs]
+            off = [abs(miss) for _, _, misses in runs for miss in misses]
+            used = median(used for _, used, _ in runs)
+            yield (
+                f"| {task} | {cpus} | {gpus} | {median(took):.1f} | {min(took):.1f}, {max(took):.1f} | {used:.1f} | "
+                f"{sum(off) / len(off):.3f}, {max(off):.3f} |"
+            )
+
+
+def report() -> list[str]:
+    """The section of BENCHMARKS.md."""
+    return [
+        "## The test-bed's tasks",
+        "",
+        "`python benchmarks/run.py testbed`: whole tasks, two runs of each, on as many cores as they have cpus (of",
+        f"{os.cpu_count()}); without CUDA a gpu is a worker process. cpu seconds: of all its processes. Progress off",
+        "by: how far what it reported was from the share of its time from the first report to the last.",
+        "",
+        *rows(TASKS, CELLS, 1.0, SEEDS, 2),
+        "",
+    ]
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--cells", default="1x1,2x1,1x2,2x2")
-    parser.add_argument("--seeds", default="20001:20002")
+    parser.add_argument("--cells", default=",".join(f"{cpus}x{gpus}" for cpus, gpus in CELLS))
+    parser.add_argument("--seeds", default=f"{SEEDS.start}:{SEEDS.stop}")
     parser.add_argument("--tasks", default=",".join(TASKS))
     given = parser.parse_args()
     low, high = map(int, given.seeds.split(":"))
-    cells = [tuple(map(int, cell.split("x"))) for cell in given.cells.split(",")]
-    print(f"scale {given.scale:g}, seeds {given.seeds}, {given.repeats} runs each, {os.cpu_count()} cores")
-    print(f"{'task':<22}{'cpus':>5}{'gpus':>5}{'seconds':>9}{'least':>7}{'most':>7}{'cpu s':>7}{'progress off by':>17}")
-    for task in given.tasks.split(","):
-        for cpus, gpus in cells:
-            runs = [run(task, cpus, gpus, given.scale, seed) for seed in range(low, high) for _ in range(given.repeats)]
-            took = [seconds for seconds, _, _ in runs]
-            off = [abs(miss) for _, _, misses in runs for miss in misses]
-            print(
-                f"{task:<22}{cpus:>5}{gpus:>5}{median(took):>9.2f}{min(took):>7.2f}{max(took):>7.2f}"
-                f"{median(used for _, used, _ in runs):>7.2f}{sum(off) / len(off):>9.3f} {max(off):>7.3f}",
-                flush=True,
-            )
+    pairs = [cell.split("x") for cell in given.cells.split(",")]
+    cells = [(int(cpus), int(gpus)) for cpus, gpus in pairs]
+    print(f"scale {given.scale:g}, seeds {given.seeds}, {given.repeats} runs each, {os.cpu_count()} cores\n")
+    for line in rows(given.tasks.split(","), cells, given.scale, range(low, high), given.repeats):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,29 +50,48 @@ def measure(scenario: str, preset: str, settings: dict[str, Any], stage: str, jo
     return (after - before) / (end - begin)
 
 
+def apart(scenario: str, case: int, jobs: int) -> tuple[float, float]:
+    """Steps per second and peak memory in MB (this and ``jobs`` of rollouts), in a process of its own."""
+    words = [sys.executable, __file__, "--case", scenario, str(case), str(jobs)]
+    said = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    speed, memory = map(float, said.split())
+    return speed, memory
+
+
+def alone(scenario: str, case: int, jobs: int) -> None:
+    """What ``apart`` asks for, printed."""
+    preset, _, settings, stage = CASES[case]
+    speed = measure(scenario, preset, settings, stage, jobs)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # the largest of them
+    print(speed, (own + jobs * worker) / 1024)
+
+
 def report(scenarios: Sequence[str] = tuple(AUTHORS), jobs: int = 2) -> list[str]:
-    """The section of BENCHMARKS.md; takes some twenty minutes, most of it for the paper's network."""
+    """The section of BENCHMARKS.md; takes some twelve minutes, most of it for the paper's network."""
     lines = [
         "### Training",
         "",
         f"Env-steps per second, rollouts and updates together, with {jobs} processes for rollouts and as many threads",
         "for updates. An env-step is one turn of one world that goes on, also a turn in which nobody can start",
-        "anything, which needs no network. `python benchmarks/training_speed.py`",
+        f"anything, which needs no network. Memory: peaks of the process and of {jobs} for rollouts, added up.",
+        "`python benchmarks/training_speed.py`",
         "",
-        "| scenario | preset | stage | env-steps/s | authors | times as fast |",
-        "|---|---|---|---|---|---|",
+        "| scenario | preset | stage | env-steps/s | authors | times as fast | peak MB (to reach: 4,000) |",
+        "|---|---|---|---|---|---|---|",
     ]
     for scenario in scenarios:
         theirs = AUTHORS[scenario]
-        for preset, name, settings, stage in CASES:
-            found = measure(scenario, preset, settings, stage, jobs)
+        for case, (preset, name, _, _) in enumerate(CASES):
+            found, memory = apart(scenario, case, jobs)
             print(f"training {scenario}, {preset}, {name}: {found:.0f} steps/s", file=sys.stderr, flush=True)
-            lines.append(f"| {scenario} | {preset} | {name} | {found:,.0f} | {theirs} | {found / theirs:,.0f} |")
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    lines += ["", f"Peak memory, this process and {jobs} of rollouts: {(own + jobs * children) / 1024:,.0f} MB."]
+            times = f"{theirs} | {found / theirs:,.0f}"
+            lines.append(f"| {scenario} | {preset} | {name} | {found:,.0f} | {times} | {memory:,.0f} |")
     return lines
 
 
 if __name__ == "__main__":
-    print("\n".join(report(sys.argv[1:] or tuple(AUTHORS))))
+    if sys.argv[1:2] == ["--case"]:
+        alone(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        print("\n".join(report(sys.argv[1:] or tuple(AUTHORS))))

@@ -42,6 +42,11 @@ def test_the_example_is_what_the_page_shows_and_short() -> None:
 
 
 @pytest.mark.usefixtures("at_root")
+def test_the_example_that_gives_whole_clusters_keeps_the_contract() -> None:
+    check_scheduler(lambda: create("scheduler", "examples.whole:Whole", {}))
+
+
+@pytest.mark.usefixtures("at_root")
 def test_scheduler_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     sys.path.insert(0, str(ROOT))
     space: dict[str, Any] = {}

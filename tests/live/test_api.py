@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live.sites import CONFIG, wait_for
@@ -14,6 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.api import make_app
+from tapfinger.live.client import make_spec
 from tapfinger.live.config import build_site, load_site
 from tapfinger.live.messages import Orders, Outcome, Report, RunReport
 from tapfinger.live.service import Service
@@ -101,7 +103,7 @@ def test_submitters_cancel_only_what_is_theirs(http: TestClient) -> None:
 def test_nobody_gets_in_without_a_valid_token(http: TestClient, given: str | None) -> None:
     http.headers.pop("Authorization")
     headers = {} if given is None else {"Authorization": given}
-    for path in ("tasks", "tasks/1", "tasks/1/output", "clusters", "events"):
+    for path in ("tasks", "tasks/1", "tasks/1/logs", "clusters", "events"):
         assert http.get(f"/api/v1/{path}", headers=headers).status_code == 401
     for path in ("tasks", "tasks/1/cancel", "clusters/left/drain", "clusters/left/give-up", "tokens"):
         assert http.post(f"/api/v1/{path}", json={}, headers=headers).status_code in (401, 422)
@@ -139,10 +141,12 @@ def test_the_latest_events_can_be_asked_for(http: TestClient) -> None:
         {"tasks": [{"argv": ["a\0b"], "type": "demo"}]},
         submission(env={"A=B": "c"}),
         submission(cwd="relative"),
+        submission(key="a\0b"),
         submission(time_limit=-1),
         submission(minimum={"cpu": "NaN"}),
         submission(on_disconnect="maybe"),
         submission(type="nothing"),
+        submission(retrys=1),
         {**submission(), "extra": 1},
     ],
 )
@@ -151,6 +155,36 @@ def test_bad_submissions_are_refused_with_a_reason(http: TestClient, body: dict[
     assert answer.status_code == 422
     assert answer.json()["detail"]
     assert http.get("/api/v1/tasks").json()["tasks"] == []
+
+
+def test_a_misspelt_field_is_named(http: TestClient) -> None:
+    tasks = [{"argv": ["x"], "type": "demo"}, {"argv": ["x"], "type": "demo", "time_limt": 60}]
+    (fault,) = http.post("/api/v1/tasks", json={"tasks": tasks}).json()["detail"]
+    assert fault["msg"] == "1: a task has no field 'time_limt'; did you mean 'time_limit'?"
+    with pytest.raises(ConfigError, match="a task has no field 'cores'; it has argv, type,"):
+        make_spec(argv=["x"], type="demo", cores=2)
+    schema = http.get("/openapi.json").json()["components"]["schemas"]["TaskSpec"]
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN"])
+@pytest.mark.parametrize(
+    "field", ['"time_limit": {}', '"minimum": {{"cpu": {}}}', '"maximum": {{"cpu": {}}}', '"x": {}']
+)
+def test_numbers_that_json_does_not_have_are_refused(http: TestClient, field: str, number: str) -> None:
+    """Python reads them. Once taken, no list that has them could be sent any more."""
+    body = f'{{"tasks": [{{"argv": ["x"], "type": "demo", {field.format(number)}}}]}}'
+    answer = http.post("/api/v1/tasks", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    (fault,) = answer.json()["detail"]
+    assert fault.keys() == {"type", "loc", "msg"}
+    assert http.get("/api/v1/tasks").json()["tasks"] == []
+
+
+def test_of_many_faults_some_are_named(http: TestClient) -> None:
+    answer = http.post("/api/v1/tasks", json={"tasks": [{"argv": ["xyzzy"]}] * 150})
+    assert (answer.status_code, len(answer.json()["detail"])) == (422, 100)
+    assert b"xyzzy" not in answer.content, "what was given is not sent back"
 
 
 def test_too_much_is_refused(http: TestClient) -> None:
@@ -199,6 +233,49 @@ def test_garbage_from_an_agent_ends_its_connection_and_nothing_else(http: TestCl
     assert http.get("/api/v1/clusters").json()["clusters"][0]["connected"] is False
 
 
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"Report": {"runs": [{"id": [1, 1], "outcome": {"result": "failed", "code": HUGE}}]}},
+        {"Report": {"runs": [{"id": [1, 1], "outcome": {"result": "failed", "output": HUGE}}]}},
+        {"Report": {"runs": [{"id": [HUGE, 1]}]}},
+        {"Report": {"runs": [{"id": [1, HUGE]}]}},
+        {"Report": {"runs": [], "agent": "a\0"}},
+        {"Report": {"runs": [], "incarnation": HUGE}},
+        {"LogChunk": {"id": [1, 1], "offset": 0, "data": "no byte: \u20ac"}},
+        {"LogChunk": {"id": [1, 1], "offset": HUGE, "skipped": HUGE, "data": "x"}},
+    ],
+)
+def test_what_no_store_could_keep_is_not_taken_from_an_agent(http: TestClient, said: dict[str, dict[str, Any]]) -> None:
+    http.post("/api/v1/tasks", json=submission(clusters=["left"]))
+    headers = as_role(http, "agent", "left")
+    with http.websocket_connect("/api/v1/agent", headers=headers) as socket:
+        socket.send_text(encode(Report("left", "a", 1, 1, 0)))
+        while not isinstance(orders := decode(socket.receive_text()), Orders) or not orders.starts:
+            if isinstance(orders, Orders):
+                socket.send_text(encode(Report("left", "a", 1, orders.echo + 1, orders.epoch)))
+        ((kind, body),) = said.items()
+        usual: dict[str, object] = {"cluster": "left", "agent": "a", "incarnation": 1, "seq": orders.echo + 1}
+        usual["epoch"] = orders.epoch
+        socket.send_text(json.dumps({kind: {**(usual if kind == "Report" else {}), **body}}))
+        while not isinstance(refusal := decode(socket.receive_text()), Refusal):
+            pass
+        assert "not a message TapFinger knows" in refusal.reason
+    assert http.post("/api/v1/tasks", json=submission()).status_code == 201, "it can still save"
+
+
+def test_long_and_odd_words_of_an_agent_are_cut_to_what_can_be_kept() -> None:
+    outcome = Outcome("failed", 1, "a\0b" + "x" * 10_000)
+    message = decode(encode(Report("left", "a", 1, 1, 0, (RunReport((1, 1), outcome, faults=("c\0",)),))))
+    assert isinstance(message, Report)
+    (run,) = message.runs
+    assert run.outcome is not None
+    assert (run.outcome.reason[:3], len(run.outcome.reason), run.faults) == ("abx", 4000, ("c",))
+
+
 def test_a_task_over_the_wire_with_output_in_pieces(http: TestClient) -> None:
     def orders() -> Orders:
         while not isinstance(message := decode(socket.receive_text()), Orders) or not (
@@ -230,9 +307,9 @@ def test_a_task_over_the_wire_with_output_in_pieces(http: TestClient) -> None:
         socket.send_text(encode(Report("left", "a", 1, 1000, got.epoch, (end,))))
         assert orders().forgets == ((1, 1),)
     names = ("X-Start", "X-Offset", "X-Complete")
-    answer = http.get("/api/v1/tasks/1/output?offset=2")
+    answer = http.get("/api/v1/tasks/1/logs?offset=2")
     assert (answer.content, *(answer.headers[name] for name in names)) == (b"e\xfft", "2", "5", "0")
-    answer = http.get("/api/v1/tasks/1/output?offset=5")
+    answer = http.get("/api/v1/tasks/1/logs?offset=5")
     assert (answer.content, *(answer.headers[name] for name in names)) == (b"as", "119", "121", "0")
     assert http.get("/api/v1/tasks/1").json()["phase"] == "finished"
 

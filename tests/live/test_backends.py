@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import Backend, Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
-from tapfinger.live.devices import Devices, NoRoom, can_pin, device_ids
+from tapfinger.live.devices import Devices, NoRoom, can_pin, device_ids, parse_cores, split_cores
 from tapfinger.live.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.messages import Launch, Outcome
+from tapfinger.live.worker import Means, make_host
 from tapfinger.testing import CheckFailed, check_backend
 
 
@@ -284,6 +285,31 @@ def test_devices_of_a_machine() -> None:
     assert device_ids({"cpu": 1000}, pin=False)["cpu"] == list(range(1000))
     assert can_pin({"cpu": len(cores)})
     assert not can_pin({"cpu": len(cores) + 1})
+    assert device_ids({"cpu": 1}, pin=True, cores=(7, 5))["cpu"] == [5]
+    assert not can_pin({"cpu": 2}, (7,))
+
+
+def test_clusters_of_one_machine_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 8})
+    sizes = {"a": {"cpu": 1.0, "gpu": 2.0}, "b": {"cpu": 2.5}}
+    assert split_cores(sizes) == {"a": "2", "b": "3,4,8"}
+    assert [parse_cores(text) for text in split_cores(sizes).values()] == [(2,), (3, 4, 8)]
+    assert parse_cores("2-4,8") == (2, 3, 4, 8)
+    assert split_cores({**sizes, "c": {"cpu": 1.0}}) == {}, "there are too few, so nobody may pin"
+    for bad in ("", "x", "1", "2-8", "4-2"):
+        with pytest.raises(ConfigError, match="must name cores of this machine"):
+            parse_cores(bad)
+
+
+def test_too_few_cores_for_a_cluster_are_refused(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(
+        '[[clusters]]\nname = "a"\ncapacity = {cpu = 2}\n[[task_types]]\nname = "t"\nminimum = {cpu = 1}\n'
+        'speed = {kind = "constant", seconds = 1}\n'
+    )
+    for means in (Means(cores=(0,)), Means(pin=False, cores=(0, 1))):
+        with pytest.raises(ConfigError, match="cluster a has 2 cpu"):
+            make_host(tmp_path, "a", site, means)
 
 
 def test_a_lease_of_another_boot_means_nothing(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ KEYED = make_spec(argv=["x"], type="demo", key="k")
 class Fake:
     """A coordinator that is there to be asked."""
 
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> None:
         self.asked = 0
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
+                self.rfile.read(int(self.headers["Content-Length"] or 0))
                 fake.asked += 1
                 answer(self)
 
@@ -35,7 +35,7 @@ class Fake:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,)).start()
 
@@ -48,6 +48,12 @@ def leads(request: BaseHTTPRequestHandler) -> None:
     request.send_response(201)
     request.end_headers()
     request.wfile.write(b'{"ids": [7]}')
+
+
+def counts(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(200)
+    request.end_headers()
+    request.wfile.write(b'{"tasks": [], "counts": {"running": 1}}')
 
 
 def dies(request: BaseHTTPRequestHandler) -> None:
@@ -69,8 +75,8 @@ def stands_by(leader: str) -> Callable[[BaseHTTPRequestHandler], None]:
 def fake() -> Iterator[Callable[..., Fake]]:
     made: list[Fake] = []
 
-    def make(answer: Callable[[BaseHTTPRequestHandler], None]) -> Fake:
-        made.append(Fake(answer))
+    def make(answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> Fake:
+        made.append(Fake(answer, port))
         return made[-1]
 
     yield make
@@ -111,3 +117,22 @@ def test_where_nobody_leads_for_long_that_is_an_error(
     ):
         client.submit(PLAIN)
     assert first.asked + second.asked >= 3
+
+
+def test_who_waits_for_a_task_outlasts_the_only_coordinator(fake: Callable[..., Fake]) -> None:
+    gone = Fake(leads)
+    gone.close()
+    with Client(gone.url, "token") as client:
+        with pytest.raises(CoordinatorError, match="no answer from the coordinator"):
+            client.counts()
+        client.patience = 0.5
+        with pytest.raises(CoordinatorError, match="no answer from the coordinator"):
+            client.counts()
+        client.patience = 30.0
+        with pytest.raises(CoordinatorError, match="no answer from the coordinator"):
+            client.submit(PLAIN)  # not waited for: nobody has heard of it yet
+        port = int(gone.url.rpartition(":")[2])
+        back = threading.Timer(0.5, lambda: fake(counts, port))
+        back.start()
+        assert client.counts() == {"running": 1}
+        back.join()

@@ -452,7 +452,7 @@ def test_output_that_was_not_kept_is_told(look: Looker, client: Client) -> None:
         route.fulfill(body=text, headers=headers)
 
     page = look.sign_in()
-    page.route("**/output?*", answer)
+    page.route("**/logs?*", answer)
     page.get_by_label("Number of a task").fill(str(task))
     page.keyboard.press("Enter")
     expect(page.locator("#detail-output pre")).to_have_text("begin\n… 1,000 bytes were not kept …\nend")

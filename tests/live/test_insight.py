@@ -159,7 +159,8 @@ def question() -> Question:
     return asked
 
 
-def test_shadows_are_compared_round_by_round() -> None:
+def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tapfinger.live.shadow")
     asked = question()
     answer = asked.answer()
     shadows = Shadows({"min": create("scheduler", "min", {}), "never": Never(), "fails": Never(fails=True)})
@@ -172,6 +173,13 @@ def test_shadows_are_compared_round_by_round() -> None:
     assert (round_["at"], round_["waiting"], round_["agrees"], round_["shadow"]) == (5.0, 2, False, [])
     assert round_["real"][0] == {"task": 1, "cluster": "c0", "allocation": {"cpu": 1.0, "gpu": 0.0}}
     assert (fails["rounds"], fails["failed"]) == (0, 1)
+    said = [record.getMessage() for record in caplog.records if record.name == "tapfinger.live.shadow"]
+    assert said == ["shadow min slot=0 would do the same", "shadow never slot=0 would start nothing"]
+    caplog.clear()
+    opposite = Shadows({"min": create("scheduler", "min", {})})
+    asyncio.run(opposite.watch(asked, asked.put_to([Decider(Never(), "never")]), Habits(1.0), 5.0))
+    (record,) = caplog.records
+    assert record.getMessage().endswith("would start task=1 cluster=c0 cpu=1 gpu=0; task=2 cluster=c0 cpu=1 gpu=0")
 
 
 def test_a_busy_shadow_is_left_out_and_counted() -> None:

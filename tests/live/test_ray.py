@@ -251,13 +251,13 @@ def test_a_whole_site_on_ray(head: Head, tmp_path: Path) -> None:
         gpu = {"minimum": {"gpu": 1}, "maximum": {"cpu": 1, "gpu": 1}}
         tasks = client.submit(*[python(code, **gpu)] * 2, python("import sys; sys.exit(5)"))
         (long,) = client.submit(python("import time; time.sleep(600)"))
-        wait_for(lambda: b"0" in b"".join(client.output(tasks[0])) or b"1" in b"".join(client.output(tasks[0])))
+        wait_for(lambda: b"0" in b"".join(client.logs(tasks[0])) or b"1" in b"".join(client.logs(tasks[0])))
         site.kill("left")
         site.agent("left", *options, RAY_AUTH_TOKEN=head.token)
         ends = [client.wait(task, 40) for task in tasks]
         assert [(e.phase, e.code, e.attempt) for e in ends] == [(Phase.FINISHED, 0, 1)] * 2 + [(Phase.FAILED, 5, 1)]
         assert [(e.progress, e.metrics, e.incomplete) for e in ends[:2]] == [(1.0, {"loss": 0.5}, False)] * 2
-        outputs = [b"".join(client.output(task, follow=True)) for task in tasks[:2]]
+        outputs = [b"".join(client.logs(task, follow=True)) for task in tasks[:2]]
         assert sorted(outputs) == [b"0\ndone\n", b"1\ndone\n"]
         client.cancel(long)
         assert client.wait(long, 30).phase is Phase.CANCELLED

@@ -88,14 +88,14 @@ def check_untouched(client: Client, task: int, pid: str, work: Path) -> None:
     (work / "go").touch()
     info = client.wait(task, 60)
     assert (info.phase, info.attempt, info.losses) == (Phase.FINISHED, 1, 0)
-    assert b"".join(client.output(task, follow=True)) == b"begun\ndone\n"
+    assert b"".join(client.logs(task, follow=True)) == b"begun\ndone\n"
     assert [path.name for path in work.glob("pid.*")] == ["pid.1"]
 
 
 def test_who_stands_by_answers_reads_and_names_the_leader(site: ReplicatedSite, work: Path) -> None:
     client, task, _ = begin(site, work)
-    wait_for(lambda: b"".join(client.output(task)) == b"begun\n")
-    for path in (f"tasks/{task}", "tasks", "events", f"tasks/{task}/output"):
+    wait_for(lambda: b"".join(client.logs(task)) == b"begun\n")
+    for path in (f"tasks/{task}", "tasks", "events", f"tasks/{task}/logs"):
         assert site.ask("b", "GET", path).content == site.ask("a", "GET", path).content
     shown = site.ask("a", "GET", "clusters").json()["clusters"]
     assert all(c["lease_ends_in"] > 0 for c in shown)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from live.sites import CONFIG, RealSite, wait_for
 from live.test_machines import Driven, new_agent, orders
 
+import tapfinger
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import UnsupportedOperation
+from tapfinger.live import allotment
 from tapfinger.live.agent import AgentTick, Found, Resized, ResizeRun, StopRun
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.client import make_spec
 from tapfinger.live.devices import Devices
 from tapfinger.live.host import Host
+from tapfinger.live.leases import replace_file
 from tapfinger.live.messages import Launch, Orders, Report, RunReport, Size
 from tapfinger.live.stimuli import Submit, Tick
 from tapfinger.live.tasks import TaskSpec
@@ -201,14 +205,35 @@ def test_a_backend_that_cannot_resize_is_no_fault(tmp_path: Path) -> None:
     host.close()
 
 
+# ------------------------------------------------------------------ told to a task
+
+
+def test_a_task_can_ask_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TAPFINGER_CPUS", "TAPFINGER_GPUS", allotment.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    assert allotment.allotment() == {}, "outside TapFinger"
+    monkeypatch.setenv("TAPFINGER_CPUS", "2")
+    monkeypatch.setenv("TAPFINGER_GPUS", "0.5")
+    monkeypatch.setenv("TAPFINGER_OTHERS", "words")
+    assert allotment.allotment() == {"cpu": 2.0, "gpu": 0.5}, "as it was started"
+    monkeypatch.setenv(allotment.VARIABLE, str(tmp_path / "allotment.json"))
+    assert allotment.allotment() == {"cpu": 2.0, "gpu": 0.5}, "where nobody has written anything"
+    replace_file(tmp_path / "allotment.json", {"cpu": 3.0, "gpu": 0.5})
+    assert allotment.allotment() == {"cpu": 3.0, "gpu": 0.5}
+    for nonsense in ("", "3", "{", '{"cpu": null}', "[1]"):
+        (tmp_path / "allotment.json").write_text(nonsense)
+        assert allotment.allotment() == {"cpu": 2.0, "gpu": 0.5}
+
+
 # ---------------------------------------------------------------------------- real
 
-#: Says on how many cores it may run, whenever that changes.
+#: Says how many cores it may use, whenever that changes.
 WATCHES = """
-import os, time
+import time
+from tapfinger.live.allotment import allotment
 seen = None
 while True:
-    now = len(os.sched_getaffinity(0))
+    now = allotment()["cpu"]
     if now != seen: print("cores", now, flush=True)
     seen = now
     time.sleep(0.02)
@@ -226,8 +251,9 @@ def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> 
         blocker = make_spec(argv=["sleep", "600"], **three)
         (first,) = client.submit(blocker)
         wait_for(lambda: client.show(first).phase is Phase.RUNNING)
-        (elastic,) = client.submit(make_spec(argv=[sys.executable, "-c", WATCHES], resizable=True, **here))
-        wait_for(lambda: client.show(elastic).phase is Phase.RUNNING)
+        env = {"PYTHONPATH": str(Path(tapfinger.__file__).parents[1])}
+        (elastic,) = client.submit(make_spec(argv=[sys.executable, "-c", WATCHES], env=env, resizable=True, **here))
+        wait_for(lambda: b"".join(client.logs(elastic)) == b"cores 1.0\n")
         assert client.show(elastic).allocation == {"cpu": 1.0, "gpu": 0.0}
         client.cancel(first)
         wait_for(lambda: client.show(elastic).history[-1]["kind"] == "resized")
@@ -240,5 +266,6 @@ def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> 
         story = [line["kind"] for line in client.show(elastic).history]
         assert story == ["submitted", "granted", "started", "resizing", "resized", "resizing", "resized"]
         assert client.show(elastic).attempt == 1
+        wait_for(lambda: b"".join(client.logs(elastic)) == b"cores 1.0\ncores 4.0\ncores 1.0\n")
     finally:
         site.close()

@@ -26,7 +26,6 @@ from tapfinger.live import audit as audit_module
 from tapfinger.live.api import make_app
 from tapfinger.live.audit import Audit
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.cgroups import Cgroups
 from tapfinger.live.backends.process import Process
 from tapfinger.live.client import Client
 from tapfinger.live.config import build_site, load_site
@@ -248,51 +247,6 @@ def test_a_link_that_is_bent_after_it_was_checked_leads_nowhere(
     assert not (outside / "ran").exists()
 
 
-# -------------------------------------------------------------------------- cgroups
-
-
-def pretended_cgroup(directory: Path, controllers: str) -> Path:
-    (directory / "cgroup.controllers").write_text(controllers)
-    (directory / "cgroup.subtree_control").write_text("")
-    return directory
-
-
-def test_limits_of_a_control_group(tmp_path: Path) -> None:
-    groups = Cgroups(pretended_cgroup(tmp_path, "cpuset cpu io memory pids"), memory_per_cpu=2.0)
-    assert groups.limits({"cpu": 1.5, "gpu": 1.0}) == {
-        "cpu.max": "150000 100000",
-        "memory.max": str(3 * 1024**3),
-        "memory.oom.group": "1",
-    }
-    assert groups.limits({"cpu": 1.0, "memory": 8.0})["memory.max"] == str(8 * 1024**3)
-    made = Path(groups.make((3, 1), {"cpu": 1.0}))
-    assert ((made / "cpu.max").read_text(), made.name.endswith("3.1")) == ("100000 100000", True)
-    run = run_in(tmp_path, tmp_path, "print('limited')")
-    (tmp_path / "run" / "x").touch()
-    Process(cgroups=groups).start(run)
-    assert end_of(run).result == "finished"
-    (group,) = [path for path in tmp_path.glob("tapfinger-*-1.1")]
-    assert (group / "cgroup.procs").read_text() == "0", "it went in by itself, before its program began"
-
-
-def test_a_place_without_limits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no controller for memory; a parent must offer it"):
-        Cgroups(pretended_cgroup(tmp_path, "cpu io"))
-    with pytest.raises(ConfigError, match="cannot be used for limits"):
-        Cgroups(tmp_path / "nowhere")
-
-
-CGROUP = Path(os.environ.get("TAPFINGER_TEST_CGROUP", "/sys/fs/cgroup/tapfinger-test"))
-
-
-@pytest.mark.skipif(not CGROUP.is_dir(), reason="needs a delegated cgroup2 directory, TAPFINGER_TEST_CGROUP")
-def test_a_task_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
-    run = run_in(tmp_path, tmp_path, "x = bytearray(300 << 20); print('no limit')")
-    Process(cgroups=Cgroups(CGROUP, memory_per_cpu=0.1)).start(run)
-    end = end_of(run)
-    assert (end.result, end.reason) == ("failed", "it used more memory than it was granted")
-
-
 # ------------------------------------------------------------------------------ TLS
 
 
@@ -320,7 +274,7 @@ def test_a_site_with_tls(tmp_path: Path, cert: tuple[Path, Path]) -> None:
         site.agent("left", "--tls-ca", str(cert[0]), "--log-format", "json")
         (task,) = client.submit(python("print('encrypted')"))
         assert client.wait(task, 30).code == 0
-        assert b"".join(client.output(task, follow=True)) == b"encrypted\n"
+        assert b"".join(client.logs(task, follow=True)) == b"encrypted\n"
         with Client(site.url, "x") as stranger, pytest.raises(CoordinatorError, match="certificate verify failed"):
             stranger.counts()
         with httpx.Client() as plain, pytest.raises(httpx.HTTPError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_tasks_run_and_everything_can_be_asked(calm: Client, work: Path) -> None
     assert client.submit(spec) == [task], "the same key gives the same task"
     info = client.wait(task, 30)
     assert (info.phase, info.code, info.allocation) == (Phase.FINISHED, 0, {"cpu": 1.0, "gpu": 0.0})
-    assert b"".join(client.output(task, follow=True)) == f"1 {work}\n".encode()
+    assert b"".join(client.logs(task, follow=True)) == f"1 {work}\n".encode()
     told = [line["kind"] for line in client.show(task).history]
     assert told == ["submitted", "granted", "started", "ended", "finished"]
     failing = client.submit(python("import sys; sys.exit(7)", retries=1), python("import os; os.kill(os.getpid(), 11)"))
@@ -85,7 +86,7 @@ def test_cancel_ends_a_task_wherever_it_is(calm: Client, work: Path) -> None:
     info = client.wait(running, 30)
     assert info.phase is Phase.CANCELLED
     assert client.clusters()[0]["free"] == {"cpu": 4.0, "gpu": 0.0}
-    assert b"begun" in b"".join(client.output(running))
+    assert b"begun" in b"".join(client.logs(running))
 
 
 def test_a_killed_agent_finds_its_tasks_again(site: RealSite, work: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_killed_agent_finds_its_tasks_again(site: RealSite, work: Path) -> Non
     (work / "go").touch()
     info = client.wait(task, 30)
     assert (info.phase, info.attempt, info.losses) == (Phase.FINISHED, 1, 0)
-    assert b"".join(client.output(task, follow=True)) == b"begun 1\ndone 1\n"
+    assert b"".join(client.logs(task, follow=True)) == b"begun 1\ndone 1\n"
 
 
 def test_a_task_whose_agent_stays_away_is_stopped_by_itself_and_runs_elsewhere(site: RealSite, work: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_killed_coordinator_comes_back_to_tasks_that_never_noticed(site: RealS
     client = site.serve()
     infos = [client.wait(task, 30) for task in (running, waiting, ends)]
     assert [(i.phase, i.attempt, i.losses) for i in infos] == [(Phase.FINISHED, 1, 0)] * 3
-    assert b"".join(client.output(running, follow=True)) == b"begun 1\ndone 1\n"
+    assert b"".join(client.logs(running, follow=True)) == b"begun 1\ndone 1\n"
 
 
 def test_an_agent_that_is_told_to_leave_lets_its_tasks_run_or_stops_them(site: RealSite, work: Path) -> None:
@@ -177,14 +178,19 @@ def tapfinger(
 
 WRONG = [
     (("run", "--type", "nothing", "--", "x"), "there is no task type 'nothing'"),
-    (("run", "--min", "cpu", "--", "x"), "--min 'cpu' must look like NAME=VALUE"),
+    (("run", "--min", "cpu", "--", "x"), "--minimum 'cpu' must look like NAME=VALUE"),
     (("submit", "--max", "cpu=many", "--", "x"), "an amount is a number"),
     (("submit", "--env", "A-B=c", "--", "x"), "env.A-B"),
+    (("submit",), "give a program after --, or a file of tasks with --file"),
+    (("submit", "--file", "no-such-file"), "--file no-such-file cannot be read"),
+    (("submit", "--file", "x", "--time-limit", "3"), "leave out --time-limit"),
     (("show", "77"), "there is no task 77"),
     (("list", "--phase", "dead"), "there is no phase 'dead'"),
     (("token", "me", "--role", "king"), "there is no role 'king'"),
     (("drain", "nowhere"), "there is no cluster 'nowhere'"),
     (("serve", "--host", "0.0.0.0"), "say --allow-remote"),
+    (("up", "--state", "/dev/null/x"), "--state /dev/null/x cannot be used: Not a directory"),
+    (("serve", "--state", "/dev/null", "--port", "0"), "--state /dev/null cannot be used: File exists"),
     (("list", "--url", "http://127.0.0.1:1"), "no answer from the coordinator"),
     (("agent", "--cluster", "x", "--coordinator", "http://x", "--state", "s"), "an agent needs a token"),
 ]
@@ -195,6 +201,10 @@ def test_the_minute_a_newcomer_has(
 ) -> None:
     monkeypatch.setenv("TAPFINGER_STATE", str(tmp_path / "state"))
     assert "no coordinator runs in" in tapfinger("list")[2]
+    (tmp_path / "bad.toml").write_text('[[clusters]]\nname = "lab"\ncapacity = {cpu = 2}\n')
+    code, _, err = tapfinger("up", "--config", str(tmp_path / "bad.toml"))
+    assert (code, err.startswith(f"error: {tmp_path / 'bad.toml'}: ")) == (2, True), err
+    assert not (tmp_path / "state").exists(), "nothing was started"
     code, out, err = tapfinger("up", "--detach")
     try:
         assert code == 0, err
@@ -216,16 +226,28 @@ def test_the_minute_a_newcomer_has(
         assert "cancelling" in tapfinger("show", "2")[1]
         assert "task 2 cancelled" in tapfinger("events", "--last", "1")[1]
         assert tapfinger("logs", "1") == (0, "trained --fast\n", "")
+        assert tapfinger("logs", "1", "--offset", "8") == (0, "--fast\n", "")
         for words, message in WRONG:
             code, _, err = tapfinger(*words)
             assert (code, err.count("\n")) == (2, 1), (words, err)
             assert message in err
         assert tapfinger("submit", "--", "sleep", "600") == (0, "3\n", "")
+        lines = [json.dumps({"argv": ["sleep", str(n)], "type": "demo", "name": f"nap {n}"}) for n in (600, 601)]
+        (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
+        assert tapfinger("submit", "--file", str(tmp_path / "tasks.jsonl")) == (0, "4\n5\n", "")
+        assert "sleep 601" in tapfinger("show", "5")[1]
     finally:
         code, out, err = tapfinger("down")
     assert out == "Stopped agent edge-1, agent edge-2, coordinator.\n"
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
+    (tmp_path / "state" / "mine.txt").touch()
+    told = f"Nothing was running.\nRemoved what it kept in {tmp_path / 'state'}; left alone: mine.txt.\n"
+    assert tapfinger("down", "--forget") == (0, told, "")
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["mine.txt"]
+    (tmp_path / "state" / "mine.txt").unlink()
+    assert tapfinger("down", "--forget")[0] == 0
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_site_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:

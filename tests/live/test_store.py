@@ -298,3 +298,16 @@ def test_addresses_that_cannot_be_used_are_refused_without_showing_a_password(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingDependency, match=r"pip install 'tapfinger\[postgres\]'"):
         Store(postgres.url("postgres"))
+
+
+def test_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """What tasks were given is in it, and directories are made by all sorts of people."""
+    before = os.umask(0o022)
+    try:
+        opened = Store(tmp_path / "store.db")
+        opened.save([RECORD], [])
+        rights = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        opened.close()
+    finally:
+        os.umask(before)
+    assert rights == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}

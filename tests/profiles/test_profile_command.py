@@ -48,6 +48,7 @@ def lines_of(path="my_task.runs.jsonl"):
 def test_from_a_task_to_a_scenario(run, tmp_path):
     output = run("time.sleep(0.3 if gpus else 0.6)", "--pictures", "--repeats", "1")
     profile = load_profile(tmp_path / "my_task.csv", "my_task")
+    assert "differ" not in output, "no allocation was run twice"
     assert 0.3 < profile.seconds({"cpu": 1, "gpu": 1}) < profile.seconds({"cpu": 1, "gpu": 0}) < 5.0
     assert (tmp_path / "my_task.heatmap.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "my_task.curves.png").stat().st_size > 5000
@@ -87,6 +88,7 @@ if gpus == 3: time.sleep(60)
     assert "progress was 0.5" in found[2]["reason"]
     assert found[3]["seconds"] < 20
     assert [row.amounts["gpu"] for _, row in read_rows("my_task.csv")] == [1.0]
+    assert "failed: it exited with 1; it said: needs a gpu" in output
     assert "Did not run with 1 cpu, 0 gpu" in output
     assert "minimum = { cpu = 1, gpu = 1 }" in output
     assert "maximum = { cpu = 1, gpu = 1 }" in output

@@ -11,6 +11,7 @@ from policy.states import random_inputs
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for
+from tapfinger.training import batches
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 
 STATES = 40
@@ -81,3 +82,15 @@ def test_gradients_are_added_to_those_already_there():
     add_gradients(network, chunks(network, inputs, np.arange(STATES)), lose, 2)
     for name, gradient in gradients(network).items():
         torch.testing.assert_close(gradient, 2 * before[name])
+
+
+def test_wide_networks_and_full_states_have_smaller_chunks(monkeypatch):
+    network, inputs, _ = make()
+    tasks = inputs.pending_mask.sum(axis=1) + inputs.running_mask.sum(axis=(1, 2))
+    room = 3 * int(tasks.max()) * 16
+    monkeypatch.setattr(batches, "NUMBERS", room)
+    found = list(chunks(network, inputs, np.arange(STATES)))
+    assert sorted(row for chunk in found for row in chunk.rows) == list(range(STATES))
+    assert all(tasks[chunk.rows].sum() * 16 <= room for chunk in found)
+    monkeypatch.setattr(batches, "NUMBERS", 1)
+    assert len(list(chunks(network, inputs, np.arange(STATES)))) == STATES, "a state at a time, whatever it takes"

@@ -70,6 +70,15 @@ def test_measured_profiles_are_listed_and_shown(measured: str) -> None:
     assert "2 cpu, 1 gpu" in shown
 
 
+def test_two_runs_that_happen_to_agree_are_no_certainty(tmp_path: Path) -> None:
+    path = tmp_path / "measured.csv"
+    pairs = [(70, 70), (50, 56), (45, 40), (60, 54), (80, 87)]
+    rows = [f"convnet,{cpu},{seconds}" for cpu, pair in enumerate(pairs, start=1) for seconds in pair]
+    path.write_text("task_type,cpu,seconds\n" + "\n".join(rows) + "\n")
+    cells = json.loads(run("show", "convnet", "--file", str(path), "--json"))["cells"]
+    assert 0.02 < cells[0]["doubt"] < 0.1, "what the other sizes scatter counts for it as well"
+
+
 def test_a_site_is_shown_as_configured_and_types_without_speed_in_doubt(site: str) -> None:
     rows = {row["name"]: row for row in json.loads(run("list", "--file", site, "--json"))}
     assert (rows["training"]["seconds"], rows["training"]["doubt"]) == (60.0, 0.0)
@@ -80,8 +89,9 @@ def test_a_site_is_shown_as_configured_and_types_without_speed_in_doubt(site: st
 def test_what_is_exported_can_be_read(site: str, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     said = run("export", "training", "--file", site, "--out", str(out), "--all")
-    assert "8 sizes of 1 task types" in said, "those with no gpu cannot be said in a table"
-    assert load_profile(out, "training").seconds({"cpu": 4, "gpu": 1}) == pytest.approx(60 * (0.5 + 0.5 / 4))
+    assert "12 sizes of 1 task types" in said, "also those with no gpu"
+    for gpus in (0, 1):
+        assert load_profile(out, "training").seconds({"cpu": 4, "gpu": gpus}) == pytest.approx(60 * (0.5 + 0.5 / 4))
     with pytest.raises(TapfingerError, match="exists; choose another name"):
         run("export", "training", "--file", site, "--out", str(out))
     run("export", "--file", site, "--out", str(out), "--all", "--force")

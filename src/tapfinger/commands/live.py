@@ -66,13 +66,22 @@ def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> Non
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
 
 
-def down(state: StateOption = None) -> None:
+def down(
+    state: StateOption = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove what it has kept as well: tasks, history, output, tokens.")
+    ] = False,
+) -> None:
     """End a site that was started with up; tasks that run are stopped, and wait for the next up."""
     from tapfinger.live.home import state_directory
     from tapfinger.live.local import LocalSite
 
-    stopped = LocalSite(state_directory(state).absolute(), None).down()
+    site = LocalSite(state_directory(state).absolute(), None)
+    stopped = site.down()
     typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+    if forget:
+        left = ", ".join(site.forget())
+        typer.echo(f"Removed what it kept in {site.state}{f'; left alone: {left}' if left else ''}.")
 
 
 def serve(
@@ -142,6 +151,10 @@ def agent(
         str, typer.Option(metavar="NAME", help="How tasks are run: process, ray, fake, package.module:Class.")
     ] = ("process"),
     pin: Annotated[bool, typer.Option(help="Give each task cores of its own, if there are enough.")] = True,
+    cores: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Cores to give to tasks, such as 0,1 or 4-7. Without it: the first ones."),
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the agent's token. Without it: $TAPFINGER_TOKEN.")
     ] = None,
@@ -168,8 +181,10 @@ def agent(
     """Run the agent of one cluster. SIGTERM leaves its tasks running for the next agent; Ctrl-C stops them."""
     import os
 
+    from tapfinger.live.devices import parse_cores
     from tapfinger.live.worker import Means, run_agent
 
-    means = Means(backend, pin, ray_address, ray_desk, cgroup, memory_per_cpu)
+    chosen = parse_cores(cores) if cores is not None else ()
+    means = Means(backend, pin, chosen, ray_address, ray_desk, cgroup, memory_per_cpu)
     ca = str(tls_ca) if tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
     run_agent(cluster, coordinator.split(","), state, config, means, token_file, verbose, ca, log_format)

@@ -129,14 +129,12 @@ def export(
     rows: list[ProfileRow] = []
     for one in names:
         cells = _type(one, state, url, file, every)["cells"]
-        # A table of speeds begins above zero; what a type never has is no column of its own.
+        # What a type never has is no column of its own.
         used = {resource for cell in cells for resource, amount in cell["allocation"].items() if amount}
-        kept = [c for c in cells if all(c["allocation"][resource] for resource in used)]
         rows += [
-            ProfileRow(one, {r: c["allocation"][r] for r in c["allocation"] if r in used}, c["seconds"]) for c in kept
+            ProfileRow(one, {r: a for r, a in cell["allocation"].items() if r in used}, cell["seconds"])
+            for cell in cells
         ]
-        if len(kept) < len(cells):
-            typer.echo(f"{one}: {len(cells) - len(kept)} sizes with none of a resource are left out", err=True)
     if not rows:
         raise ConfigError(f"no size of {', '.join(names)} was seen yet; run some tasks, or write every size with --all")
     try:

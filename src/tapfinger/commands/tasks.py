@@ -25,10 +25,10 @@ ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT
 TypeOption = Annotated[str, typer.Option("--type", metavar="NAME", help="Task type of the site.")]
 MinimumOption = Annotated[
     list[str] | None,
-    typer.Option("--min", metavar="NAME=AMOUNT", help="Least of a resource, such as cpu=2; repeatable."),
+    typer.Option("--minimum", "--min", metavar="NAME=AMOUNT", help="Least of a resource, such as cpu=2; repeatable."),
 ]
 MaximumOption = Annotated[
-    list[str] | None, typer.Option("--max", metavar="NAME=AMOUNT", help="Most of a resource; repeatable.")
+    list[str] | None, typer.Option("--maximum", "--max", metavar="NAME=AMOUNT", help="Most of a resource; repeatable.")
 ]
 ClusterOption = Annotated[
     list[str] | None,
@@ -46,12 +46,20 @@ LimitOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Long
 KeepOption = Annotated[
     bool, typer.Option("--keep", help="Let it run on if its cluster loses the coordinator; it is never moved then.")
 ]
+RequeueOption = Annotated[
+    bool, typer.Option("--requeue-lost/--no-requeue-lost", help="Run it again if its cluster was lost.")
+]
+NameOption = Annotated[str, typer.Option(metavar="TEXT", help="What to call it in lists. Without it: its program.")]
 ResizableOption = Annotated[
     bool, typer.Option("--resizable", help="It may get more or fewer cores while it runs, if the scheduler does that.")
 ]
 KeyOption = Annotated[
     str | None, typer.Option(metavar="KEY", help="Submitting again with the same key gives the same task.")
 ]
+
+
+#: Seconds that a coordinator may be away while someone watches a task: it may be starting again.
+PATIENCE = 120.0
 
 
 def open_client(state: Path | None, url: str | None) -> Client:
@@ -95,7 +103,9 @@ def _spec(
     retries: int,
     time_limit: float | None,
     keep: bool,
+    requeue_lost: bool,
     resizable: bool,
+    name: str,
     key: str | None = None,
 ) -> TaskSpec:
     from tapfinger.live.client import make_spec
@@ -103,15 +113,17 @@ def _spec(
     return make_spec(
         argv=argv,
         type=kind,
-        minimum=_amounts("--min", minimum),
-        maximum=_amounts("--max", maximum),
+        minimum=_amounts("--minimum", minimum),
+        maximum=_amounts("--maximum", maximum),
         clusters=cluster or [],
         env=name_values("--env", env),
         cwd=str(Path.cwd()) if cwd is None else cwd or None,
         retries=retries,
         time_limit=time_limit,
         on_disconnect="keep" if keep else "stop",
+        requeue_lost=requeue_lost,
         resizable=resizable,
+        name=name,
         key=key,
     )
 
@@ -129,7 +141,9 @@ def run(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    requeue_lost: RequeueOption = True,
     resizable: ResizableOption = False,
+    name: NameOption = "",
     progress: Annotated[
         bool | None,
         typer.Option(help="Say on standard error how far it is, if it reports that. Without it: in a terminal."),
@@ -141,13 +155,15 @@ def run(
 
     from tapfinger.commands.progress import lines_of
 
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable)
+    sizes = (kind, minimum, maximum, cluster, env, cwd, retries)
+    spec = _spec(argv, *sizes, time_limit, keep, requeue_lost, resizable, name)
     with open_client(state, url) as client, ExitStack() as meanwhile:
         (task,) = client.submit(spec)
+        client.patience = PATIENCE
         if sys.stderr.isatty() if progress is None else progress:
             meanwhile.enter_context(lines_of(meanwhile.enter_context(open_client(state, url)), task))
         try:
-            for piece in client.output(task, follow=True):
+            for piece in client.logs(task, follow=True):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
             info = client.wait(task)
@@ -171,7 +187,10 @@ def _exit_code(info: TaskInfo) -> int:
 
 
 def submit(
-    argv: ArgvArgument,
+    context: typer.Context,
+    argv: Annotated[
+        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run, if not --file.")
+    ] = None,
     state: StateOption = None,
     url: UrlOption = None,
     kind: TypeOption = "demo",
@@ -183,19 +202,70 @@ def submit(
     retries: RetriesOption = 0,
     time_limit: LimitOption = None,
     keep: KeepOption = False,
+    requeue_lost: RequeueOption = True,
     resizable: ResizableOption = False,
+    name: NameOption = "",
     key: KeyOption = None,
     copies: Annotated[int, typer.Option(min=1, max=10_000, help="How many of it.")] = 1,
+    file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Tasks, a JSON object per line, as over HTTP; - for standard input."),
+    ] = None,
 ) -> None:
-    """Submit a program and print its number; it is safe with the coordinator then."""
+    """Submit a program, or a file of many, and print their numbers; they are safe with the coordinator then."""
     from tapfinger.errors import ConfigError
 
+    if (file is None) == (not argv):
+        raise ConfigError("give a program after --, or a file of tasks with --file, one of the two")
+    if file is not None:
+        _submit_file(file, context, state, url)
+        return
     if key is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
-    spec = _spec(argv, kind, minimum, maximum, cluster, env, cwd, retries, time_limit, keep, resizable, key)
+    sizes = (kind, minimum, maximum, cluster, env, cwd, retries)
+    spec = _spec(argv or [], *sizes, time_limit, keep, requeue_lost, resizable, name, key)
     with open_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)
+
+
+def _submit_file(file: str, context: typer.Context, state: Path | None, url: str | None) -> None:
+    import sys
+
+    from tapfinger.commands.batches import submit_all
+    from tapfinger.errors import ConfigError
+
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in ("state", "url", "file") and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"each line of --file says all about its task; leave out {option.opts[0]}")
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--file {file} cannot be read: {error}") from None
+    with open_client(state, url) as client:
+        for task in submit_all(client, text.splitlines(), "standard input" if file == "-" else file):
+            typer.echo(task)
+
+
+HEADS = ("task", "phase", "type", "cluster", "gets", "progress", "attempt", "code", "program")
+ALWAYS = ("task", "phase", "type", "program")
+
+
+def _row(info: TaskInfo) -> tuple[str, ...]:
+    from tapfinger.commands.progress import bar
+
+    return (
+        str(info.id),
+        info.phase.value,
+        info.spec.type,
+        info.cluster or "",
+        ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount),
+        bar(info.progress),
+        str(info.attempt) if info.attempt > 1 else "",
+        "" if info.code is None else str(info.code),
+        (info.spec.name or " ".join(info.spec.argv)).replace("\n", " ")[:50],
+    )
 
 
 def list_tasks(
@@ -212,7 +282,6 @@ def list_tasks(
     from rich.markup import escape
     from rich.table import Table
 
-    from tapfinger.commands.progress import bar
     from tapfinger.core.contract import Phase
     from tapfinger.errors import UnknownNameError
 
@@ -222,26 +291,15 @@ def list_tasks(
             raise UnknownNameError("phase", name, known)
     with open_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
+    rows = [_row(info) for info in found]
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("task", "phase", "type", "cluster", "gets", "progress", "attempt", "code", "program"):
+    # What nothing is said of takes no room from what there is, on a narrow terminal above all.
+    shown = [n for n, head in enumerate(HEADS) if head in ALWAYS or any(row[n] for row in rows)]
+    for head in (HEADS[n] for n in shown):
         right = head in ("task", "attempt", "code")
-        table.add_column(head, justify="right" if right else "left", no_wrap=head == "progress")
-    for info in found:
-        gets = ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount)
-        code = "" if info.code is None else str(info.code)
-        program = " ".join(info.spec.argv).replace("\n", " ")[:50]
-        row = (
-            str(info.id),
-            info.phase.value,
-            info.spec.type,
-            info.cluster or "",
-            gets,
-            bar(info.progress),
-            str(info.attempt),
-            code,
-            program,
-        )
-        table.add_row(*map(escape, row))
+        table.add_column(head, justify="right" if right else "left", no_wrap=head in ALWAYS or head == "progress")
+    for row in rows:
+        table.add_row(*(escape(row[n]) for n in shown))
     Console().print(table)
     typer.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
 
@@ -282,6 +340,7 @@ def events(
     """Print what happened lately, to tasks and to clusters."""
     with open_client(state, url) as client:
         lines = client.events(last=last)
+        client.patience = PATIENCE if follow else 0.0
         seen = 0
         while True:
             for line in lines:
@@ -298,12 +357,15 @@ def logs(
     url: UrlOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt. Without it: the latest.")] = None,
+    offset: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Where to go on, in bytes from its start.")] = 0,
 ) -> None:
     """Print what a task has written."""
     import sys
 
     with open_client(state, url) as client:
-        for piece in client.output(task, attempt, follow):
+        client.show(task)
+        client.patience = PATIENCE if follow else 0.0
+        for piece in client.logs(task, attempt, follow, offset):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
 

@@ -7,13 +7,14 @@ import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from tapfinger.config import load_scenario
 from tapfinger.live.config import build_site, load_site
 from tapfinger.live.learning import Known
 from tapfinger.live.profile_views import cells, described
+from tapfinger.profiles.repeats import summarise
 from tapfinger.profiles.table import read_rows
 
 
@@ -53,18 +54,19 @@ def _of_csv(path: Path) -> dict[str, FileType]:
 
 
 def _measured(name: str, found: dict[tuple[tuple[str, float], ...], list[float]]) -> FileType:
+    # Two runs that happen to agree are no certainty: how all sizes scatter counts for each.
+    together = summarise(list(found.values()))
     rows: list[dict[str, Any]] = [
         {
             "allocation": dict(size),
             "seconds": fmean(seconds),
             "configured_seconds": None,
-            "doubt": _spread(seconds) / math.sqrt(len(seconds)),
+            "doubt": math.sqrt(variance),
             "runs": float(len(seconds)),
         }
-        for size, seconds in found.items()
+        for (size, seconds), variance in zip(found.items(), together.variance.tolist(), strict=True)
     ]
     usual = max(rows, key=lambda cell: (cell["runs"], -sum(cell["allocation"].values())))
-    several = [_spread(seconds) for seconds in found.values() if len(seconds) > 1]
     row = {
         "name": name,
         "runs": sum(map(len, found.values())),
@@ -73,14 +75,9 @@ def _measured(name: str, found: dict[tuple[tuple[str, float], ...], list[float]]
         "seconds": usual["seconds"],
         "configured_seconds": None,
         "doubt": usual["doubt"],
-        "scatter": math.sqrt(fmean(s**2 for s in several)) if several else 0.0,
+        "scatter": math.sqrt(together.noise) if any(len(seconds) > 1 for seconds in found.values()) else 0.0,
         "factor": 1.0,
         "since": 0.0,
         "drift": None,
     }
     return FileType(row, rows)
-
-
-def _spread(seconds: list[float]) -> float:
-    """How much repeats differ: deviation of the logarithm."""
-    return stdev(map(math.log, seconds)) if len(seconds) > 1 else 0.0

@@ -77,8 +77,11 @@ def _map(
     seen = [cell["allocation"] for cell in cells if cell["runs"]]
     x = [amounts[first].index(size[first]) for size in seen]
     y = [amounts[second].index(size[second]) for size in seen]
-    axes.scatter(x, y, s=12, facecolors="none", edgecolors="white")
-    if table.size <= 150:
-        for (row, column), value in np.ndenumerate(table):
-            if np.isfinite(value):
-                axes.text(column, row, f"{value:{form}}", ha="center", va="center", fontsize=6, color="grey")
+    numbers = table.size <= 150
+    # Beside a number the circle stands below it.
+    axes.scatter(x, np.array(y) - (0.28 if numbers else 0.0), s=12, facecolors="white", edgecolors="black")
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2.0
+    for (row, column), value in np.ndenumerate(table) if numbers else ():
+        if np.isfinite(value):
+            colour = "white" if value > middle else "black"
+            axes.text(column, row, f"{value:{form}}", ha="center", va="center", fontsize=7, color=colour)

@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -37,7 +39,7 @@ from tapfinger.live.profile_routes import add_profiles
 from tapfinger.live.service import Service
 from tapfinger.live.shield import REFUSALS, Shield, known, source_of
 from tapfinger.live.store import Token
-from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec
+from tapfinger.live.tasks import ENDED, Name, TaskRecord, TaskSpec, unknown_field
 from tapfinger.live.wire import LogChunk, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ logger = logging.getLogger(__name__)
 MOST = 10_000
 #: Bytes of output in one answer.
 PIECE = 1024 * 1024
+#: Faults of a request that are named.
+FAULTS = 100
 
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
@@ -58,6 +62,15 @@ class Submission(_Body):
     """Tasks to run; all are taken or none."""
 
     tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """A misspelt limit that is not heeded is worse than none."""
+        for place, task in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(task, dict) and (fault := unknown_field(task)):
+                raise PydanticCustomError("unknown_field", "{place}: {fault}", {"place": place, "fault": fault})
+        return given
 
 
 class NewToken(_Body):
@@ -163,12 +176,12 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return shown(await service.cancel(task), service)
 
     @app.get(
-        "/api/v1/tasks/{task}/output",
+        "/api/v1/tasks/{task}/logs",
         dependencies=[may("read")],
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}},
     )
-    async def output(
+    async def logs(
         task: TaskId,
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
@@ -348,6 +361,12 @@ class LimitBodies:
 
 
 def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def name_faults(_request: Request, error: Exception) -> JSONResponse:
+        # Not what was given: it may be long, and numbers that JSON does not have cannot be sent back.
+        faults = error.errors()[:FAULTS] if isinstance(error, RequestValidationError) else ()
+        return JSONResponse({"detail": [{key: fault[key] for key in ("type", "loc", "msg")} for fault in faults]}, 422)
+
     @app.exception_handler(TapfingerError)
     async def explain(_request: Request, error: Exception) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
-from tapfinger.live.tasks import ENDED, TaskSpec
+from tapfinger.live.tasks import ENDED, TaskSpec, unknown_field
 from tapfinger.live.tls import trust
 
 #: Seconds that the output of an ended task may take to arrive.
@@ -73,6 +73,8 @@ _infos = TypeAdapter(TaskInfo)
 
 def make_spec(**given: Any) -> TaskSpec:
     """A task to submit; faults are named as on the wire."""
+    if fault := unknown_field(given):
+        raise ConfigError(fault)
     try:
         return _specs.validate_python(given)
     except ValidationError as error:
@@ -110,6 +112,9 @@ class Client:
         for one in self._urls:
             self._line(one)
         self._current = self._urls[0]
+        #: Seconds that the only coordinator there is may be away before that is an error: it may be starting again, and
+        #: tasks run on meanwhile. Who waits for one should, who has just asked for something should hear at once.
+        self.patience = 0.0
 
     def _line(self, url: str) -> httpx.Client:
         """Connections to one coordinator."""
@@ -145,7 +150,7 @@ class Client:
         wait = float((more.get("params") or {}).get("wait", 0.0))
         patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
         while True:
-            url, following, fault = self._current, "", None
+            url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
             try:
                 answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
                 # Asked too often: nothing was done yet, and it may be asked again in a moment.
@@ -159,14 +164,16 @@ class Client:
             except httpx.HTTPError as error:
                 fault = f"no answer from the coordinator at {url}: {error}"
                 unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                if len(self._urls) == 1 and url == self._urls[0]:
-                    raise CoordinatorError(fault) from None
+                if self._urls == [url]:
+                    bound = self.patience
+                    if not (bound and again):
+                        raise CoordinatorError(fault) from None
                 if not unsent and not again:
                     raise CoordinatorError(
                         f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
                         "be free to submit again"
                     ) from None
-            deadline = min(deadline, time.monotonic() + ELECTION)
+            deadline = min(deadline, time.monotonic() + bound)
             if time.monotonic() >= deadline:
                 raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
             self._turn(url, following)
@@ -220,16 +227,17 @@ class Client:
             if left <= 0:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
-    def output(self, task: int, attempt: int | None = None, follow: bool = False) -> Iterator[bytes]:
+    def logs(self, task: int, attempt: int | None = None, follow: bool = False, offset: int = 0) -> Iterator[bytes]:
         """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
 
-        Where the middle of a long output was left out, a line says how much.
+        ``offset``: bytes of that attempt that are known already. Where the middle of a long output was left out, a line
+        says how much.
         """
         which = attempt or max(1, self.show(task).attempt)
-        offset, quiet_since = 0, time.monotonic()
+        quiet_since = time.monotonic()
         while True:
             asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
-            answer = self._call("GET", f"tasks/{task}/output", params=asked)
+            answer = self._call("GET", f"tasks/{task}/logs", params=asked)
             left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
             if answer.content:
                 quiet_since = time.monotonic()

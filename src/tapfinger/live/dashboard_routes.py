@@ -117,5 +117,6 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
             await service.change(left)
         await following.catch_up()
         now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
-        plain = {"now": now, "clusters": service.clusters(), **running, **following.since(after)}
+        who = {"role": service.role, "leader": service.leader}
+        plain = {"now": now, **who, "clusters": service.clusters(), **running, **following.since(after)}
         return JSONResponse(plain)  # at once: the usual way would look at every number of it first

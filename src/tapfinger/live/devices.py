@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
-from tapfinger.errors import LaunchFailed
+from tapfinger.errors import ConfigError, LaunchFailed
 
 Leased = dict[str, tuple[int, ...]]
 
@@ -60,14 +61,44 @@ class Devices:
         return {name: len(ids) for name, ids in self._free.items()}
 
 
-def device_ids(capacity: Mapping[str, float], pin: bool) -> dict[str, list[int]]:
-    """Ids for a cluster's capacity: real cores if tasks are pinned, otherwise mere numbers to count with."""
+def device_ids(capacity: Mapping[str, float], pin: bool, cores: Sequence[int] = ()) -> dict[str, list[int]]:
+    """Ids for a cluster's capacity: real cores if tasks are pinned, otherwise mere numbers to count with.
+
+    ``cores``: those to pin to; none means the first ones of this machine.
+    """
     ids = {name: list(range(math.ceil(amount))) for name, amount in capacity.items() if name in ("cpu", "gpu")}
     if pin and "cpu" in ids:
-        ids["cpu"] = sorted(os.sched_getaffinity(0))[: len(ids["cpu"])]
+        ids["cpu"] = sorted(cores or os.sched_getaffinity(0))[: len(ids["cpu"])]
     return ids
 
 
-def can_pin(capacity: Mapping[str, float]) -> bool:
-    """Whether this machine has a core for every cpu that the cluster promises."""
-    return math.ceil(capacity.get("cpu", 0)) <= len(os.sched_getaffinity(0))
+def can_pin(capacity: Mapping[str, float], cores: Sequence[int] = ()) -> bool:
+    """Whether there is a core for every cpu that the cluster promises; ``cores``: as for ``device_ids``."""
+    return math.ceil(capacity.get("cpu", 0)) <= len(cores or os.sched_getaffinity(0))
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """``0,1`` or ``4-7``: cores of this machine that this process may use."""
+    try:
+        parts = [part.partition("-") for part in text.split(",")]
+        found = {n for low, _, high in parts for n in range(int(low), int(high or low) + 1)}
+    except ValueError:
+        found = set()
+    here = os.sched_getaffinity(0)
+    if not found or not found <= here:
+        raise ConfigError(f"--cores {text} must name cores of this machine ({_listed(here)}), such as 0,1 or 0-3")
+    return tuple(sorted(found))
+
+
+def _listed(cores: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(cores)))
+
+
+def split_cores(capacities: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Cores of this machine for each of several clusters on it, none twice; nothing if there are too few."""
+    wanted = {name: math.ceil(capacity.get("cpu", 0)) for name, capacity in capacities.items()}
+    cores = sorted(os.sched_getaffinity(0))
+    if sum(wanted.values()) > len(cores) or not all(wanted.values()):
+        return {}
+    ends = list(accumulate(wanted.values()))
+    return {name: _listed(cores[end - wanted[name] : end]) for name, end in zip(wanted, ends, strict=True)}

@@ -23,9 +23,20 @@ def state_directory(given: Path | None) -> Path:
     return Path(home) / "tapfinger"
 
 
+def make_directory(path: Path) -> None:
+    """For whoever runs this alone; one that is there stays as it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"--state {path} cannot be used: {error.strerror}") from None
+
+
 def hold(directory: Path, complaint: str) -> IO[str]:
     """Keep a directory for this process alone, until the file is closed."""
-    lock = (directory / "lock").open("a")
+    try:
+        lock = (directory / "lock").open("a")
+    except OSError as error:
+        raise ConfigError(f"--state {directory} cannot be used: {error.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -34,7 +34,7 @@ from tapfinger.live.backends.base import Backend, Run
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.devices import Devices, NoRoom
 from tapfinger.live.following import Following
-from tapfinger.live.home import hold
+from tapfinger.live.home import hold, make_directory
 from tapfinger.live.leases import boot_clock, read_lease, replace_file, write_lease
 from tapfinger.live.messages import AttemptId, Launch, Outcome, Report, Size
 from tapfinger.live.wire import CHUNK, LogChunk, LogSize
@@ -74,7 +74,7 @@ class Host:
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         """Take up what a predecessor has left in the directory; only one agent may use it."""
-        (directory / "runs").mkdir(parents=True, exist_ok=True)
+        make_directory(directory / "runs")  # what tasks were given is in there
         self._directory = directory
         self._lock = hold(directory, "agent; stop that one, or use another --state")
         self._backend = backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,11 +15,14 @@ from typing import Any
 
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.client import Client
-from tapfinger.live.config import cluster_capacities, load_site
-from tapfinger.live.home import alive, exited, noted
+from tapfinger.live.config import build_site, cluster_capacities, load_site
+from tapfinger.live.devices import split_cores
+from tapfinger.live.home import alive, exited, hold, make_directory, noted
 
 #: Seconds that processes may take to start or to end.
 PATIENCE = 60.0
+#: What a site keeps in its state directory, but for its lock.
+OURS = ("agents", "logs", "serve.log", "agent-*.log", "audit.jsonl*", "coordinator.json", "store.db*", "token")
 
 
 class LocalSite:
@@ -39,7 +43,8 @@ class LocalSite:
         if self._coordinator is not None:
             raise ConfigError(f"a coordinator runs in {self.state} already; end it with: tapfinger down")
         scenario, _ = load_site(self._config)
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        build_site(scenario)  # faults are found before anything is started
+        make_directory(self.state)
         given = ["--config", str(self._config.absolute())] if self._config is not None else []
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
@@ -47,8 +52,12 @@ class LocalSite:
             # Where coordinators share a store, it is made by the first of them that leads.
             token = self._await(lambda: _read(self.state / "token"), "coordinator")
             with Client(note["url"], token) as client:
-                for name in cluster_capacities(scenario):
-                    folder = ["--state", str(self.state / "agents" / name), "--no-pin", *given]
+                capacities = cluster_capacities(scenario)
+                cores = split_cores(capacities)
+                for name in capacities:
+                    # Agents do not know of each other: without cores of its own, none may pin tasks to any.
+                    pin = ["--cores", cores[name]] if cores else ["--no-pin"]
+                    folder = ["--state", str(self.state / "agents" / name), *pin, *given]
                     secret = {"TAPFINGER_TOKEN": client.new_token(f"agent-{name}", "agent", name)}
                     self._start(
                         f"agent-{name}", ["agent", "--cluster", name, "--coordinator", note["url"], *folder], secret
@@ -104,6 +113,20 @@ class LocalSite:
         for path in agents:
             self._clear(path)
         return [name for name, note in {**running, **coordinator}.items() if note is not None]
+
+    def forget(self) -> list[str]:
+        """Remove everything that a site has left in its directory; returns what is there besides. To be called down."""
+        lock = hold(self.state, "coordinator; end it first: tapfinger down") if self.state.is_dir() else None
+        if lock is None:
+            return []
+        with lock:
+            for path in (path for pattern in OURS for path in self.state.glob(pattern)):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            left = sorted(path.name for path in self.state.iterdir() if path.name != "lock")
+            (self.state / "lock").unlink()
+        if not left:
+            self.state.rmdir()
+        return left
 
     def _end(self, notes: dict[str, dict[str, Any] | None], number: int) -> None:
         running = [note for note in notes.values() if note is not None]

@@ -46,7 +46,7 @@ class Logs:
 
     def __init__(self, directory: Path, most: int) -> None:
         """``most``: bytes kept of an attempt; of what is more than that, the middle is left out."""
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._most = most
 

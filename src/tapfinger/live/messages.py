@@ -8,13 +8,29 @@ recognised by its numbers and dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 #: Raised when a message changes its meaning; both sides must have the same.
 VERSION = 1
 
+#: Longest text that an agent may have noted.
+LONGEST = 4000
+
+
+def _tidy(text: str) -> str:
+    """As every store can keep it. Not refused: the next report would say the same."""
+    return text.replace("\0", "")[:LONGEST]
+
+
+# Bounds of what comes over the wire; whoever makes messages from what there is need not think of them. Numbers beyond
+# these no store could keep, and a coordinator that cannot save ends.
+Number = Annotated[int, Field(ge=0, le=2**53)]
+Said = Annotated[str, AfterValidator(_tidy)]
+
 #: Task and attempt: attempts of a task are numbered from 1 and only one of them may be alive.
-AttemptId = tuple[int, int]
+AttemptId = tuple[Number, Annotated[int, Field(ge=0, le=2**31 - 1)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +41,10 @@ class Outcome:
     #: stopped: ended on order or with the lease. lost: the agent cannot tell how it ended, only that it has.
     result: Literal["finished", "failed", "stopped", "lost"]
     #: Exit code; minus the signal's number if one ended it; None where no process has run.
-    code: int | None = None
-    reason: str = ""
+    code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    reason: Said = ""
     #: Bytes of output it wrote.
-    output: int = 0
+    output: Number = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +55,7 @@ class RunReport:
     #: None while it runs.
     outcome: Outcome | None = None
     #: Number of the latest change of size that it has seen, and what it has since, carried out or not.
-    size: int = 0
+    size: Number = 0
     allocation: dict[str, float] | None = None
     #: The latest that it has reported of itself and that can be true, from 0 to 1, with numbers of its own; None if
     #: nothing.
@@ -48,7 +64,7 @@ class RunReport:
     #: Seconds from its start to that; None where that is not known.
     ran: float | None = None
     #: What was wrong with its reports, each kind once.
-    faults: tuple[str, ...] = ()
+    faults: tuple[Said, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +73,13 @@ class Report:
 
     cluster: str
     #: Random name of the agent, kept on its disk: two agents for one cluster can be told apart.
-    agent: str
+    agent: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
     #: Rises with every start of the agent.
-    incarnation: int
+    incarnation: Number
     #: Rises with every report of an incarnation.
-    seq: int
+    seq: Number
     #: Of the coordinator that the agent last heard of; 0 before it has heard of any.
-    epoch: int
+    epoch: Number
     runs: tuple[RunReport, ...] = ()
     version: int = VERSION
 

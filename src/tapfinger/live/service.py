@@ -31,7 +31,7 @@ from tapfinger.live.commits import Change, Commits
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator import Coordinator
 from tapfinger.live.deciding import Question
-from tapfinger.live.home import hold
+from tapfinger.live.home import hold, make_directory
 from tapfinger.live.insight import Insight
 from tapfinger.live.learning import Digest, Learning
 from tapfinger.live.leases import boot_clock
@@ -72,7 +72,7 @@ class Service:
 
         ``shadows`` are asked and not obeyed.
         """
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(state)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
         self.store = Store(config.store or state / "store.db")
         self.config = config

@@ -6,6 +6,7 @@ they differ, and not what the site would look like had the shadow decided all al
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,8 @@ from tapfinger.core.events import StartTask
 from tapfinger.live.deciding import Answer, Decider, Question
 from tapfinger.live.habits import Habits
 from tapfinger.live.thinking import Worker
+
+logger = logging.getLogger(__name__)
 
 #: So many of the latest rounds are kept, and so many starts of each.
 ROUNDS = 100
@@ -70,9 +73,9 @@ class Shadows:
             for shadow in self._shadows.values():
                 shadow.tally.dropped += 1
             return
-        for shadow in self._shadows.values():
+        for name, shadow in self._shadows.items():
             opinion = await self._worker.run(partial(question.put_to, [shadow.decider]))
-            _note(shadow, question, answer, opinion, habits, at)
+            _note(name, shadow, question, answer, opinion, habits, at)
 
     def report(self) -> list[dict[str, Any]]:
         """Each shadow's tally and latest rounds, newest first."""
@@ -82,7 +85,9 @@ class Shadows:
         ]
 
 
-def _note(shadow: _Shadow, question: Question, real: Answer, opinion: Answer, habits: Habits, at: float) -> None:
+def _note(
+    name: str, shadow: _Shadow, question: Question, real: Answer, opinion: Answer, habits: Habits, at: float
+) -> None:
     tally = shadow.tally
     if opinion.fault:
         tally.failed += 1
@@ -107,6 +112,19 @@ def _note(shadow: _Shadow, question: Question, real: Answer, opinion: Answer, ha
         waiting = len(question.state.snapshot().queue)
         rows = {"real": _rows(theirs, names, question), "shadow": _rows(mine, names, question)}
         shadow.rounds.append({"at": at, "slot": question.state.slot, "waiting": waiting, "agrees": agrees, **rows})
+        _log(name, question.state.slot, agrees, rows["shadow"])
+
+
+def _log(name: str, slot: int, agrees: bool, rows: list[dict[str, Any]]) -> None:
+    """In the coordinator's log there is room for every round, as long as someone keeps it."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    told = "; ".join(
+        f"task={row['task']} cluster={row['cluster']} {' '.join(f'{k}={v:g}' for k, v in row['allocation'].items())}"
+        for row in rows
+    )
+    verdict = "would do the same" if agrees else f"would start {told or 'nothing'}"
+    logger.info("shadow %s slot=%d %s", name, slot, verdict, extra={"event": "shadow", "detail": verdict})
 
 
 def _rows(starts: Mapping[int, StartTask], names: list[str], question: Question) -> list[dict[str, Any]]:

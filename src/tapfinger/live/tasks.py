@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import Resources, ResourceTypes
@@ -15,6 +17,8 @@ from tapfinger.live.messages import AttemptId, Launch
 MAX_TEXT = 128 * 1024
 
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
+#: Python reads Infinity and NaN in JSON, and nobody else does.
+Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 #: Phases in which a task has come to its end.
@@ -23,15 +27,18 @@ ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What someone wants to be run."""
+    """What someone wants to be run. Whoever takes one from outside checks its names (``unknown_field``)."""
+
+    #: Not forbidden by itself: who reads a task that a newer version has written need not know all about it.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"additionalProperties": False})
 
     #: Program and arguments; never a line for a shell.
     argv: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
     #: A task type of the configuration: it says how speed depends on resources.
     type: Name
     #: Least and most it may get, by resource; what is left out is as the type says.
-    minimum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
-    maximum: dict[Name, Annotated[float, Field(ge=0.0)]] = field(default_factory=dict)
+    minimum: dict[Name, Amount] = field(default_factory=dict)
+    maximum: dict[Name, Amount] = field(default_factory=dict)
     #: Clusters it may run on; none means all.
     clusters: tuple[Name, ...] = ()
     env: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=1000)] = (
@@ -42,17 +49,30 @@ class TaskSpec:
     #: How often it may fail and be run again.
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
     #: Seconds that one attempt may take.
-    time_limit: Annotated[float, Field(gt=0.0)] | None = None
+    time_limit: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     #: What becomes of it if its cluster loses the coordinator for longer than the lease.
     on_disconnect: Literal["stop", "keep"] = "stop"
     #: Whether it is run again if its cluster was lost; if not, it ends as lost.
     requeue_lost: bool = True
-    #: Whether it may get more or less while it runs. Only its cores can change: what it was told at its start, such as
-    #: numbers of threads, cannot.
+    #: Whether it may get more or less while it runs. Only its cores can change; it must ask for their number
+    #: (``live.allotment``), since what it was told at its start, such as numbers of threads, stays.
     resizable: bool = False
     #: Submitting again with the same key gives the same task.
-    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")] | None = None
     name: Name = ""
+
+
+_FIELDS = tuple(f.name for f in fields(TaskSpec))
+
+
+def unknown_field(names: Iterable[object]) -> str:
+    """What is wrong with names of fields of a task; nothing if they all exist."""
+    wrong = next((str(name) for name in names if name not in _FIELDS), None)
+    if wrong is None:
+        return ""
+    close = get_close_matches(wrong, _FIELDS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_FIELDS)}"
+    return f"a task has no field {wrong[:100]!r}; {hint}"
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tapfinger.errors import CoordinatorError
-from tapfinger.live.messages import AttemptId, Orders, Report
+from tapfinger.live.messages import AttemptId, Number, Orders, Report
 
 #: Bytes of output in one message.
 CHUNK = 256 * 1024
@@ -27,11 +27,11 @@ class LogChunk:
     """A piece of a task's output, from ``offset`` on; an empty one asks how much has come."""
 
     id: AttemptId
-    offset: Annotated[int, Field(ge=0)]
+    offset: Number
     #: Bytes, each as the character of that number.
-    data: Annotated[str, Field(max_length=MAX_PIECE)] = ""
+    data: Annotated[str, Field(max_length=MAX_PIECE, pattern=r"^[\x00-\xff]*$")] = ""
     #: Bytes just before it that were left out: the task has written more than is kept.
-    skipped: Annotated[int, Field(ge=0)] = 0
+    skipped: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

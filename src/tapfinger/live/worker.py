@@ -41,6 +41,8 @@ class Means:
     backend: str = "process"
     #: Give each task cores of its own, if there are enough.
     pin: bool = True
+    #: Cores to choose from; none means those of this machine, the first ones first.
+    cores: tuple[int, ...] = ()
     #: Of Ray's dashboard, and of this machine as Ray's nodes see it.
     ray_address: str = "http://127.0.0.1:8265"
     ray_desk: str | None = None
@@ -79,8 +81,13 @@ def make_host(directory: Path, cluster: str, config_path: Path | None, means: Me
     """Everything of an agent but its line."""
     scenario, config = load_site(config_path)
     capacity = capacity_of(cluster_capacities(scenario), cluster)
-    pinned = means.pin and means.backend != "ray" and can_pin(capacity)
-    devices = Devices(device_ids(capacity, pinned))
+    if means.cores and not (means.pin and means.backend != "ray" and can_pin(capacity, means.cores)):
+        raise ConfigError(
+            f"--cores names {len(means.cores)} cores, and cluster {cluster} has {capacity.get('cpu', 0):g} cpu; name "
+            "one for each, and leave out --no-pin and Ray"
+        )
+    pinned = means.pin and means.backend != "ray" and can_pin(capacity, means.cores)
+    devices = Devices(device_ids(capacity, pinned, means.cores))
     backend = make_backend(means, config, capacity, pinned)
     host = Host(directory, cluster, backend, devices, config.beat_seconds)
     if isinstance(backend, Opens):

@@ -221,10 +221,12 @@ def _number(where: str, name: str, text: str, zero: bool = False) -> float:
     return value + 0.0  # not -0
 
 
-def write_profile(path: str | Path, rows: Sequence[ProfileRow]) -> None:
-    """Write measurements in the format that ``load_profile`` reads."""
+def write_profile(path: str | Path, rows: Sequence[ProfileRow], note: str = "") -> None:
+    """Write measurements in the format that ``load_profile`` reads; ``note``: a line for people, above them."""
     resources = list(dict.fromkeys(name for row in rows for name in row.amounts))
     with Path(path).open("w", encoding="utf-8", newline="") as file:
+        if note:
+            file.write(f"# {note}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["task_type", *resources, "seconds"])
         for row in rows:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tapfinger.errors import BackendError, DataError
+from tapfinger.profiles.repeats import summarise
 from tapfinger.profiles.surface import Surface, fit_surface
 from tapfinger.profiling.choose import next_batch
 from tapfinger.profiling.grid import Cell, Grid
@@ -92,6 +93,14 @@ class Findings:
     def failed(self) -> dict[Cell, str]:
         """Cells under which the task does not run, and why."""
         return {cell: verdict.failed for cell, verdict in self.verdicts.items() if verdict.failed}
+
+    @property
+    def spread(self) -> str:
+        """How much equal runs differ, for people; nothing if none was repeated."""
+        runs = list(self.counted.values())
+        if not any(len(repeats) > 1 for repeats in runs):
+            return ""
+        return f"Equal runs differ by {math.sqrt(summarise(runs).noise):.1%} (one standard deviation)."
 
     @property
     def overhead(self) -> float:

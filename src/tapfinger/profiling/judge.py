@@ -20,6 +20,9 @@ BUSY: Final = 0.1
 SIGMAS: Final = 4.0
 ALIKE: Final = 1.05
 
+#: Where they differ by more than this, however noisy the task is, their mean is worth further runs.
+UNLIKE: Final = 1.25
+
 #: Further runs of a cell whose repeats were disturbed or disagree; then its spread is taken for its nature.
 MORE: Final = 2
 
@@ -62,12 +65,13 @@ def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUS
     calm = [run.seconds for run in finished if _undisturbed(run, busy)]
     agreed = _agreeing(calm, noise) if calm else []
     most = repeats + MORE
-    if len(agreed) >= repeats:
+    vague = len(agreed) > 1 and max(agreed) > UNLIKE * min(agreed) and len(runs) < most and bad is None
+    if len(agreed) >= repeats and not vague:
         return Verdict(tuple(agreed), note=note)
     if len(runs) < repeats or (len(runs) < most and bad is None):
         if len(calm) < len(finished):
             return Verdict(tuple(agreed), "others used its cores", note)
-        disagree = len(agreed) < len(calm)
+        disagree = vague or len(agreed) < len(calm)
         return Verdict(tuple(agreed), "its repeats disagree" if disagree else "repeat", note)
     # No more runs: what there is has to do, and is said.
     if not calm:

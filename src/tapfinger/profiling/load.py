@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Columns of a cpu in /proc/stat in which someone works: user, system, irq, softirq and stolen by other machines. Not
-#: the second one: whoever is nice gives way.
-_WORK = (0, 2, 5, 6, 7)
+#: Columns of a cpu in /proc/stat in which someone works: user, nice, system, irq, softirq and stolen by other machines.
+#: The nice count too: where the kernel groups processes by session they give way to nobody outside their own.
+_WORK = (0, 1, 2, 5, 6, 7)
 _STAT = Path("/proc/stat")
 
 

@@ -79,7 +79,8 @@ def _heatmap(findings: Findings, surface: Surface, task_type: str) -> Figure:
             ax.text(*at, text, ha="center", va="center", fontsize=7, color="white" if light else "black")
     figure.colorbar(picture, ax=ax, label="seconds")
     more = "".join(f", {a:g} {n}" for n, a in zip(grid.resources[2:], rest, strict=True))
-    ax.set_title(f"{task_type}{more}" + ("" if all(m is not None for m in measured) else "; in brackets: not measured"))
+    guessed = any(m is None and cell not in findings.failed for m, cell in zip(measured, flat, strict=True))
+    ax.set_title(f"{task_type}{more}" + ("; in brackets: not measured" if guessed else ""))
     return figure
 
 

@@ -56,7 +56,7 @@ def save_profile(files: Files, task_type: str, findings: Findings) -> None:
     ]
     part = files.profile.with_name(f".{files.profile.name}.part")
     try:
-        write_profile(part, rows)
+        write_profile(part, rows, f"A row is a run. {findings.spread}".strip())
         os.replace(part, files.profile)
     except OSError as error:
         raise ConfigError(f"{files.profile} cannot be written: {error.strerror}; choose another --out") from None

@@ -18,6 +18,10 @@ from tapfinger.profiling.journal import RunLine
 MOST_NAMED = 12
 
 
+#: Characters of a task's last line.
+MOST_SAID = 200
+
+
 class Show:
     """Tells what happens while it does."""
 
@@ -27,8 +31,9 @@ class Show:
         self._grid = plan.grid
         self._busy = plan.busy
         cells = len(plan.grid.cells())
+        runs = "a run" if plan.repeats == 1 else f"{plan.repeats} runs"
         time = "" if math.isinf(plan.budget) else f", for {span(plan.budget)} at most"
-        console.print(f"{escape(task_type)}: {cells} allocations, {plan.repeats} runs of each{time}", soft_wrap=True)
+        console.print(f"{escape(task_type)}: {cells} allocations, {runs} of each{time}", soft_wrap=True)
         if before:
             console.print(f"going on from {before} earlier runs (--fresh to forget them)")
         columns = (
@@ -66,13 +71,19 @@ class Show:
 
     def ended(self, cell: Cell, run: RunLine) -> None:
         """A line for the run."""
-        what = f"{run.seconds:9.3f} s" if run.result == "finished" else f"{run.result}: {run.reason}"
+        what = f"{run.seconds:9.3f} s" if run.result == "finished" else f"{run.result}: {run.reason}{last_word(run)}"
         if run.others is not None and run.others > self._busy:
             what += f"  disturbed: others used {run.others:.0%} of its cores"
         for fault in run.faults:
             what += f"  ({fault})"
         self._progress.console.print(f"  {self._grid.describe(cell):>20}  {escape(what)}", soft_wrap=True)
         self._progress.advance(self._bar)
+
+
+def last_word(run: RunLine) -> str:
+    """The last line of its output: most often the reason."""
+    lines = run.tail.strip().splitlines()
+    return f"; it said: {lines[-1].strip()[:MOST_SAID]}" if lines else ""
 
 
 def span(seconds: float) -> str:
@@ -91,9 +102,10 @@ def summary(console: Console, findings: Findings) -> None:
     seconds = sum(counted[best]) / len(counted[best])
     console.print(
         f"{len(counted)} of {total} allocations measured, fastest with {findings.grid.describe(best)}: "
-        f"{span(seconds)}. {span(findings.passed)}, of which {findings.overhead:.1%} not in the task.",
+        f"{span(seconds)}. {findings.spread}",
         soft_wrap=True,
     )
+    console.print(f"{span(findings.passed)}, of which {findings.overhead:.1%} not in the task.", soft_wrap=True)
     notes = {cell: v.note for cell, v in findings.verdicts.items() if v.note and v.counted}
     for heading, found in (("Did not run with", findings.failed), ("Careful with", notes)):
         for cell, why in list(found.items())[:MOST_NAMED]:

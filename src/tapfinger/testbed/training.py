@@ -70,8 +70,8 @@ class Curve:
 class Approach:
     """How far a validation loss has come on its way down: an estimate of the share of training that is done.
 
-    The task's kind of curve says how; it was chosen on earlier runs, and docs/testbed.md says how well it agrees with
-    the time that others took. Never less than before, and below 1 until the target is reached.
+    The task's kind of curve says how; it was chosen on earlier runs; ``benchmarks/testbed.py`` shows how well it
+    agrees with the time that others take. Never less than before, and below 1 until the target is reached.
     """
 
     target: float

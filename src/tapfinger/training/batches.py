@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ from tapfinger.policy.packed import answer
 #: States per chunk: smaller ones have less padding, but every call of the network costs some milliseconds.
 CHUNK = 128
 
+#: Numbers in the embeddings of a chunk's tasks, in one layer, at most. For its gradient a pass keeps some sixty times
+#: as many: half a gigabyte on every thread.
+NUMBERS = 1 << 21
+
 
 class Chunk(NamedTuple):
     """Some rows of a set of states."""
@@ -34,11 +38,20 @@ class Chunk(NamedTuple):
 def chunks(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64], size: int = CHUNK) -> Iterator[Chunk]:
     """The states of ``rows`` in chunks of like size, for ``network``; the fullest first, so that threads end alike."""
     keep_padding = getattr(network.encoder, "fixed_sizes", False)
+    if torch.is_grad_enabled():  # otherwise nothing is kept
+        size = min(size, max(1, NUMBERS // _numbers(network, inputs, rows)))
     if len(rows) > size:
         rows = rows[np.argsort(-inputs.pending_mask[rows].sum(axis=1), kind="stable")]
     for part in np.array_split(rows, -(-len(rows) // size)):
         some = Inputs(*(array[part] for array in inputs))
         yield Chunk(part, as_tensors(some if keep_padding else trim(some)))
+
+
+def _numbers(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64]) -> int:
+    """In the embeddings of the fullest state's tasks."""
+    waiting, running = inputs.pending_mask[rows].sum(axis=1), inputs.running_mask[rows].sum(axis=(1, 2))
+    critic: Any = network.critic
+    return int((waiting + running).max(initial=1)) * int(critic[-1].in_features)
 
 
 def evaluate_rows(

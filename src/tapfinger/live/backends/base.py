@@ -42,6 +42,11 @@ class Run:
         """File to which the task reports its progress (``tapfinger.report``), or where the backend puts it."""
         return self.directory / "reports"
 
+    @property
+    def allotment(self) -> Path:
+        """File that says what the task has now (``tapfinger.live.allotment``), where the backend writes one."""
+        return self.directory / "allotment.json"
+
 
 @runtime_checkable
 class Opens(Protocol):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from tapfinger.errors import ConfigError, LaunchFailed
+from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.messages import AttemptId
 
 #: Microseconds over which processor time is counted.
@@ -47,14 +48,41 @@ class Cgroups:
             for name, value in self.limits(allocation).items():
                 (path / name).write_text(value, encoding="ascii")
         except OSError as error:
+            remove(path)
             raise LaunchFailed(f"limits of task {ident[0]} cannot be set in {path}: {error}") from None
         return str(path)
 
     def limits(self, allocation: Mapping[str, float]) -> dict[str, str]:
         """What is written into a group's files, by name."""
         cpus = allocation.get("cpu", 0.0)
-        found = {"cpu.max": f"{int(cpus * PERIOD)} {PERIOD}"} if cpus else {}
+        found = {"cpu.max": _share(cpus)} if cpus else {}
         memory = allocation.get("memory", self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0)
         if memory:
             found |= {"memory.max": str(int(memory * GIB)), "memory.oom.group": "1"}
         return found
+
+
+def _share(cpus: float) -> str:
+    return f"{int(cpus * PERIOD)} {PERIOD}"
+
+
+def change_share(group: Path, cpus: float) -> None:
+    """Another share of the processors for a group that runs. Its memory stays: what is in use cannot be taken back."""
+    try:
+        (group / "cpu.max").write_text(_share(cpus), encoding="ascii")
+    except OSError as error:
+        raise UnsupportedOperation(f"the limit in {group} cannot be changed: {error}") from None
+
+
+def members(group: Path) -> list[int]:
+    """Processes in a group; whatever they have made of their environment, their parents or their session."""
+    try:
+        return [int(line) for line in (group / "cgroup.procs").read_text(encoding="ascii").split()]
+    except OSError:
+        return []  # it is gone
+
+
+def remove(group: Path) -> None:
+    """Of an attempt that has ended, in place of its supervisor."""
+    with suppress(OSError):
+        group.rmdir()

@@ -9,14 +9,16 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live import allotment
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.cgroups import Cgroups
+from tapfinger.live.backends.cgroups import Cgroups, change_share, members, remove
 from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.leases import replace_file
@@ -51,8 +53,9 @@ class Process:
     def start(self, run: Run) -> None:
         """Leave everything in the run's directory and start the supervisor."""
         launch = run.launch
+        replace_file(run.allotment, dict(launch.allocation))
         mark = secrets.token_hex(16)
-        plan = {
+        plan: dict[str, Any] = {
             "argv": launch.argv,
             "env": self._environment(run, mark),
             "cwd": str(self._directory(run)),
@@ -78,6 +81,8 @@ class Process:
             # Not subprocess.Popen: it insists on being waited for, and a supervisor is to outlive us.
             pid = os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
         except OSError as error:
+            if plan["cgroup"]:
+                remove(Path(plan["cgroup"]))
             raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
         self._children[run.id] = pid
         # It writes pid.json itself once it listens to signals. Until then, a successor of ours must know it will.
@@ -99,23 +104,22 @@ class Process:
     def _environment(self, run: Run, mark: str) -> dict[str, str]:
         env = {name: os.environ[name] for name in ALLOWED if name in os.environ}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, run.devices.get("gpu", ())))
-        return env | task_environment(run, mark) | {VARIABLE: str(run.reports.resolve())}
+        files = {VARIABLE: run.reports, allotment.VARIABLE: run.allotment}
+        return env | task_environment(run, mark) | {name: str(path.resolve()) for name, path in files.items()}
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
-        """Move all its threads to other cores; nothing else of a running process can be changed."""
+        """Move all its threads to other cores, and tell it; nothing else of a running process can be changed."""
         if not any(allocation.values()):
             raise UnsupportedOperation("the process backend does not pause tasks")
         for name, amount in allocation.items():
             if name != "cpu" and amount != run.launch.allocation.get(name, 0):
                 raise UnsupportedOperation(f"the process backend cannot change the {name} of a running task")
+        if (group := _group(run)) is not None and allocation.get("cpu"):
+            change_share(group, allocation["cpu"])
         supervisor = self._supervisor(run)
-        if supervisor is None or not self._pin or not devices.get("cpu"):
-            return
-        # Twice: what was forked during the first pass has the old cores.
-        for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
-            with suppress(OSError):
-                for thread in os.listdir(f"/proc/{pid}/task"):
-                    os.sched_setaffinity(int(thread), devices["cpu"])
+        if supervisor is not None and self._pin and devices.get("cpu"):
+            _move(supervisor, devices["cpu"])
+        replace_file(run.allotment, dict(allocation))
 
     def stop(self, run: Run, at_once: bool) -> None:
         """Leave word for a supervisor that has not begun yet, and signal one that has."""
@@ -170,6 +174,16 @@ class Process:
             return outcome
 
 
+def _move(supervisor: int, cores: Iterable[int]) -> None:
+    """All threads of a task to these cores."""
+    cores = set(cores)
+    # Twice: what was forked during the first pass has the old cores.
+    for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), cores)
+
+
 def _exited(child: int) -> bool:
     try:
         return os.waitpid(child, os.WNOHANG)[0] != 0
@@ -184,17 +198,36 @@ def _read_end(run: Run) -> Outcome | None:
         return None
 
 
+def _plan(run: Run) -> dict[str, Any] | None:
+    """What the supervisor was told; None where none was started."""
+    try:
+        plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return plan
+
+
+def _group(run: Run) -> Path | None:
+    """Its control group, if it has one."""
+    path = (_plan(run) or {}).get("cgroup")
+    return Path(path) if path else None
+
+
 def _sweep(run: Run) -> bool:
     """Kill what a dead supervisor has left behind; whether there was anything."""
-    try:
-        mark = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))["mark"]
-    except FileNotFoundError:
+    plan = _plan(run)
+    if plan is None:
         return False  # nothing was started
-    wanted, found = f"{MARK}={mark}".encode(), False
+    wanted, group = f"{MARK}={plan['mark']}".encode(), _group(run)
+    left = set(() if group is None else members(group))
     for pid, _ in supervise.parents():
         with suppress(OSError):
             if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found = True
-                os.kill(pid, signal.SIGKILL)
-                logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
-    return found
+                left.add(pid)
+    for pid in left:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
+    if group is not None and not left:
+        remove(group)
+    return bool(left)

@@ -149,6 +149,8 @@ def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
     os.close(tell)
     with os.fdopen(faults, "rb") as file:
         fault = file.read().decode(errors="replace")
+    if fault:
+        os.waitpid(pid, 0)
     return (0, f"{run['argv'][0]!r} could not be started: {fault}") if fault else (pid, "")
 
 
@@ -276,6 +278,9 @@ def main(directory: str) -> None:
         end = {"result": "stopped", "code": None, "reason": "the lease of its agent ended"}
     else:
         end = follow(run)
+    if run["cgroup"]:
+        with suppress(OSError):
+            os.rmdir(run["cgroup"])
     write("end.json", {"output": 0, **end})
 
 
@@ -292,16 +297,13 @@ def follow(run: dict[str, Any]) -> dict[str, Any]:
     supervision.wait()
     supervision.clear()
     end = supervision.outcome() | {"output": pump.finish()}
-    if run["cgroup"]:
-        if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
-            end["reason"] = "it used more memory than it was granted"
-        with suppress(OSError):
-            os.rmdir(run["cgroup"])
+    if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
+        end["reason"] = "it used more memory than it was granted"
     return end
 
 
 def ran_out_of_memory(cgroup: str) -> bool:
-    """Whether the kernel has killed something in this group for its use of memory."""
+    """Whether the kernel has killed something in this group, if it is one, for its use of memory."""
     with suppress(OSError), open(os.path.join(cgroup, "memory.events"), encoding="ascii") as file:
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in file)
     return False

@@ -16,11 +16,13 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** Take the token of a link that signs in, and remove it from the address bar and the history. */
-export function takeTokenFromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (!given) return;
-  token.set(given);
+/** Take the token of a link that signs in, and remove it from the address bar and the history. ``came``: is told which
+ * other coordinator's page the link was on, if any. */
+export function takeTokenFromAddress(came) {
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (!given.get("token")) return;
+  token.set(given.get("token"));
+  if (given.get("from")) came(given.get("from"));
   history.replaceState(null, "", location.pathname + location.search);
 }
 

@@ -25,6 +25,8 @@ export class Feed {
   clear() {
     this.seq = 0;
     this.heard = 0; // how often running tasks have told how far they are
+    this.role = ""; // of the coordinator that answers: "leader" or "standby"
+    this.leader = ""; // address of the one that leads, if it is known
     this.counts = {};
     this.clusters = [];
     this.attempts = new Map(); // by "task.attempt", in the order of their grants
@@ -73,6 +75,8 @@ export class Feed {
     if (news.whole) this.clear();
     this.seq = news.seq;
     this.ahead = news.now - Date.now() / 1000;
+    this.role = news.role;
+    this.leader = news.leader;
     this.counts = news.counts;
     this.clusters = news.clusters;
     for (const attempt of news.runs) this.takeAttempt(attempt);

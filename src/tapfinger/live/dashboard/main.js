@@ -11,6 +11,7 @@ import { duration, number } from "./format.js";
 import { Gantt } from "./gantt.js";
 import { Events, Queue, Tasks } from "./lists.js";
 import { Profiles } from "./profiles.js";
+import { follow, noteOrigin, wayBack } from "./standby.js";
 import { SubmitForm } from "./submit.js";
 import { setUpTheme } from "./theme.js";
 
@@ -56,6 +57,7 @@ class Board {
   }
 
   change(events) {
+    follow(this.feed.role, this.feed.leader);
     this.clusters.draw();
     this.events.draw();
     this.detail.hear(events);
@@ -123,6 +125,7 @@ function showLink(state, seconds, why) {
   lost.dataset.left = "";
   if (state === "broken") say(lost, "This page has run into a fault. Reload it.");
   if (state !== "lost") return;
+  wayBack();
   // The number is not in the text that is read aloud: it would be read again every second.
   say(lost, why ? `${why} Retrying …` : "Connection lost, retrying …");
   const until = performance.now() + 1000 * seconds;
@@ -159,7 +162,7 @@ function signOut(why) {
   board = null;
   token.forget();
   showLink("");
-  byId("board").hidden = byId("leave").hidden = byId("new").hidden = true;
+  for (const part of ["board", "leave", "new", "standby"]) byId(part).hidden = true;
   say(byId("who"), "");
   say(byId("sign-in-fault"), why);
   byId("sign-in").hidden = false;
@@ -180,7 +183,7 @@ byId("find").addEventListener("submit", (event) => {
 });
 addEventListener("hashchange", () => {
   if (!location.hash.includes("token=")) return;
-  takeTokenFromAddress();
+  takeTokenFromAddress(noteOrigin);
   signIn();
 });
 let resized = null;
@@ -189,6 +192,6 @@ addEventListener("resize", () => {
   resized = requestAnimationFrame(() => board?.drawCharts());
 });
 
-takeTokenFromAddress();
+takeTokenFromAddress(noteOrigin);
 setUpTheme(() => board?.drawCharts());
 signIn();

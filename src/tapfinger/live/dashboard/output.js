@@ -13,7 +13,7 @@ const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 export class Output {
   constructor(section, info) {
     this.attempt = `${info.id}.${info.attempt}`;
-    this.path = `tasks/${info.id}/output?attempt=${info.attempt}`;
+    this.path = `tasks/${info.id}/logs?attempt=${info.attempt}`;
     this.note = section.querySelector(".note");
     this.box = section.querySelector("pre");
     this.stopped = new AbortController();

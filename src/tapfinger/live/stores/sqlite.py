@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,13 +43,15 @@ class Sqlite:
         self.label = str(path)
         self._writing, self._reading = threading.Lock(), threading.Lock()
         try:
+            # Environments of tasks are in it: none of others' business. What belongs to it gets the same rights.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer, self._reader = (
                 sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0) for _ in range(2)
             )
             self._writer.execute("PRAGMA journal_mode = WAL")
             self._writer.execute("PRAGMA synchronous = FULL")
             self._reader.execute("PRAGMA query_only = TRUE")
-        except sqlite3.DatabaseError as error:
+        except (OSError, sqlite3.DatabaseError) as error:
             raise ConfigError(f"{path} cannot be used as a store: {error}") from None
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
