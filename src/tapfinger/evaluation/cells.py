@@ -58,6 +58,7 @@ _NO_PART_IN_RESULTS = (
     "reporting.py",
     _MODELS,  # counted for those that can read them
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
+    *(f"evaluation/{name}.py" for name in ("live_history", "profile_files", "profile_plots", "whatif")),
 )
 
 RECORD = "record.npz"

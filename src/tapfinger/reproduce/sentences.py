@@ -110,6 +110,9 @@ def _count(judged: list[Judged]) -> str:
         return f"The claim {words[judged[0].verdict][0]}"
     counts = Counter(item.verdict for item in judged)
     if len(counts) == 1:
-        return f"All {len(judged)} claims {words[judged[0].verdict][1]}"
+        verdict, several = judged[0].verdict, len(judged) > 2
+        if verdict is Verdict.DOES_NOT_HOLD:
+            return f"None of the {len(judged)} claims holds" if several else "Neither claim holds"
+        return f"{f'All {len(judged)}' if several else 'Both'} claims {words[verdict][1]}"
     parts = [f"{counts[verdict]} {text[counts[verdict] != 1]}" for verdict, text in words.items() if counts[verdict]]
     return f"Of {len(judged)} claims, {', '.join(parts)}"
