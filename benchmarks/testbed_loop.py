@@ -292,7 +292,7 @@ def draw(given: Options, found: dict[str, Any], path: Path) -> None:
             pairs = [(a["completion"], b["completion"]) for a, b in found[name]["tasks"] if a["type"] == kind]
             panel.scatter(*zip(*pairs, strict=True), s=14, label=kind) if pairs else None
         sim, live = (found[name][key]["completion"] for key in ("simulated", "live"))
-        panel.set(title=f"{name}: mean {sim:.1f} s simulated, {live:.1f} s live", xlim=(0, most), ylim=(0, most))
+        panel.set(title=f"{name}\nmean {sim:.1f} s simulated, {live:.1f} s live", xlim=(0, most), ylim=(0, most))
         panel.set(xlabel="simulated completion time, s", ylabel="live completion time, s")
         panel.legend(fontsize=8)
     figure.savefig(path, dpi=110)

@@ -52,7 +52,7 @@ def test_from_a_task_to_a_scenario(run, tmp_path):
     assert 0.3 < profile.seconds({"cpu": 1, "gpu": 1}) < profile.seconds({"cpu": 1, "gpu": 0}) < 5.0
     assert (tmp_path / "my_task.heatmap.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "my_task.curves.png").stat().st_size > 5000
-    toml = output[output.index("[[task_types]]") :]
+    toml = output[output.index("[[task_types]]") : output.index("A whole scenario")]
     assert 'speed = { kind = "table", file = "my_task.csv" }' in toml
     scenario = 'name = "mine"\nmode = "multi"\ntasks = 5\n[[clusters]]\nname = "a"\ncapacity = {cpu = 4, gpu = 2}\n'
     scenario += '[arrivals]\nkind = "poisson"\nrate = 1\n'
