@@ -1,6 +1,6 @@
 """How well a third of a measured grid tells the rest: the speed model, Optimus' formula, and plain interpolation.
 
-    python benchmarks/profile_surface.py ../shared/data/testbed_profile.csv
+    python benchmarks/profile_surface.py testbed_profile.csv
 
 Any profile CSV with cpu and gpu will do; without one, the built-in test-bed formulas with 1 % noise are used.
 """
@@ -21,8 +21,6 @@ from tapfinger.profiling.choose import BATCH, next_batch
 from tapfinger.profiling.grid import Cell, Grid
 from tapfinger.schedulers.optimus import fit_durations
 
-#: A measured grid of 1..16 cpus x 1..8 gpus, where the project's issues expect it.
-USUAL = Path("../shared/data/testbed_profile.csv")
 SEEDS = range(20000, 20020)
 SHARE = 1 / 3
 
@@ -92,7 +90,6 @@ def errors(measured: Measured, chosen: Sequence[Cell]) -> dict[str, tuple[float,
 
 def report(path: Path | None = None) -> list[str]:
     """The section of BENCHMARKS.md."""
-    path = path or (USUAL if USUAL.exists() else None)
     source = f"`{path}`" if path is not None else "the built-in formulas with 1 % noise"
     lines = [
         "## Speed model over allocations",
