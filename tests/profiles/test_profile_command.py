@@ -147,7 +147,15 @@ def test_ctrl_c_ends_the_task_keeps_the_runs_and_the_same_command_goes_on(tmp_pa
     )
     words = [sys.executable, "-m", "tapfinger", "profile", "--grid", "cpu=1", "gpu=0:1", "--gpus", "1", "--busy", "1"]
     words += ["--repeats", "1", "--no-pictures", "--", sys.executable, "my_task.py"]
-    first = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = subprocess.Popen(
+        words,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C; the tests may be run so.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid-0").exists() or not (tmp_path / "pid-0").read_text():
         assert time.monotonic() < deadline

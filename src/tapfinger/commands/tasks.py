@@ -250,6 +250,8 @@ def _submit_file(file: str, context: typer.Context, state: Path | None, url: str
 
 HEADS = ("task", "phase", "type", "cluster", "gets", "progress", "attempt", "code", "program")
 ALWAYS = ("task", "phase", "type", "program")
+#: Characters of a program that are seen at least, however narrow the terminal.
+LEAST = 10
 
 
 def _row(info: TaskInfo) -> tuple[str, ...]:
@@ -264,7 +266,7 @@ def _row(info: TaskInfo) -> tuple[str, ...]:
         bar(info.progress),
         str(info.attempt) if info.attempt > 1 else "",
         "" if info.code is None else str(info.code),
-        (info.spec.name or " ".join(info.spec.argv)).replace("\n", " ")[:50],
+        (info.spec.name or " ".join(info.spec.argv)).replace("\n", " "),
     )
 
 
@@ -295,12 +297,16 @@ def list_tasks(
     table = Table(box=box.SIMPLE_HEAD)
     # What nothing is said of takes no room from what there is, on a narrow terminal above all.
     shown = [n for n, head in enumerate(HEADS) if head in ALWAYS or any(row[n] for row in rows)]
-    for head in (HEADS[n] for n in shown):
+    console = Console()
+    taken = sum(2 + max(len(text) for text in (HEADS[n], *(row[n] for row in rows))) for n in shown[:-1])
+    for head in (HEADS[n] for n in shown[:-1]):
         right = head in ("task", "attempt", "code")
-        table.add_column(head, justify="right" if right else "left", no_wrap=head in ALWAYS or head == "progress")
+        table.add_column(head, justify="right" if right else "left", no_wrap=head in ("task", "phase", "progress"))
+    # The program alone is cut, to what is left: a phase or a bar of which half is seen says nothing.
+    table.add_column(HEADS[-1], no_wrap=True, max_width=min(50, max(LEAST, console.width - taken - 2)))
     for row in rows:
         table.add_row(*(escape(row[n]) for n in shown))
-    Console().print(table)
+    console.print(table)
     typer.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
 
 

@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -69,7 +68,7 @@ class Submission(_Body):
         """A misspelt limit that is not heeded is worse than none."""
         for place, task in enumerate(given if isinstance(given, list) else ()):
             if isinstance(task, dict) and (fault := unknown_field(task)):
-                raise PydanticCustomError("unknown_field", "{place}: {fault}", {"place": place, "fault": fault})
+                raise ValueError(f"{place}: {fault}")
         return given
 
 
@@ -365,7 +364,8 @@ def _explain_errors(app: FastAPI) -> None:
     async def name_faults(_request: Request, error: Exception) -> JSONResponse:
         # Not what was given: it may be long, and numbers that JSON does not have cannot be sent back.
         faults = error.errors()[:FAULTS] if isinstance(error, RequestValidationError) else ()
-        return JSONResponse({"detail": [{key: fault[key] for key in ("type", "loc", "msg")} for fault in faults]}, 422)
+        told = [{**{key: fault[key] for key in ("type", "loc")}, "msg": _said(fault["msg"])} for fault in faults]
+        return JSONResponse({"detail": told}, 422)
 
     @app.exception_handler(TapfingerError)
     async def explain(_request: Request, error: Exception) -> JSONResponse:
@@ -376,3 +376,8 @@ def _explain_errors(app: FastAPI) -> None:
         elif isinstance(error, StoreUnavailable):
             status, headers = 503, {"Retry-After": "1"}
         return JSONResponse({"detail": str(error)}, status, headers)
+
+
+def _said(message: str) -> str:
+    """What a check of ours says, without the words that pydantic puts before it."""
+    return message.removeprefix("Value error, ")
