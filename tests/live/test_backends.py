@@ -254,8 +254,11 @@ def test_directories_are_checked(start: Callable[..., Run], tmp_path: Path, leas
 
 def test_cores_of_a_running_task_can_be_changed_and_nothing_else(start: Callable[..., Run]) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    run = start("import time; time.sleep(600)", devices={"cpu": (cores[0],), "gpu": (0,)})
-    (task,) = wait_for(lambda: tree_of(run))
+    run = start("import time; print('begun', flush=True); time.sleep(600)", devices={"cpu": (cores[0],), "gpu": (0,)})
+    # Between fork and exec the task gives itself its first cores; an agent knows of it only afterwards.
+    wait_for(lambda: "begun" in said(run))
+    (task,) = tree_of(run)
+    assert os.sched_getaffinity(task) == {cores[0]}
     Process().resize(run, {"cpu": 1.0, "gpu": 1.0}, {"cpu": (cores[-1],)})
     assert os.sched_getaffinity(task) == {cores[-1]}
     with pytest.raises(UnsupportedOperation, match="cannot change the gpu"):
