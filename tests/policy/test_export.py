@@ -24,6 +24,7 @@ from tapfinger.policy.exported import Scores, best_actions, load_model
         ("full", {"allocation": "joint"}),
         ("full", {"separate_actors": 3}),
         ("no-han", {}),
+        ("hints-only", {}),
         ("no-pointer", {}),
         ("vanilla", {}),
     ],

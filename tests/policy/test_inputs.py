@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 from policy.models import input_maker
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import Decision, Snapshot
 from tapfinger.observation import GraphObs, Observer
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import as_tensors, config_for
 from tapfinger.policy.inputs import Inputs, batch_of_one, trim
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.sim.run import run_scheduler
@@ -57,6 +60,34 @@ def test_without_padding_and_in_a_batch_the_same(scenario, changes, pending):
         equal(tight, trim(alone))
         sizes.add((tight.pending.shape[1], tight.node.shape[2], tight.running.shape[2]))
     assert len(sizes) > 5  # empty and full ones
+
+
+def logits_of_the_first(name: str, batch: GraphObs, world: World) -> torch.Tensor:
+    inputs = input_maker(world).make(batch)
+    torch.manual_seed(0)
+    net = build(name, config_for(inputs, world.resources.accelerator, hidden=16))
+    with torch.no_grad():
+        out = net(as_tensors(inputs), 17)
+    return torch.cat([out.task_logits[:, 0].flatten(1), out.amount_logits[:, 0].flatten(1)], dim=1)
+
+
+def test_without_the_graph_and_hints_a_cluster_knows_nothing_of_the_others():
+    world = build_world(load_scenario("multi-3", ["arrivals.rate=6"]))
+    observer = Observer(world.clusters, world.task_types, 5)
+    padded = [observer.observe(snapshot) for snapshot in states(world)]
+    busy = GraphObs(**{f.name: np.stack([getattr(obs, f.name) for obs in padded]) for f in fields(GraphObs)})
+    # The same states, but that the other clusters are full and nothing waits for them.
+    cluster, task, startable, largest = (
+        getattr(busy, name).copy() for name in ("cluster_features", "task", "startable", "largest")
+    )
+    cluster[:, 1:], task[:, 1:], startable[:, 1:], largest[:, 1:] = 0.0, -1, False, 0
+    alone = replace(busy, cluster_features=cluster, task=task, startable=startable, largest=largest)
+    one, two = (logits_of_the_first("no-han", batch, world) for batch in (busy, alone))
+    torch.testing.assert_close(one, two, rtol=0.0, atol=1e-6)
+    for name in ("hints-only", "full"):
+        one, two = (logits_of_the_first(name, batch, world) for batch in (busy, alone))
+        finite = torch.isfinite(one)
+        assert (one[finite] - two[finite]).abs().max() > 1e-3, name
 
 
 def test_inputs_by_hand():

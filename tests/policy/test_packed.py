@@ -17,6 +17,7 @@ VARIANTS = [
     ("full", {"allocation": "joint"}),
     ("full", {"separate_actors": 3}),
     ("no-han", {}),
+    ("hints-only", {}),
     ("no-pointer", {}),
     ("vanilla", {}),
     ("no-self", {}),

@@ -108,6 +108,17 @@ def test_flatness(most, wanted):
 
 
 @pytest.mark.parametrize(
+    ("times", "wanted"), [((4.0, 9.0, 4.2), Verdict.HOLDS), ((4.0, 3.0, 5.0), Verdict.DOES_NOT_HOLD)]
+)
+def test_growth_is_from_the_first_setting_to_the_last(times, wanted):
+    claim = Flat("does not grow", 10.0, growth=True)
+    parts = {f"{i}": measured({"tapfinger": [time, time]}, claim, setting=f"{i}") for i, time in enumerate(times)}
+    found = judge(claim, replace(parts["0"], runs={key: part.runs[key] for key, part in parts.items()}))
+    assert found.verdict is wanted
+    assert f"{100 * (times[2] / times[0] - 1):+.1f} %" in found.ours
+
+
+@pytest.mark.parametrize(
     ("value", "wanted"),
     [
         (Estimate(2.0, 0.5), Verdict.HOLDS),

@@ -26,6 +26,7 @@ from tapfinger.training.follow import Follower
 from tapfinger.training.group import GroupConfig
 from tapfinger.training.publish import publish_universal
 from tapfinger.training.rollout import play
+from tapfinger.training.seeds import DEVIATION_SEEDS, SELECTION_SEEDS
 from tapfinger.training.shards import patience, roll
 from tapfinger.training.trainer import Trainer
 from tapfinger.training.universal import UniversalTrainer, greedy_means, open_site, site_shard
@@ -163,6 +164,23 @@ def test_a_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     _, sizes, found = trainer.run()
     assert sizes.allocation == "menu"
     assert len(found) == 2
+
+
+def test_runs_with_other_seeds_see_other_sites_and_never_those_of_selection(tmp_path: Path) -> None:
+    seen = {}
+    for seed in (0, 1, 9, 10):
+        trainer = UniversalTrainer(replace(TINY, seed=seed), tmp_path / str(seed))
+        network = build("full", trainer.sizes)
+        parts = [p for i in (0, 600) for p in trainer._deviating(network, i, np.random.default_rng(0))]
+        seen[seed] = {part.seed for part in parts}
+    assert not seen[0] & seen[1]
+    assert not seen[1] & seen[9]
+    assert all(DEVIATION_SEEDS <= seed < SELECTION_SEEDS for seeds in seen.values() for seed in seeds)
+
+
+def test_going_on_takes_smaller_steps() -> None:
+    fresh, further = universal_config(), universal_config(start="universal")
+    assert further.deviation == replace(fresh.deviation, learning_rate=fresh.deviation.learning_rate / 2)
 
 
 def test_the_average_is_that_of_all_networks_added_and_goes_on(tmp_path: Path) -> None:

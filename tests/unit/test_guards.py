@@ -16,8 +16,8 @@ SMALL = constant_type((1, 1), (2, 2), slots=2, name="small")
 LARGE = constant_type((6, 6), (8, 8), slots=5, name="large")
 
 
-def guard_for(state, max_wait=2.0):
-    ageing = Ageing(max_wait)
+def guard_for(state, max_wait=2.0, **more):
+    ageing = Ageing(max_wait, **more)
     ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (SMALL, LARGE), state.mode))
     return ageing
 
@@ -41,6 +41,26 @@ def test_nobody_is_overdue_before_the_time():
         state.end_slot({})
     assert due == {0: 4, 1: 7}  # twice its 2 slots; twice 3.5, the mean of the two, since longer ones wait no longer
     assert ageing.holds == 0
+
+
+@pytest.mark.parametrize(("waiting", "due"), [(1, 4), (5, 4), (6, 6)])
+def test_while_few_wait_tasks_are_overdue_earlier(waiting, due):
+    # Small tasks take 2 slots: 2 of them are enough as long as at most five wait for the one cluster, else 3.
+    state = make_state((8, 8))
+    ageing = guard_for(state, max_wait=3.0, calm_wait=2.0)
+    play(state, *arrive(*(make_task(i, SMALL) for i in range(waiting))))
+    for slot in range(due):
+        assert not ageing.start(state.snapshot())[0], slot
+        state.end_slot({})
+    assert len(ageing.start(state.snapshot())[0]) == waiting
+
+
+def test_the_calm_bound_never_makes_tasks_wait_longer():
+    state = make_state((8, 8))
+    ageing = guard_for(state, max_wait=2.0, calm_wait=5.0)
+    play(state, *arrive(make_task(0, SMALL)))
+    pass_slots(state, 4)
+    assert ageing.start(state.snapshot())[0]
 
 
 #: 1 gpu: 8 slots, 2: 4, 4: 2. The ideal on a cluster of 4 is 2 slots.

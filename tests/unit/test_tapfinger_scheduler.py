@@ -270,6 +270,13 @@ def test_the_shipped_model_that_fits(model, monkeypatch):
     assert chosen("multi-3", "clusters.0.count=20") == "c"
     assert chosen("multi-3", "clusters.0.count=19") == "universal"
     assert chosen("multi-3", "clusters.0.capacity.gpu=8") == "universal"
+    cards["b"] = dataclasses.replace(cards["b"], training={"loads": [1.0, 2.0]})
+    smaller = ["clusters.0.capacity.cpu=12", "clusters.0.capacity.gpu=8"]
+    assert chosen("multi-3", *smaller) == "b"  # trained at twice the load: with half the capacity it is as crowded
+    assert chosen("multi-3", *smaller, "clusters.0.count=2") == "universal"
+    assert chosen("multi-3", "clusters.0.capacity.cpu=12", "clusters.0.capacity.gpu=7") == "universal"
+    assert chosen("multi-3", "clusters.0.capacity.cpu=12") == "universal"  # as many gpus: another kind of cluster
+    assert chosen("multi-3", "clusters.0.capacity.cpu=20", "clusters.0.capacity.gpu=20") == "universal"
     del cards["a"]
     assert chosen("synthetic-3") == "universal"  # the other mode
 

@@ -33,7 +33,9 @@ def train(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="full, no-han, no-pointer, vanilla, no-self or joint-head. [default: full]"),
+        typer.Option(
+            metavar="NAME", help="full, no-han, hints-only, no-pointer, vanilla, no-self or joint-head. [default: full]"
+        ),
     ] = None,
     teacher: Annotated[
         str | None,

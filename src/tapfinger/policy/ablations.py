@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tapfinger.errors import UnknownNameError
+from tapfinger.policy import inputs as type_inputs
+from tapfinger.policy import profile_inputs
 from tapfinger.policy.actor_critic import (
     Actor,
     ActorCritic,
@@ -31,24 +33,38 @@ def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
 
 
 class PerceptronEncoder(nn.Module):
-    """No-HAN: a four-layer perceptron on each [task, its cluster]; no cluster sees another."""
+    """No-HAN: a four-layer perceptron on each [task, its cluster]; no cluster sees another.
 
-    def __init__(self, config: NetworkConfig) -> None:
+    Unless it keeps the ``hints``, the columns of the features in which we tell a cluster of the others.
+    """
+
+    def __init__(self, config: NetworkConfig, hints: bool) -> None:
         """Sizes from ``config``."""
         super().__init__()
-        task = config.pending_features + config.cluster_features + config.pair_features
-        self.task = perceptron(task, config.hidden, 4)
-        self.cluster = perceptron(config.cluster_features, config.hidden, 4)
+        told = profile_inputs.HINTS if config.menu_features else type_inputs.HINTS
+        widths = (config.cluster_features, config.pending_features, config.pair_features)
+        own = [_without(width, () if hints else columns) for width, columns in zip(widths, told, strict=True)]
+        for name, columns in zip(told._fields, own, strict=True):
+            # Follows from the sizes, so that no checkpoint needs it.
+            self.register_buffer(f"own_{name}", torch.tensor(columns), persistent=False)
+        self.task = perceptron(sum(map(len, own)), config.hidden, 4)
+        self.cluster = perceptron(len(own[0]), config.hidden, 4)
         self.summary_width = 2 * config.hidden
 
     def forward(self, inputs: Inputs) -> Encoded:
         """As HanEncoder."""
-        tasks = pick_nodes(inputs.pending, inputs.node)
-        around = inputs.cluster.unsqueeze(2).expand(-1, -1, tasks.shape[2], -1)
-        places = self.task(torch.cat([tasks, around, inputs.pair], dim=3))
-        clusters = self.cluster(inputs.cluster)
+        tasks = pick_nodes(inputs.pending.index_select(2, self.own_pending), inputs.node)
+        own = inputs.cluster.index_select(2, self.own_cluster)
+        around = own.unsqueeze(2).expand(-1, -1, tasks.shape[2], -1)
+        places = self.task(torch.cat([tasks, around, inputs.pair.index_select(3, self.own_pair)], dim=3))
+        clusters = self.cluster(own)
         mean = masked_mean(places.flatten(1, 2), inputs.place_mask.flatten(1, 2))
         return Encoded(places, clusters, torch.cat([mean, clusters.mean(dim=1)], dim=1))
+
+
+def _without(width: int, columns: tuple[int, ...]) -> list[int]:
+    """All columns but these; negative ones count from the end."""
+    return [column for column in range(width) if column not in columns and column - width not in columns]
 
 
 class StackedEncoder(nn.Module):
@@ -112,10 +128,15 @@ class FirstTask(nn.Module):
         return torch.cat([oldest, self.void(clusters)], dim=2), places
 
 
-def no_han(config: NetworkConfig) -> ActorCritic:
+def no_han(config: NetworkConfig, hints: bool = False) -> ActorCritic:
     """Perceptron instead of the graph; pointer and allocation as in the full network."""
     pointer = Pointer(config.hidden, config.heads, config.transformer_layers)
-    return ActorCritic(PerceptronEncoder(config), Actor(pointer, make_allocation(config)), config.hidden)
+    return ActorCritic(PerceptronEncoder(config, hints), Actor(pointer, make_allocation(config)), config.hidden)
+
+
+def hints_only(config: NetworkConfig) -> ActorCritic:
+    """As No-HAN, but with what we tell each cluster of the others: what is left for the graph to add."""
+    return no_han(config, hints=True)
 
 
 def no_pointer(config: NetworkConfig) -> ActorCritic:
@@ -143,6 +164,7 @@ def joint_head(config: NetworkConfig) -> ActorCritic:
 NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
     "full": make_network,
     "no-han": no_han,
+    "hints-only": hints_only,
     "no-pointer": no_pointer,
     "vanilla": vanilla,
     "no-self": no_self,

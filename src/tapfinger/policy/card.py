@@ -34,7 +34,7 @@ _KINDS: dict[str, type] = {
 #: What networks of this version may take: tasks known by their type, or by their speed.
 SCHEMAS = (SCHEMA, PROFILES)
 
-#: Where a card does not say; long enough to cost nothing.
+#: Bound on waiting in long queues, and where a card does not say; long enough to cost nothing.
 MAX_WAIT = 40.0
 
 
@@ -60,7 +60,7 @@ class Card:
     seeds: tuple[int, ...] = ()
     #: Settings of the training run.
     training: dict[str, Any] = field(default_factory=dict)
-    #: In ideal durations: a task that has waited so long comes first, whatever the network says.
+    #: In ideal durations: while few tasks wait, one that has waited so long comes first, whatever the network says.
     max_wait: float = MAX_WAIT
     #: In ideal durations: while few tasks wait, sizes at which one would take longer are refused; 0: none is.
     max_stretch: float = 0.0

@@ -20,6 +20,18 @@ _COUNT = 10.0
 _SLOTS = 10.0
 
 
+class Columns(NamedTuple):
+    """Columns of each kind of features."""
+
+    cluster: tuple[int, ...]
+    pending: tuple[int, ...]
+    pair: tuple[int, ...]
+
+
+#: What tells a cluster of the others without a graph: its rank, who else sees or could start a task, the match.
+HINTS = Columns(cluster=(-1,), pending=(-1,), pair=(3, 4, 5, -1))
+
+
 class Inputs(NamedTuple):
     """A batch of B states: N clusters, K pending places, M pending nodes, S running per cluster, R resources."""
 

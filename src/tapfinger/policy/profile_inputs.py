@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tapfinger.policy.inputs import Bools, Floats, Inputs, Ints, emptiest_first, match, ranks, starters_of
+from tapfinger.policy.inputs import Bools, Columns, Floats, Inputs, Ints, emptiest_first, match, ranks, starters_of
 from tapfinger.profiles.menus import BUCKETS, DEPTH, NOWHERE, PLACES, SIZE_COLUMNS, TYPE_COLUMNS, Menus
 
 #: Raised whenever the meaning or number of a column changes.
@@ -25,6 +25,9 @@ _PAIR_COLUMNS = 12 + ADVISERS
 _MENU_COLUMNS = SIZE_COLUMNS + 8 + ADVISERS
 _CLUSTER_COLUMNS = 20
 _RUNNING_COLUMNS = 8
+
+#: As inputs.HINTS: also what all clusters together have and wait for, and what greedies would do, who see them all.
+HINTS = Columns(cluster=(14, 15, 16, 17, 18), pending=(-2, -1), pair=(3, 4, 5, 6, *range(12, _PAIR_COLUMNS)))
 
 #: Counts are told by their logarithm, divided by this.
 _LOG = 3.0

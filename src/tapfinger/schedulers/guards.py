@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -29,6 +30,10 @@ SLOWEST = 3.0
 #: With more overdue tasks per cluster than this, any start is a good one.
 CROWDED = 3.0
 
+#: With at most this many waiting tasks per cluster, tasks are overdue early (``calm_wait``). With 4 the tail of
+#: synthetic-3 began to suffer, with 6 and more the mean in bursts of arrivals.
+FEW = 5.0
+
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
 LONGEST_REST = 64
 
@@ -38,14 +43,17 @@ _log = logging.getLogger(__name__)
 class Ageing:
     """A task is overdue once it has waited ``max_wait`` times its ideal duration, or the usual one where that is less.
 
-    Then it comes first: before anybody else decides, each overdue task that fits somewhere is started, oldest first,
+    While at most ``FEW`` tasks wait per cluster, ``calm_wait`` counts instead where that is less: a few late starts
+    make the tail, and there is room to avoid them; in a long queue, serving by age costs the mean.
+
+    An overdue task comes first: before anybody else decides, each one that fits somewhere is started, oldest first,
     with the place and size that Greedy gives it. If it fits nowhere, or only at a size that is ``SLOWEST`` times as
     slow as the best and at most ``CROWDED`` tasks per cluster are overdue, a cluster is held for it, which starts
     nothing else until it fits; one cluster per task and one task per cluster. Hence, without outages:
 
     - an overdue task that fits a cluster well is started in that very turn, unless older overdue tasks take
       the room (or, in single-task mode, the start), or the cluster is held for another;
-    - with r older tasks waiting when it becomes overdue, it starts within (r + 2) (D + 1) slots,
+    - with r older tasks waiting when it becomes overdue by ``max_wait``, it starts within (r + 2) (D + 1) slots,
       where D is the longest that any task runs. Proof: a held cluster is empty after at most D slots,
       and then its task fits and starts, at any size. So among the clusters that could run the task, one that is held is
       released every D + 1 slots, to the oldest overdue task that lacks one: at most r go before it,
@@ -57,9 +65,9 @@ class Ageing:
     #: How often in this run a cluster was held.
     holds = 0
 
-    def __init__(self, max_wait: float) -> None:
-        """``max_wait``: in ideal durations, the shortest a task could have on its clusters. Usual: the types' mean."""
-        self._max_wait = max_wait
+    def __init__(self, max_wait: float, calm_wait: float = math.inf) -> None:
+        """In ideal durations, the shortest that a task could have on its clusters. Usual: the types' mean."""
+        self._max_wait, self._calm_wait = max_wait, min(max_wait, calm_wait)
         # Any size will do now, and nobody jumps the queue.
         self._greedy = Greedy(max_wait=0.0, short_first=0.0)
 
@@ -75,10 +83,9 @@ class Ageing:
         self._options = Options(context)
         self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
         self._greedy.learn(context)
-        #: Slots that tasks may wait, by type and eligible clusters.
-        self._longest: dict[tuple[str, tuple[int, ...]], float] = {}
-        #: No task is overdue before this many slots.
-        self._earliest = self._max_wait * min(sizes[0].slots for sizes in self._options.of.values())
+        #: Ideal durations, or the usual one, by type and eligible clusters; none is less than the least.
+        self._units: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._least = min(sizes[0].slots for sizes in self._options.of.values())
 
     def start(self, snapshot: Snapshot) -> tuple[tuple[Placement, ...], Snapshot]:
         """Overdue tasks to start, and what is left for others to decide: held clusters look as if down."""
@@ -111,24 +118,25 @@ class Ageing:
 
     def _overdue(self, snapshot: Snapshot) -> list[TaskView]:
         """Oldest first."""
+        few = len(snapshot.queue) <= FEW * len(snapshot.clusters)
+        longest = self._calm_wait if few else self._max_wait
         found: list[TaskView] = []
         for task in snapshot.queue:
             waited = snapshot.slot - task.arrival
-            if waited < self._earliest:
+            if waited < longest * self._least:
                 break  # and so have all that follow
-            if waited >= self._longest_wait(task):
+            if waited >= longest * self._unit(task):
                 found.append(task)
         return found
 
-    def _longest_wait(self, task: TaskView) -> float:
+    def _unit(self, task: TaskView) -> float:
         """In slots. A long task may wait no longer than a usual one: it comes late enough as it is."""
         key = (task.type.name, task.eligible)
-        if key not in self._longest:
+        if key not in self._units:
             ideals = [self._options.ideal(name, task.eligible) for name in self._options.of]
             possible = [ideal for ideal in ideals if ideal < float("inf")]
-            ideal = self._options.ideal(*key)
-            self._longest[key] = self._max_wait * min(ideal, sum(possible) / max(1, len(possible)))
-        return self._longest[key]
+            self._units[key] = min(self._options.ideal(*key), sum(possible) / max(1, len(possible)))
+        return self._units[key]
 
     def _place(
         self, snapshot: Snapshot, tasks: Sequence[TaskView], closed: Collection[int], placed: tuple[Placement, ...]

@@ -52,6 +52,7 @@ class TapFinger:
         self,
         model: str = "",
         max_wait: float | None = None,
+        calm_wait: float | None = None,
         max_stretch: float | None = None,
         budget_ms: float = 0.0,
         lend: bool | None = None,
@@ -60,9 +61,10 @@ class TapFinger:
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
-        A task that has waited ``max_wait`` times its ideal duration is started as soon as it fits, and
-        a cluster is held for it if it does not fit. Before that, while few tasks wait, a size at which it would run
-        more than ``max_stretch`` times that duration is refused; 0: any size will do. None: as the model's card says.
+        A task that has waited ``max_wait`` times its ideal duration (None: 40) is started as soon as it fits, and
+        a cluster is held for it if it does not fit; while few tasks wait, one that has waited ``calm_wait`` times that.
+        Before, while few tasks wait, a size at which it would run more than ``max_stretch`` times that duration is
+        refused; 0: any size will do. None: as the model's card says; if only ``max_wait`` is given, it always holds.
 
         Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
         the same seed gives the same decisions on any machine.
@@ -81,14 +83,20 @@ class TapFinger:
                 raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
         if not isinstance(model, str):
             raise ConfigError(f"tapfinger: model = {model!r} must be the name of a shipped model or a .onnx file")
-        limits = {"max_wait": max_wait, "max_stretch": max_stretch, "budget_ms": budget_ms, "crowd": crowd}
+        limits = {
+            "max_wait": max_wait,
+            "calm_wait": calm_wait,
+            "max_stretch": max_stretch,
+            "budget_ms": budget_ms,
+            "crowd": crowd,
+        }
         for name, value in limits.items():
             if value is None:
                 continue
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
         self._model = model
-        self._max_wait, self._max_stretch = max_wait, max_stretch
+        self._max_wait, self._calm_wait, self._max_stretch = max_wait, calm_wait, max_stretch
         self._ageing = Ageing(MAX_WAIT)
         self._size_limit = SizeLimit(0.0)
         self._budget = TimeBudget(budget_ms)
@@ -106,7 +114,9 @@ class TapFinger:
         warn_outside(card, context)
         self._accelerator = card.size("accelerator")
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
-        self._ageing = Ageing(card.max_wait if self._max_wait is None else self._max_wait)
+        max_wait = MAX_WAIT if self._max_wait is None else self._max_wait
+        usual = card.max_wait if self._max_wait is None else max_wait
+        self._ageing = Ageing(max_wait, usual if self._calm_wait is None else self._calm_wait)
         self._ageing.reset(context)
         self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
         self._size_limit.reset(context)
@@ -274,8 +284,8 @@ def has_model(context: SchedulerContext) -> bool:
 
 
 def _is_for(card: Card, context: SchedulerContext) -> bool:
-    """A scenario's model is better than the universal one at home and worse elsewhere: on clusters of other sizes or
-    another number of them (up to 10 % on 6 and on 100 equal clusters), and in the other mode.
+    """A scenario's model is better than the universal one at home and worse elsewhere: on larger clusters, another
+    number of them (up to 10 % on 6 and on 100 equal clusters), and in the other mode.
 
     Ablations and other variants ship to be measured; nobody gets one unasked.
     """
@@ -285,5 +295,14 @@ def _is_for(card: Card, context: SchedulerContext) -> bool:
         same
         and card.name == card.scenario.get("name")
         and card.scenario.get("mode") == context.mode.value
-        and card.capacities == sorted(tuple(context.resources.natural(c.capacity).values()) for c in context.clusters)
+        and _has_seen(card, [tuple(context.resources.natural(c.capacity).values()) for c in context.clusters])
     )
+
+
+def _has_seen(card: Card, capacities: list[tuple[float, ...]]) -> bool:
+    """The model's own clusters; or as many with less in all: so is a higher load, if it was trained at such ones."""
+    if card.capacities == sorted(capacities):
+        return True
+    heaviest = max(card.training.get("loads", (1.0,)))
+    mine, its = (np.sum(amounts, axis=0) for amounts in (capacities, card.capacities))
+    return len(capacities) == len(card.capacities) and bool(np.all((mine < its) & (mine * heaviest >= its)))

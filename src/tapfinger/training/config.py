@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tapfinger.core.contract import Mode
@@ -25,7 +25,7 @@ class TrainConfig:
 
     #: How the network improves on its own: group or mappo.
     algorithm: str = "group"
-    #: "full", or the ablation to train: no-han, no-pointer, vanilla, no-self, joint-head.
+    #: "full", or the ablation to train: no-han, hints-only, no-pointer, vanilla, no-self, joint-head.
     network: str = "full"
     #: By what the network knows a task: types (the paper's one-hot) or profiles (its speed).
     features: str = "types"
@@ -176,8 +176,13 @@ UNIVERSAL: dict[str, Any] = {
 
 
 def universal_config(**changes: Any) -> TrainConfig:
-    """The settings of the universal model; ``changes`` that are None leave them as they are."""
-    return TrainConfig(**{**UNIVERSAL, **{name: value for name, value in changes.items() if value is not None}})
+    """The settings of the universal model; ``changes`` that are None leave them as they are.
+
+    One that starts from a checkpoint goes on in steps as small as fine-tuning's: it is good already.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    smaller = {"deviation": replace(UNIVERSAL["deviation"], learning_rate=4e-4)} if given.get("start") else {}
+    return TrainConfig(**{**UNIVERSAL, **smaller, **given})
 
 
 def finetune_config(scenario: str, **changes: Any) -> TrainConfig:

@@ -59,6 +59,9 @@ _WORK = 5e8
 #: Tasks of a workload, per cluster: enough for queues to grow long where more comes than can be done.
 _TASKS = 40
 
+#: Runs with different seeds see different sites: this many of them, whose sites begin so far from each other.
+_RUNS, _APART = 10, 5000
+
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
 
@@ -195,7 +198,7 @@ class UniversalTrainer(Trainer):
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Any]:
         config = self.config.deviation
-        first = DEVIATION_SEEDS + iteration * config.workloads
+        first = DEVIATION_SEEDS + self.config.seed % _RUNS * _APART + iteration * config.workloads
         weights = graph_of(network, self.sizes)
         return [
             SitePart(
