@@ -21,7 +21,7 @@ from tapfinger.records import FloatArray, RunRecord
 
 #: Okabe and Ito's colours, told apart with any colour vision; without yellow, which is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (1, 2.5)))
 _WIDTH = 9.0
 #: With more schedulers than this, bands over seeds would hide each other.
 _MAX_BANDS = 3

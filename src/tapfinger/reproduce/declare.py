@@ -64,6 +64,9 @@ class Flat:
 
     text: str
     percent: float
+    #: Only growth from the first setting to the last counts: for clock times, which single settings may have more of
+    #: because the machine had something else to do.
+    growth: bool = False
     one: str = OURS
     measure: str = "mean"
     paper: str = ""

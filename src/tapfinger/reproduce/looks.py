@@ -34,6 +34,10 @@ SCHEDULERS = {
     "joint head": "tapfinger@model=multi-3-joint-head",
     "critic": "tapfinger@model=multi-3-critic",
     "cold start": "tapfinger@model=multi-3-cold",
+    "hints only": "tapfinger@model=multi-3-hints-only",
+    "optimus-static": "optimus-static",
+    "tiresias-nonpreemptive": "tiresias-nonpreemptive",
+    "exploring": "exploring",
 }
 
 PLACES = {label: place for place, label in enumerate(SCHEDULERS)}

@@ -245,6 +245,7 @@ GROWING = Figure(
         Flat(
             "The time of a decision does not grow with the number of tasks (at most 10 %)",
             10.0,
+            growth=True,
             measure="decision_ms_mean",
         ),
     ),

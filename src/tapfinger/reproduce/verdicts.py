@@ -172,11 +172,15 @@ def _surprise(claim: Less, gaps: list[_Gap]) -> str:
 def _judge_flat(claim: Flat, measured: Measured) -> Judged:
     keys = claim.settings or tuple(measured.runs)
     means = {key: measured.runs[key].summaries[claim.one].estimate(claim.measure) for key in keys}
-    low, high = (end(means, key=lambda key: means[key].mean) for end in (min, max))
+    if claim.growth:
+        low, high = keys[0], keys[-1]
+    else:
+        low, high = (end(means, key=lambda key: means[key].mean) for end in (min, max))
     spread = 100.0 * (means[high].mean / means[low].mean - 1.0)
     verdict = Verdict.HOLDS if spread <= claim.percent else Verdict.DOES_NOT_HOLD
     unit = unit_of(claim.measure)[0]
-    ours = f"{means[low].text()} ({low}) to {means[high].text()} ({high}){unit}: {spread:.1f} %"
+    change = _change(spread) if claim.growth else f"{spread:.1f} %"
+    ours = f"{means[low].text()} ({low}) to {means[high].text()} ({high}){unit}: {change}"
     return Judged(claim, verdict, ours, "" if verdict is Verdict.HOLDS else f"more than {claim.percent:g} %")
 
 
