@@ -76,7 +76,7 @@ def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, **options):
 
 @pytest.mark.parametrize("name", ["full", "joint", "no-pointer", "vanilla"])
 def test_the_numbers_are_those_of_the_decision(model, name):
-    _, seen = run(model(name), max_wait=1000.0)  # no guard
+    _, seen = run(model(name), max_wait=1000.0, seniority=False)  # no guard
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     contests = 0
     for snapshot, decision, it in seen:
@@ -107,6 +107,21 @@ def test_the_numbers_are_those_of_the_decision(model, name):
             assert max(contest.posterior) == contest.posterior[contest.rivals.index(contest.winner)]
         assert sum(len(c.rivals) - 1 for c in it.contests) == len(decision.lost)
     assert contests
+
+
+def test_an_older_task_that_went_first_is_told_and_the_contest_stays(model):
+    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0)
+    minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
+    exchanged = 0
+    for snapshot, decision, it in seen:
+        assert not it.forced
+        assert not it.held_back
+        again = resolve([a.wants for a in it.agents if a.wants is not None], snapshot.free, minimum)
+        assert it.older == tuple(p for p, mine in zip(decision.placements, again.placements, strict=True) if p != mine)
+        assert sum(len(c.rivals) - 1 for c in it.contests) == len(decision.lost)
+        exchanged += len(it.older)
+        assert [p["task"] for p in plain(it, world.resources)["older_first"]] == [p.task for p in it.older]
+    assert exchanged
 
 
 def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):

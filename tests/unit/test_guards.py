@@ -233,3 +233,14 @@ def test_far_slower_sizes_are_refused():
     assert limit.keep([slow, fair], state.snapshot().queue) == [fair], "two per cluster: still calm"
     play(state, *arrive(make_task(4, HALVING)))
     assert limit.keep([slow, fair], state.snapshot().queue) == [slow, fair], "any start counts"
+
+
+@pytest.mark.parametrize(("waiting", "kept"), [(5, False), (10, False), (11, True)])
+def test_the_slowest_sizes_are_refused_in_longer_queues_too(waiting, kept):
+    # Two clusters: calm up to four waiting tasks, few up to ten. 8 slots are four times the ideal, 2.5 x 1.4 the limit.
+    state = make_state((4, 4), (4, 4))
+    play(state, *arrive(*(make_task(i, HALVING) for i in range(waiting))))
+    limit = SizeLimit(2.5)
+    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    slow = Proposal(0, 0, R((1, 1)), 0.9)
+    assert limit.keep([slow], state.snapshot().queue) == ([slow] if kept else [])

@@ -179,6 +179,12 @@ class _Words:
             yield table
 
     def guards(self) -> Iterator[str]:
+        wanted_there = {agent.cluster: agent.wants.task for agent in self._it.agents if agent.wants is not None}
+        for p in self._it.older:
+            yield (
+                f"Seniority: {self._names[p.cluster]} starts task {p.task} instead of task {wanted_there[p.cluster]}, "
+                "which is of the same type and younger."
+            )
         for p in self._it.forced:
             yield (
                 f"Guard: task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}, "
@@ -192,6 +198,9 @@ class _Words:
             return "waits"
         if (wants.task, wants.cluster) in self._placed:
             return f"starts task {wants.task}"
+        older = next((p.task for p in self._it.older if p.cluster == wants.cluster), None)
+        if older is not None:
+            return f"starts task {older}, wants task {wants.task}"
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:

@@ -135,7 +135,7 @@ class Decider:
     @property
     def counts(self) -> dict[str, int]:
         """How often its guard rails came into play, where it counts that."""
-        names = ("fallbacks", "failed", "crowded", "late", "forced", "refused")
+        names = ("fallbacks", "failed", "crowded", "late", "forced", "refused", "exchanged")
         return {name: int(value) for name in names if (value := getattr(self._scheduler, name, None)) is not None}
 
     def odds(self) -> Mapping[tuple[int, int], float]:

@@ -78,6 +78,8 @@ class Explanation:
     contests: tuple[Contest, ...]
     #: What was decided.
     decision: Decision
+    #: Placements of an older task in place of one of its type that the network wanted to start there.
+    older: tuple[Placement, ...]
     #: Placements that are not the network's but a guard's.
     forced: tuple[Placement, ...]
     #: Proposals of the network that a guard held back.
@@ -111,22 +113,44 @@ def explain(
     agents = tuple(_agents(network, scores, inputs, task, meaning, snapshot, wants, top))
     proposals = [agent.wants for agent in agents if agent.wants is not None]
     lost = {(p.task, p.cluster) for p in decision.lost}
+    older = _older(proposals, decision, queue)
     placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
     held_back = tuple(
-        p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
+        p
+        for p in proposals
+        if (p.task, p.cluster, p.allocation) not in placed
+        and (p.task, p.cluster) not in lost
+        and p.cluster not in older
     )
     rivals = [[p for p in proposals if p.task == j and p not in held_back] for j in sorted({j for j, _ in lost})]
-    proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
+    proposed = {(p.task, p.cluster, p.allocation) for p in (*proposals, *older.values())}
     return Explanation(
         slot=snapshot.slot,
         turn=snapshot.turn,
         agents=agents,
         contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
         decision=decision,
+        older=tuple(older.values()),
         forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
         held_back=held_back,
         attention=_attention(network, inputs, task) if network.layers else None,
     )
+
+
+def _older(proposals: Sequence[Proposal], decision: Decision, queue: Mapping[int, TaskView]) -> dict[int, Placement]:
+    """By cluster: what was started there instead of a younger task of the same type (schedulers.seniority)."""
+    wanted = {p.cluster: p for p in proposals}
+    lost = {(p.task, p.cluster) for p in decision.lost}
+    return {
+        p.cluster: p
+        for p in decision.placements
+        if (mine := wanted.get(p.cluster)) is not None
+        and (mine.task, mine.cluster) not in lost
+        and p.allocation == mine.allocation
+        and p.task != mine.task
+        and queue[p.task].type.name == queue[mine.task].type.name
+        and queue[p.task].arrival <= queue[mine.task].arrival
+    }
 
 
 def _wants(
@@ -220,6 +244,7 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
         "slot": explanation.slot,
         "turn": explanation.turn,
         "placements": [proposal(p) for p in explanation.decision.placements],
+        "older_first": [proposal(p) for p in explanation.older],
         "forced_by_guard": [proposal(p) for p in explanation.forced],
         "held_back_by_guard": [proposal(p) for p in explanation.held_back],
         "clusters": [agent(a) for a in explanation.agents],

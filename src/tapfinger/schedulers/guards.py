@@ -23,6 +23,10 @@ from tapfinger.schedulers.greedy import Greedy
 #: At 1 the slowest sizes of synthetic-3, the tail, were given where a few more waited; from 4 on the mean suffers.
 CALM = 2.0
 
+#: Up to ``FEW`` waiting tasks per cluster, sizes so many times slower than that are still refused: what is given there
+#: only because nothing else is free runs for as long as anything ever does. A lower bound costs starts in overload.
+EASED = 1.4
+
 #: A cluster is held for an overdue task rather than start it at a size at which it takes this many times as long as at
 #: its best there. A task that has waited for long and then runs for long is the very tail.
 SLOWEST = 3.0
@@ -197,8 +201,8 @@ class SizeLimit:
     """Refuses sizes at which a task would run more than ``max_stretch`` times its ideal duration.
 
     A network gives such a size once in thousands of tasks; those few are the tail. The cluster is void instead, and
-    the task waits for a better size, or until it is overdue. Where more than ``CALM`` tasks wait per cluster, slow
-    sizes are right and nothing is refused. 0: no limit.
+    the task waits for a better size, or until it is overdue. Where more than ``CALM`` tasks wait per cluster, slower
+    sizes are right (``EASED``), and with more than ``FEW`` nothing is refused. 0: no limit.
     """
 
     #: Proposals refused in this run.
@@ -217,21 +221,22 @@ class SizeLimit:
         """Look up durations."""
         self._options = Options(context)
         self._slots = {t.name: mean_slots(t.profile, context.noise) for t in context.task_types}
-        self._most_waiting = CALM * len(context.clusters)
+        self._clusters = len(context.clusters)
 
     def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
         """Those with a size that will do."""
-        if not self._max_stretch or not proposals or len(queue) > self._most_waiting:
+        if not self._max_stretch or not proposals or len(queue) > FEW * self._clusters:
             return proposals
+        most = self._max_stretch * (1.0 if len(queue) <= CALM * self._clusters else EASED)
         wanted = {proposal.task for proposal in proposals}
         tasks = {task.id: task for task in queue if task.id in wanted}
-        kept = [proposal for proposal in proposals if self._will_do(proposal, tasks[proposal.task])]
+        kept = [proposal for proposal in proposals if self._will_do(proposal, tasks[proposal.task], most)]
         self.refused += len(proposals) - len(kept)
         return kept
 
-    def _will_do(self, proposal: Proposal, task: TaskView) -> bool:
+    def _will_do(self, proposal: Proposal, task: TaskView, most: float) -> bool:
         slots = self._slots[task.type.name][task.type.profile.index(proposal.allocation)]
-        return bool(slots <= self._max_stretch * self._options.ideal(task.type.name, task.eligible))
+        return bool(slots <= most * self._options.ideal(task.type.name, task.eligible))
 
 
 class TimeBudget:

@@ -23,6 +23,7 @@ from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.outside import warn_outside
+from tapfinger.schedulers.seniority import Seniority
 from tapfinger.schedulers.sharing import Sharing
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class TapFinger:
         lend: bool | None = None,
         share: bool | None = None,
         crowd: float | None = None,
+        seniority: bool = True,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
@@ -77,8 +79,10 @@ class TapFinger:
 
         While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 8 where the model
         is for any site, since that has not learnt enough of long queues, and tasks do not share; never otherwise.
+
+        ``seniority``: an older task of the same type goes first where the network would start a younger one.
         """
-        for name, choice in {"lend": lend, "share": share}.items():
+        for name, choice in {"lend": lend, "share": share, "seniority": seniority}.items():
             if choice is not None and not isinstance(choice, bool):
                 raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
         if not isinstance(model, str):
@@ -99,6 +103,7 @@ class TapFinger:
         self._max_wait, self._calm_wait, self._max_stretch = max_wait, calm_wait, max_stretch
         self._ageing = Ageing(MAX_WAIT)
         self._size_limit = SizeLimit(0.0)
+        self._seniority = Seniority() if seniority else None
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
         self._lend, self._share, self._crowd = lend, share, crowd
@@ -120,6 +125,8 @@ class TapFinger:
         self._ageing.reset(context)
         self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
         self._size_limit.reset(context)
+        if self._seniority is not None:
+            self._seniority.reset()
         self._budget.reset()
         self._greedy.reset(context)
         self._thrifty.reset(context)
@@ -174,6 +181,11 @@ class TapFinger:
         return self._size_limit.refused
 
     @property
+    def exchanged(self) -> int:
+        """Starts of the network in this run that were given to an older task of the same type."""
+        return 0 if self._seniority is None else self._seniority.exchanged
+
+    @property
     def late(self) -> int:
         """Slots of this run in which the network used up its time."""
         return self._budget.late
@@ -224,7 +236,10 @@ class TapFinger:
         proposals = self._size_limit.keep(proposals, snapshot.queue)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
-        return resolve(proposals, snapshot.free, minimum)
+        decision = resolve(proposals, snapshot.free, minimum)
+        if self._seniority is None or self._rng is not None:  # a task that is drawn is to be any task
+            return decision
+        return replace(decision, placements=self._seniority.put_first(decision.placements, snapshot))
 
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
