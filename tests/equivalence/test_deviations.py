@@ -11,13 +11,12 @@ import pytest
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
-from tapfinger.core.contract import VOID, Decision, Mode, Proposal
+from tapfinger.core.contract import Decision, Mode, Proposal
 from tapfinger.core.model import Resources
 from tapfinger.core.session import Session
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
 from tapfinger.schedulers.greedy import GREEDY_DEFAULTS, Greedy
-from tapfinger.schedulers.making_room import MakingRoom
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import Plan
 from tapfinger.sim.run import new_session
@@ -42,10 +41,10 @@ def decision(session: Session, task: np.ndarray, amounts: np.ndarray, score: np.
     return resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue})
 
 
-def cost_of(world: World, session: Session, turn: Decision, lends: bool) -> int:
+def cost_of(world: World, session: Session, turn: Decision) -> int:
     """Tasks in the system, slot by slot, if this turn is played and Greedy goes on."""
     session = copy.deepcopy(session)
-    greedy = Greedy(lend=lends)
+    greedy = Greedy()
     greedy.reset(world.context(0))
     before = session.total_tasks_in_system
     if not session.turn(turn):
@@ -53,9 +52,7 @@ def cost_of(world: World, session: Session, turn: Decision, lends: bool) -> int:
         active = {p.cluster for p in (*turn.placements, *turn.lost)}
         snapshot = session.state.snapshot()
         clusters = tuple(c if c.index in active else dataclasses.replace(c, up=False) for c in snapshot.clusters)
-        session.turn(greedy._start(dataclasses.replace(snapshot, clusters=clusters)))
-    if greedy._lending is not None:
-        session.turn(greedy._lending.lend(session.state.snapshot(), VOID))
+        session.turn(greedy.decide(dataclasses.replace(snapshot, clusters=clusters)))
     session.end_slot()
     while not session.done:
         session.play_round(greedy)
@@ -63,18 +60,14 @@ def cost_of(world: World, session: Session, turn: Decision, lends: bool) -> int:
     return session.total_tasks_in_system - before
 
 
-@pytest.mark.parametrize(
-    ("name", "lends"),
-    [("multi-3", False), ("synthetic-3", False), ("hetero-6", False), ("multi-3", True), ("hetero-6", True)],
-)
-def test_costs_and_grants(name: str, lends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MakingRoom, "find", lambda self, snapshot: [])  # nobody steps aside in rollouts
+@pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6"])
+def test_costs_and_grants(name: str) -> None:
     world = build_world(load_scenario(name, ["tasks=14"]))
     sim = BatchSim(world, [draw_workload(world, 5)])
     maker = input_maker(world)
     network = build("full", config_for(maker.make(sim.observations), 1, hidden=16))
     policy = NetworkPolicy(network, 1, seed=0, deviations=3)
-    judge = Judge(sim, [Plan(**GREEDY_DEFAULTS)], lends=lends)
+    judge = Judge(sim, [Plan(**GREEDY_DEFAULTS)])
     judge._horizon = LONG
     session = new_session(world, draw_workload(world, 5))
     compared, lost = 0, 0
@@ -91,7 +84,7 @@ def test_costs_and_grants(name: str, lends: bool, monkeypatch: pytest.MonkeyPatc
             turn = [wanted[:, 0].copy(), others.amounts[0, :, 0].copy(), others.score[0, :, 0].copy()]
             turn[0][n], turn[1][n], turn[2][n] = wanted[n, a], others.amounts[0, n, a], others.score[0, n, a]
             deviated = decision(session, *turn)
-            assert judged.cost[0, n, a] == cost_of(world, session, deviated, lends)
+            assert judged.cost[0, n, a] == cost_of(world, session, deviated)
             assert judged.granted[0, n, a] == any(p.cluster == n for p in deviated.placements)
             compared += 1
             lost += len(deviated.lost)

@@ -355,13 +355,12 @@ def judge_deviations(
     turns: Record,
     cost: Array,
     granted: Array,
-    lends: bool,
 ) -> None:
     """What each cluster's other actions would have come to, greedy ``base[b]`` playing on into world b's own future.
 
     ``live`` (L,) are worlds before a turn, ``turns`` a DeviatedTurns for them; the first action of a cluster is the
     one it takes in the others' deviations. ``cost`` (L, N, A) and ``granted`` (L, N, A) are filled, the former with
-    tasks in the system over the horizon; ``scratch`` has the shape of ``worlds``. ``lends``: what is spare is lent.
+    tasks in the system over the horizon; ``scratch`` has the shape of ``worlds``.
     """
     clusters, actions = turns.task.shape[1:]
     task = np.empty(clusters, dtype=np.int64)
@@ -372,7 +371,7 @@ def judge_deviations(
         for n in range(clusters):
             task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
             allocation[n] = turns.allocation[i, n, 0]
-        plain = _deviated(b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score, lends)
+        plain = _deviated(b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score)
         for n in range(clusters):
             cost[i, n, 0] = plain
             granted[i, n, 0] = scratch.granted[b, n]
@@ -386,7 +385,7 @@ def judge_deviations(
                 task[n], score[n] = turns.task[i, n, a], turns.score[i, n, a]
                 allocation[n] = turns.allocation[i, n, a]
                 cost[i, n, a] = _deviated(
-                    b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score, lends
+                    b, tables, sizes, greedy, horizon, draws, worlds, scratch, task, allocation, score
                 )
                 granted[i, n, a] = scratch.granted[b, n]
             task[n], score[n] = turns.task[i, n, 0], turns.score[i, n, 0]
@@ -419,7 +418,6 @@ def _deviated(
     task: Array,
     allocation: Array,
     score: Array,
-    lends: bool,
 ) -> Any:
     """Cost of world b if this turn is played and the greedy goes on; ``scratch.granted[b]`` keeps who got its task."""
     copy_world(worlds, b, scratch, b)
@@ -430,12 +428,9 @@ def _deviated(
             if task[n] < 0:
                 scratch.starts[b, n] = tables.max_starts
         greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
-    total = 0.0
-    for step in range(horizon):
-        if step > 0:
-            greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
-        if lends:
-            lend_round(b, b, tables, sizes, draws, scratch)
+    total = float(end_slot(b, b, tables, draws, scratch))
+    for _ in range(horizon - 1):
+        greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
         total += end_slot(b, b, tables, draws, scratch)
     return total + _still_to_run(b, b, tables, sizes, draws, scratch) + _still_to_wait(b, tables, scratch)
 

@@ -71,25 +71,17 @@ class Judge:
     """Tries out what else might have been done in the worlds of a simulator."""
 
     def __init__(
-        self,
-        sim: BatchSim,
-        bases: Sequence[Plan],
-        horizon: int = 0,
-        effort: Effort = EVERYTHING,
-        seed: int = 0,
-        lends: bool = False,
+        self, sim: BatchSim, bases: Sequence[Plan], horizon: int = 0, effort: Effort = EVERYTHING, seed: int = 0
     ) -> None:
         """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig.
 
-        ``effort``: how much of what could be tried is tried, drawn with ``seed``. ``lends``: what is spare is lent to
-        running tasks, as it will be when the network acts.
+        ``effort``: how much of what could be tried is tried, drawn with ``seed``.
         """
         world = sim.world
         self._sizes = make_sizes(Options(world.context(0)), world.task_types)
         self._horizon = horizon or horizon_for(self._sizes.least_slots)
         self._bases = np.array(bases, dtype=np.float64)
         self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
-        self._lends = lends
         self._effort, self._rng = effort, np.random.default_rng(seed)
 
     def worth_trying(self, states: int) -> Ints:
@@ -125,7 +117,6 @@ class Judge:
             DeviatedTurns(task, allocation, others.score),
             cost,
             granted,
-            self._lends,
         )
         return others._replace(cost=cost, granted=granted)
 

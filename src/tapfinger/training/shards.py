@@ -76,9 +76,7 @@ def roll(shard: Shard) -> Episode:
     suggest = [Follower(a) for a in range(ADVISERS)] if shard.features == "profiles" else []
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore, suggest)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
-    # Models that know tasks by their speed lend what is spare; where that costs something it is left out here.
-    lends = shard.features == "profiles" and world.switching_cost == 0.0
-    judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed, lends) if shard.deviations else None
+    judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
     last = _open_window(shard, sim) if isinstance(sim, AdvisedSim) and shard.window else patience(sim)
     episode = play(sim, view, policy, keep=True, max_slots=last, judge=judge, costs=judge is None)
     return finish(episode, sim, shard.reward)
