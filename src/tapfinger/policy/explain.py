@@ -123,7 +123,7 @@ def explain(
         and p.cluster not in older
     )
     rivals = [[p for p in proposals if p.task == j and p not in held_back] for j in sorted({j for j, _ in lost})]
-    proposed = {(p.task, p.cluster, p.allocation) for p in (*proposals, *older.values())}
+    proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
     return Explanation(
         slot=snapshot.slot,
         turn=snapshot.turn,
@@ -131,7 +131,11 @@ def explain(
         contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
         decision=decision,
         older=tuple(older.values()),
-        forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
+        forced=tuple(
+            p
+            for p in decision.placements
+            if (p.task, p.cluster, p.allocation) not in proposed and p not in older.values()
+        ),
         held_back=held_back,
         attention=_attention(network, inputs, task) if network.layers else None,
     )
