@@ -172,7 +172,7 @@ class Watched:
         return decision
 
     def _overdue(self, task: TaskView, slot: int) -> bool:
-        return slot - task.arrival >= self._max_wait * self._ageing._options.ideal(task.type.name, task.eligible)
+        return slot - task.arrival >= self._max_wait * self._ageing._unit(task)  # the ideal duration, or the usual one
 
 
 @settings(max_examples=50, deadline=None)
