@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from ports import free_port
 
 #: An address of this machine's own, and no other test's: 127.0.0.1 would be replaced by the one other machines see.
 ADDRESS = "127.0.0.3"
@@ -26,12 +26,6 @@ ADDRESS = "127.0.0.3"
 class Head:
     url: str
     token: str
-
-
-def free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -52,7 +46,7 @@ def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
         head = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **mine})
     found = Head(f"http://{ADDRESS}:{dashboard}", token)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 100
         while not _answers(found):
             assert head.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()

@@ -4,7 +4,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,11 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-
-def free_port():
-    with socket.create_server(("", 0)) as server:
-        return server.getsockname()[1]
+from ports import free_port
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +30,7 @@ def cluster():
     log = Path(folder, "head.log")
     with log.open("w") as file:
         head = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 100
     while "Ray runtime started" not in log.read_text():
         assert head.poll() is None, log.read_text()
         assert time.monotonic() < end, log.read_text()
