@@ -149,9 +149,10 @@ def _code_digest(kind: str, name: str) -> str:
         file = getattr(import_module(module_name), "__file__", None)
         for path in _with_imports(Path(file)) if file else ():
             digest.update(file_digest(path))
-        # A folder without an __init__.py can be in several places.
-        for folder in getattr(import_module(top), "__path__", ()):
-            digest.update(tree_digest(Path(folder)).encode())
+        # A folder without an __init__.py can be in several places, and one place can be found by several ways.
+        folders = dict.fromkeys(Path(folder).resolve() for folder in getattr(import_module(top), "__path__", ()))
+        for folder in folders:
+            digest.update(tree_digest(folder).encode())
     return digest.hexdigest()
 
 
