@@ -124,6 +124,32 @@ def test_an_older_task_that_went_first_is_told_and_the_contest_stays(model):
     assert exchanged
 
 
+def test_who_loses_a_task_chooses_again_and_that_is_told(model):
+    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0, seniority=False, again=True)
+    minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
+    told = 0
+    for snapshot, decision, it in seen:
+        first = resolve([a.wants for a in it.agents if a.wants is not None], snapshot.free, minimum)
+        assert it.decision == decision
+        assert decision.placements == first.placements + it.second
+        assert len({p.cluster for p in decision.placements}) == len(decision.placements)
+        assert bool(it.second) <= bool(first.lost)
+        assert not it.forced
+        # Whoever is left idle has lost nothing that is still to be had.
+        served = {p.cluster for p in decision.placements}
+        taken = {p.task for p in decision.placements}
+        assert all(p.task in taken for p in decision.lost if p.cluster not in served)
+        told += len(it.second)
+        assert [p["task"] for p in plain(it, world.resources)["second_choices"]] == [p.task for p in it.second]
+        if it.second:
+            console = Console(file=io.StringIO(), width=200)
+            show(it, world.resources, console)
+            assert f"starts task {it.second[0].task}, after others had chosen" in console.file.getvalue()
+    assert told
+    _, alone = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0, seniority=False)
+    assert not any(it.second for _, _, it in alone)  # a model of one scenario waits, as in the paper
+
+
 def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):
     _, seen = run(model("joint"), max_stretch=1.2)
     refused = [(it, p) for _, _, it in seen for p in it.held_back]

@@ -8,9 +8,9 @@ import pytest
 from helpers import R, arrive, constant_type, make_state, make_task, play, running
 
 from tapfinger.core.contract import Mode, Proposal, SchedulerContext
-from tapfinger.core.events import ClusterLost, TaskFinished
+from tapfinger.core.events import ClusterLost, TaskFinished, TaskWithdrawn
 from tapfinger.core.model import ResourceTypes, SpeedProfile, TaskType
-from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
+from tapfinger.schedulers.guards import ENOUGH, Ageing, SizeLimit, TimeBudget
 
 SMALL = constant_type((1, 1), (2, 2), slots=2, name="small")
 LARGE = constant_type((6, 6), (8, 8), slots=5, name="large")
@@ -53,6 +53,26 @@ def test_while_few_wait_tasks_are_overdue_earlier(waiting, due):
         assert not ageing.start(state.snapshot())[0], slot
         state.end_slot({})
     assert len(ageing.start(state.snapshot())[0]) == waiting
+
+
+@pytest.mark.parametrize(("adapt", "due"), [(False, 2), (True, 3)])
+def test_where_tasks_wait_long_a_task_is_overdue_early_only_if_it_is_late_for_the_site(adapt, due):
+    state = make_state((8, 8))
+    ageing = guard_for(state, max_wait=20.0, calm_wait=1.0, adapt=adapt)  # a small task's 2 slots
+    for i in range(ENOUGH):
+        play(state, *arrive(make_task(i, SMALL, arrival=4 * i)))
+        for _ in range(4):
+            ageing.start(
+                state.snapshot()
+            )  # what it would start is not started: the task waits, for 3 slots when last seen
+            state.end_slot({})
+        play(state, TaskWithdrawn(state.slot, i))
+    begin = state.slot
+    play(state, *arrive(make_task(ENOUGH, SMALL, arrival=begin)))
+    for slot in range(due):
+        assert not ageing.start(state.snapshot())[0], slot
+        state.end_slot({})
+    assert ageing.start(state.snapshot())[0]
 
 
 def test_the_calm_bound_never_makes_tasks_wait_longer():

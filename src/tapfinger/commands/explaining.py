@@ -185,6 +185,8 @@ class _Words:
                 f"Seniority: {self._names[p.cluster]} starts task {p.task} instead of task {wanted_there[p.cluster]}, "
                 "which is of the same type and younger."
             )
+        for p in self._it.moved:
+            yield f"Moved: task {p.task} starts on {self._names[p.cluster]}, which loses less by it."
         for p in self._it.forced:
             yield (
                 f"Guard: task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}, "
@@ -192,12 +194,17 @@ class _Words:
             )
         for wanted in self._it.held_back:
             yield f"Guard: {self._names[wanted.cluster]} is not given task {wanted.task}, which the network wants."
+        for p in self._it.second:
+            yield f"Second choice: {self._names[p.cluster]} starts task {p.task}, after others had chosen."
 
     def _fate(self, wants: Proposal | None) -> str:
         if wants is None:
             return "waits"
         if (wants.task, wants.cluster) in self._placed:
             return f"starts task {wants.task}"
+        moved = next((p.cluster for p in self._it.moved if p.task == wants.task), None)
+        if moved is not None:
+            return f"wants task {wants.task}, which starts on {self._names[moved]}"
         older = next((p.task for p in self._it.older if p.cluster == wants.cluster), None)
         if older is not None:
             return f"starts task {older}, wants task {wants.task}"

@@ -78,12 +78,16 @@ class Explanation:
     contests: tuple[Contest, ...]
     #: What was decided.
     decision: Decision
-    #: Placements of an older task in place of one of its type that the network wanted to start there.
-    older: tuple[Placement, ...]
     #: Placements that are not the network's but a guard's.
     forced: tuple[Placement, ...]
     #: Proposals of the network that a guard held back.
     held_back: tuple[Proposal, ...]
+    #: Placements of an older task in place of one of its type that the network wanted to start there.
+    older: tuple[Placement, ...]
+    #: Placements, as they are now, on another cluster than before, which loses less by them.
+    moved: tuple[Placement, ...]
+    #: Placements on clusters that chose again, among the tasks that were left; all else is about their first choice.
+    second: tuple[Placement, ...]
     #: None if the network has no graph, or was exported by a version that did not tell.
     attention: AttentionView | None
 
@@ -101,7 +105,7 @@ def explain(
     decision: Decision,
     top: int = 3,
 ) -> Explanation:
-    """Explain what was decided on a snapshot.
+    """Explain what was decided on a snapshot, before any rule changed who starts or where.
 
     ``inputs``: a batch of one, made of the snapshot; ``task`` (N, K): id in each place, -1 for none; ``top``: how
     many allocations of each task to tell. Nothing is drawn and nothing is changed.
@@ -113,14 +117,9 @@ def explain(
     agents = tuple(_agents(network, scores, inputs, task, meaning, snapshot, wants, top))
     proposals = [agent.wants for agent in agents if agent.wants is not None]
     lost = {(p.task, p.cluster) for p in decision.lost}
-    older = _older(proposals, decision, queue)
     placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
     held_back = tuple(
-        p
-        for p in proposals
-        if (p.task, p.cluster, p.allocation) not in placed
-        and (p.task, p.cluster) not in lost
-        and p.cluster not in older
+        p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
     )
     rivals = [[p for p in proposals if p.task == j and p not in held_back] for j in sorted({j for j, _ in lost})]
     proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
@@ -130,31 +129,13 @@ def explain(
         agents=agents,
         contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
         decision=decision,
-        older=tuple(older.values()),
-        forced=tuple(
-            p
-            for p in decision.placements
-            if (p.task, p.cluster, p.allocation) not in proposed and p not in older.values()
-        ),
+        forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
         held_back=held_back,
+        older=(),
+        moved=(),
+        second=(),
         attention=_attention(network, inputs, task) if network.layers else None,
     )
-
-
-def _older(proposals: Sequence[Proposal], decision: Decision, queue: Mapping[int, TaskView]) -> dict[int, Placement]:
-    """By cluster: what was started there instead of a younger task of the same type (schedulers.seniority)."""
-    wanted = {p.cluster: p for p in proposals}
-    lost = {(p.task, p.cluster) for p in decision.lost}
-    return {
-        p.cluster: p
-        for p in decision.placements
-        if (mine := wanted.get(p.cluster)) is not None
-        and (mine.task, mine.cluster) not in lost
-        and p.allocation == mine.allocation
-        and p.task != mine.task
-        and queue[p.task].type.name == queue[mine.task].type.name
-        and queue[p.task].arrival <= queue[mine.task].arrival
-    }
 
 
 def _wants(
@@ -249,8 +230,10 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
         "turn": explanation.turn,
         "placements": [proposal(p) for p in explanation.decision.placements],
         "older_first": [proposal(p) for p in explanation.older],
+        "moved": [proposal(p) for p in explanation.moved],
         "forced_by_guard": [proposal(p) for p in explanation.forced],
         "held_back_by_guard": [proposal(p) for p in explanation.held_back],
+        "second_choices": [proposal(p) for p in explanation.second],
         "clusters": [agent(a) for a in explanation.agents],
         "conflicts": [conflict(c) for c in explanation.contests],
         "attention": look

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from tapfinger.core.contract import Placement, Proposal, SchedulerContext, Snapshot, TaskView
@@ -38,6 +39,13 @@ CROWDED = 3.0
 #: synthetic-3 began to suffer, with 6 and more the mean in bursts of arrivals.
 FEW = 5.0
 
+#: With ``adapt``, tasks are overdue early only if they have waited longer than this share of the last ``RECENT`` did.
+#: Where most tasks wait long, a bound that is not made for the site serves by age what should be sorted by need.
+LATE = 0.98
+RECENT = 300
+#: From so many on they count.
+ENOUGH = 30
+
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
 LONGEST_REST = 64
 
@@ -48,7 +56,8 @@ class Ageing:
     """A task is overdue once it has waited ``max_wait`` times its ideal duration, or the usual one where that is less.
 
     While at most ``FEW`` tasks wait per cluster, ``calm_wait`` counts instead where that is less: a few late starts
-    make the tail, and there is room to avoid them; in a long queue, serving by age costs the mean.
+    make the tail, and there is room to avoid them; in a long queue, serving by age costs the mean. With ``adapt``,
+    they must also be late for this site (``RecentWaits``).
 
     An overdue task comes first: before anybody else decides, each one that fits somewhere is started, oldest first,
     with the place and size that Greedy gives it. If it fits nowhere, or only at a size that is ``SLOWEST`` times as
@@ -69,9 +78,10 @@ class Ageing:
     #: How often in this run a cluster was held.
     holds = 0
 
-    def __init__(self, max_wait: float, calm_wait: float = math.inf) -> None:
+    def __init__(self, max_wait: float, calm_wait: float = math.inf, adapt: bool = False) -> None:
         """In ideal durations, the shortest that a task could have on its clusters. Usual: the types' mean."""
         self._max_wait, self._calm_wait = max_wait, min(max_wait, calm_wait)
+        self._adapt = adapt
         # Any size will do now, and nobody jumps the queue.
         self._greedy = Greedy(max_wait=0.0, short_first=0.0)
 
@@ -79,6 +89,7 @@ class Ageing:
         """Forget the run before."""
         #: Which task each held cluster waits for.
         self._held: dict[int, int] = {}
+        self._waits = RecentWaits()
         self.forced = self.holds = 0
         self.learn(context)
 
@@ -124,6 +135,9 @@ class Ageing:
         """Oldest first."""
         few = len(snapshot.queue) <= FEW * len(snapshot.clusters)
         longest = self._calm_wait if few else self._max_wait
+        if self._adapt:
+            self._waits.see(snapshot, self._unit)
+            longest = min(self._max_wait, max(longest, self._waits.late))
         found: list[TaskView] = []
         for task in snapshot.queue:
             waited = snapshot.slot - task.arrival
@@ -195,6 +209,35 @@ def _after(snapshot: Snapshot, placements: Sequence[Placement]) -> Snapshot:
     started = {placement.task for placement in placements}
     queue = tuple(task for task in snapshot.queue if task.id not in started)
     return replace(snapshot, clusters=tuple(clusters), queue=queue)
+
+
+class RecentWaits:
+    """How long the last tasks waited that are gone from the queue, in their units."""
+
+    #: Longer than all but a few.
+    late = 0.0
+
+    def __init__(self) -> None:
+        """Nothing has been seen."""
+        self._waiting: dict[int, tuple[int, float]] = {}  # arrival and unit
+        self._waits: deque[float] = deque(maxlen=RECENT)
+        self._slot = -1
+
+    def see(self, snapshot: Snapshot, unit: Callable[[TaskView], float]) -> None:
+        """Call it in every slot."""
+        if snapshot.slot == self._slot:
+            return
+        there = {task.id for task in snapshot.queue}
+        gone = [ident for ident in self._waiting if ident not in there]
+        for ident in gone:
+            arrival, of = self._waiting.pop(ident)
+            self._waits.append((self._slot - arrival) / of)
+        for task in snapshot.queue:
+            if task.id not in self._waiting:
+                self._waiting[task.id] = task.arrival, unit(task)
+        self._slot = snapshot.slot
+        if gone and len(self._waits) >= ENOUGH:
+            self.late = sorted(self._waits)[int(LATE * (len(self._waits) - 1))]
 
 
 class SizeLimit:

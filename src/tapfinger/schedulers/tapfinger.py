@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tapfinger.core.conflict import resolve
-from tapfinger.core.contract import VOID, Decision, Mode, Proposal, SchedulerContext, Snapshot
+from tapfinger.core.contract import VOID, Decision, Mode, Placement, Proposal, SchedulerContext, Snapshot
 from tapfinger.errors import ConfigError
 from tapfinger.policy.card import MAX_WAIT, Card
 from tapfinger.policy.explain import Explanation, explain
@@ -22,6 +23,7 @@ from tapfinger.schedulers.eyes import make_eyes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 from tapfinger.schedulers.lending import Lending
+from tapfinger.schedulers.moving import Moving
 from tapfinger.schedulers.outside import warn_outside
 from tapfinger.schedulers.seniority import Seniority
 from tapfinger.schedulers.sharing import Sharing
@@ -60,6 +62,8 @@ class TapFinger:
         share: bool | None = None,
         crowd: float | None = None,
         seniority: bool = True,
+        again: bool | None = None,
+        move: bool | None = None,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
@@ -81,8 +85,14 @@ class TapFinger:
         is for any site, since that has not learnt enough of long queues, and tasks do not share; never otherwise.
 
         ``seniority``: an older task of the same type goes first where the network would start a younger one.
+
+        ``again``: in single-task mode, clusters that lost a task to another choose again in the same slot; None: only
+        with models that know tasks by their speed. With those of one scenario they wait, as in the paper.
+
+        ``move``: a start goes to the cluster that loses least by it (``moving.py``); None: only with such models.
         """
-        for name, choice in {"lend": lend, "share": share, "seniority": seniority}.items():
+        switches = {"lend": lend, "share": share, "seniority": seniority, "again": again, "move": move}
+        for name, choice in switches.items():
             if choice is not None and not isinstance(choice, bool):
                 raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
         if not isinstance(model, str):
@@ -106,7 +116,7 @@ class TapFinger:
         self._seniority = Seniority() if seniority else None
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
-        self._lend, self._share, self._crowd = lend, share, crowd
+        self._lend, self._share, self._crowd, self._choose_again, self._move = lend, share, crowd, again, move
         self._sharing = Sharing()
         # Saves resources and takes slow sizes: what long queues ask for.
         self._thrifty = Greedy(calm=0.0, patience=5.0)
@@ -121,7 +131,10 @@ class TapFinger:
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         max_wait = MAX_WAIT if self._max_wait is None else self._max_wait
         usual = card.max_wait if self._max_wait is None else max_wait
-        self._ageing = Ageing(max_wait, usual if self._calm_wait is None else self._calm_wait)
+        knows_speeds = card.schema == PROFILES
+        # A bound that was not chosen for this site, nor by its owner.
+        adapt = knows_speeds and self._calm_wait is None and self._max_wait is None
+        self._ageing = Ageing(max_wait, usual if self._calm_wait is None else self._calm_wait, adapt)
         self._ageing.reset(context)
         self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
         self._size_limit.reset(context)
@@ -131,13 +144,18 @@ class TapFinger:
         self._greedy.reset(context)
         self._thrifty.reset(context)
         self._single = context.mode is Mode.SINGLE
-        self._lending = Lending() if (card.schema == PROFILES if self._lend is None else self._lend) else None
+        # In multi-task mode there is another turn in any case.
+        self._again = self._single and (knows_speeds if self._choose_again is None else self._choose_again)
+        self._moving = Moving() if (knows_speeds if self._move is None else self._move) else None
+        if self._moving is not None:
+            self._moving.reset(context)
+        self._lending = Lending() if (knows_speeds if self._lend is None else self._lend) else None
         if self._lending is not None:
             self._lending.reset(context)
         self._sharing.reset(context)
         pays = self._lending is not None and self._sharing.pays
         self.shares = pays if self._share is None else self._share
-        usual = _CROWD if card.schema == PROFILES and not self.shares else 0.0
+        usual = _CROWD if knows_speeds and not self.shares else 0.0
         #: So many waiting tasks are a crowd.
         self._many = (usual if self._crowd is None else self._crowd) * len(context.clusters) or math.inf
         #: The last slot that Greedy has planned.
@@ -151,6 +169,8 @@ class TapFinger:
         self._size_limit.learn(context)
         self._greedy.learn(context)
         self._thrifty.learn(context)
+        if self._moving is not None:
+            self._moving.learn(context)
         if self._lending is not None:
             self._lending.learn(context)
         self._sharing.learn(context)
@@ -186,6 +206,11 @@ class TapFinger:
         return 0 if self._seniority is None else self._seniority.exchanged
 
     @property
+    def moved(self) -> int:
+        """Starts of the network in this run that went to another cluster."""
+        return 0 if self._moving is None else self._moving.moved
+
+    @property
     def late(self) -> int:
         """Slots of this run in which the network used up its time."""
         return self._budget.late
@@ -210,18 +235,51 @@ class TapFinger:
         self._eyes.count(snapshot)
         overdue, rest = self._ageing.start(snapshot)
         decision = self._decide(rest)
-        if overdue:
-            decision = replace(decision, placements=overdue + decision.placements)
-        self._last = rest, decision
-        return decision
+        steps = self._steps
+        whole = replace(decision, placements=overdue + decision.placements)
+        if self._again:
+            whole = self._ask_again(rest, decision, whole)
+        self._last = rest, overdue, steps, whole
+        return whole
+
+    def _ask_again(self, snapshot: Snapshot, decision: Decision, whole: Decision) -> Decision:
+        """Clusters that got nothing choose among the tasks that are left, until nobody loses or starts anything.
+
+        ``decision``: what was decided on the snapshot, a part of the ``whole`` so far.
+        """
+        while decision.placements and decision.lost:
+            snapshot = snapshot.after(decision.placements)
+            decision = self._decide(snapshot)
+            whole = Decision(whole.placements + decision.placements, lost=whole.lost + decision.lost)
+        return whole
 
     def explain(self, top: int = 3) -> Explanation:
         """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
-        seen, decision = self._last
+        seen, overdue, steps, whole = self._last
         sight = self._eyes.look(seen)
-        return explain(self._network, sight.inputs, sight.task, self._eyes.meaning, seen, decision, top)
+        granted, exchanged, moved = steps
+        first = Decision(overdue + granted.placements, lost=granted.lost)
+        found = explain(self._network, sight.inputs, sight.task, self._eyes.meaning, seen, first, top)
+        return replace(
+            found,
+            decision=whole,
+            older=_changed(granted.placements, exchanged),
+            moved=_changed(exchanged, moved),
+            second=whole.placements[len(first.placements) :],
+        )
 
     def _decide(self, snapshot: Snapshot) -> Decision:
+        """What the network starts, or Greedy in its place; then who of equals, and where."""
+        granted = self._grant(snapshot)
+        exchanged = granted.placements
+        # A task that is drawn is to be any task.
+        if self._seniority is not None and self._rng is None and self._planned != snapshot.slot:
+            exchanged = self._seniority.put_first(exchanged, snapshot)
+        moved = exchanged if self._moving is None else self._moving.move(exchanged, snapshot)
+        self._steps = granted, exchanged, moved
+        return replace(granted, placements=moved)
+
+    def _grant(self, snapshot: Snapshot) -> Decision:
         if self._planned == snapshot.slot:
             return VOID  # Greedy plans a slot as a whole
         if len(snapshot.queue) > self._many:
@@ -236,10 +294,7 @@ class TapFinger:
         proposals = self._size_limit.keep(proposals, snapshot.queue)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
-        decision = resolve(proposals, snapshot.free, minimum)
-        if self._seniority is None or self._rng is not None:  # a task that is drawn is to be any task
-            return decision
-        return replace(decision, placements=self._seniority.put_first(decision.placements, snapshot))
+        return resolve(proposals, snapshot.free, minimum)
 
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
@@ -272,6 +327,10 @@ class TapFinger:
         level = logging.DEBUG if self.failed else logging.WARNING
         _log.log(level, "slot %d: the network failed (%s); greedy decides", slot, reason)
         self.failed += 1
+
+
+def _changed(before: Sequence[Placement], after: Sequence[Placement]) -> tuple[Placement, ...]:
+    return tuple(new for old, new in zip(before, after, strict=True) if new != old)
 
 
 #: The model that fits any site.

@@ -1,0 +1,80 @@
+"""Where a start goes: to the cluster that loses least by it, among those that could run it at that size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tapfinger.core.contract import Placement, SchedulerContext, Snapshot
+from tapfinger.core.feasibility import may_start
+from tapfinger.core.model import Resources
+from tapfinger.profiles.options import Options
+
+#: Rooms whose worth is remembered.
+_MOST_ROOMS = 100_000
+
+
+class Moving:
+    """A task that was to start on one cluster starts, at the same size, on another whose room is worth less for it.
+
+    Clusters choose at the same time. A small one may take what it can run while the large ones take something else
+    first, though these would have room for both; then what can only run on the small one waits. The worth of a room is
+    what Greedy may count as well: the shortest durations of all task types in it.
+    """
+
+    #: Starts of this run that went to another cluster.
+    moved = 0
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Forget the run before."""
+        self.moved = 0
+        self.learn(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Take other profiles from now on."""
+        self._options = Options(context)
+        self._worth: dict[Resources, float] = {}
+
+    def move(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
+        """The same starts where they take least. ``snapshot``: what the placements were decided on."""
+        if not placements:
+            return ()
+        free = list(snapshot.free)
+        busy: set[int] = set()
+        for placement in placements:
+            free[placement.cluster] -= placement.allocation
+            busy.add(placement.cluster)
+        wanted = {placement.task for placement in placements}
+        eligible = {task.id: task.eligible for task in snapshot.queue if task.id in wanted}
+        result = []
+        for placement in placements:
+            here, size = placement.cluster, placement.allocation
+            free[here] += size
+            loss = self._loss(free[here], size)
+            best = (loss, 0.0, here)
+            for n in eligible[placement.task] if loss > 0.0 else ():
+                cluster = snapshot.clusters[n]
+                # In single-task mode a cluster that starts something has no start left for another.
+                if n == here or not may_start(cluster) or (n in busy and cluster.starts_left is not None):
+                    continue
+                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < best[0]:
+                    best = min(best, (loss, -self._options.free_share(free[n]), n))
+            there = best[2]
+            free[there] -= size
+            if there != here:
+                busy = busy - {here} | {there}
+                self.moved += 1
+                placement = replace(placement, cluster=there)
+            result.append(placement)
+        return tuple(result)
+
+    def _loss(self, room: Resources, size: Resources) -> float:
+        """How much longer the fastest tasks of all types take in what is left of the room."""
+        return self._durations(room - size) - self._durations(room)
+
+    def _durations(self, room: Resources) -> float:
+        if room not in self._worth:
+            if len(self._worth) >= _MOST_ROOMS:
+                self._worth.clear()
+            self._worth[room] = self._options.durations(room)
+        return self._worth[room]
