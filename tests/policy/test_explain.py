@@ -150,6 +150,21 @@ def test_who_loses_a_task_chooses_again_and_that_is_told(model):
     assert not any(it.second for _, _, it in alone)  # a model of one scenario waits, as in the paper
 
 
+def test_a_start_that_went_to_another_cluster_is_told():
+    world, seen = run("universal", scenario="hetero-6", tasks=60, max_wait=1000.0, max_stretch=0.0, lend=False)
+    moves = [(decision, it, p) for _, decision, it in seen for p in it.moved]
+    assert moves
+    for decision, it, placement in moves:
+        assert placement in decision.placements
+        assert not it.forced
+        assert not it.held_back
+        assert placement.task in [p["task"] for p in plain(it, world.resources)["moved"]]
+        console = Console(file=io.StringIO(), width=200)
+        show(it, world.resources, console)
+        name = it.agents[placement.cluster].name
+        assert f"task {placement.task} starts on {name}, which loses less by it" in console.file.getvalue()
+
+
 def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):
     _, seen = run(model("joint"), max_stretch=1.2)
     refused = [(it, p) for _, _, it in seen for p in it.held_back]
