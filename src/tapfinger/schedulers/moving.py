@@ -50,16 +50,14 @@ class Moving:
         for placement in placements:
             here, size = placement.cluster, placement.allocation
             free[here] += size
-            loss = self._loss(free[here], size)
-            best = (loss, 0.0, here)
-            for n in eligible[placement.task] if loss > 0.0 else ():
+            there, least = here, self._loss(free[here], size)
+            for n in eligible[placement.task] if least > 0.0 else ():
                 cluster = snapshot.clusters[n]
                 # In single-task mode a cluster that starts something has no start left for another.
                 if n == here or not may_start(cluster) or (n in busy and cluster.starts_left is not None):
                     continue
-                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < best[0]:
-                    best = min(best, (loss, -self._options.free_share(free[n]), n))
-            there = best[2]
+                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < least:  # the first of equals
+                    there, least = n, loss
             free[there] -= size
             if there != here:
                 busy = busy - {here} | {there}
