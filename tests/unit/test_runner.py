@@ -228,6 +228,23 @@ def test_a_key_depends_on_a_whole_package_with_or_without_init(init, tmp_path, m
     assert len({key for pair in seen for key in pair}) == 6
 
 
+def test_a_package_found_by_two_ways_is_the_same_source(tmp_path, monkeypatch):
+    folder = tmp_path / "twice_space"
+    folder.mkdir()
+    (folder / "mine.py").write_text("from tapfinger.schedulers.naive import Min as Own\n")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    once = keys(spec="twice_space.mine:Own")
+    for name in ("twice_space.mine", "twice_space"):
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(link)  # as where the working directory is in the path under two names
+    assert keys(spec="twice_space.mine:Own") == once
+    assert len(sys.modules["twice_space"].__path__) == 2
+    for name in ("twice_space.mine", "twice_space"):
+        del sys.modules[name]
+
+
 def test_a_key_depends_on_what_a_partial_binds(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     seen = set()
