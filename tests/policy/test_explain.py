@@ -67,10 +67,10 @@ class Explained(TapFinger):
         return decision
 
 
-def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, **options):
+def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, seed=3, **options):
     world = build_world(load_scenario(scenario, [f"tasks={tasks}"]))
     scheduler = Explained(path, max_stretch=max_stretch, **options)
-    run_scheduler(world, scheduler, 3)
+    run_scheduler(world, scheduler, seed)
     return world, scheduler.seen
 
 
@@ -163,6 +163,23 @@ def test_a_start_that_went_to_another_cluster_is_told():
         show(it, world.resources, console)
         name = it.agents[placement.cluster].name
         assert f"task {placement.task} starts on {name}, which loses less by it" in console.file.getvalue()
+
+
+def test_a_late_task_that_went_first_is_told():
+    world, seen = run("universal", scenario="multi-3", tasks=192, seed=51, lend=False, move=False)
+    first = [(decision, it, p) for _, decision, it in seen for p in it.late]
+    assert first
+    for decision, it, placement in first:
+        assert placement.task in [p["task"] for p in plain(it, world.resources)["late_first"]]
+        wanted = next(a.wants.task for a in it.agents if a.cluster == placement.cluster)
+        console = Console(file=io.StringIO(), width=200)
+        show(it, world.resources, console)
+        name = it.agents[placement.cluster].name
+        said = console.file.getvalue()
+        assert f"Late: {name} starts task {placement.task} with" in said
+        assert f"instead of task {wanted}: it will take longer" in said
+        if placement in decision.placements:
+            assert f"starts task {placement.task}, wants task {wanted}" in said
 
 
 def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):

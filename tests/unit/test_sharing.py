@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from helpers import R, arrive, make_state, make_task, play, running
@@ -191,3 +192,18 @@ def test_tapfinger_shares_where_it_pays_unless_told_otherwise():
         assert told.shares is share
     with pytest.raises(ConfigError, match="share = 3 must be true or false"):
         create("scheduler", "tapfinger", {"share": 3})
+
+
+def test_who_will_be_late_gets_more():
+    sizes = {}
+    for late in (math.inf, 15.0):
+        state = make_state((16, 8))
+        running(state, make_task(0, LONG), 0, 1, 4)
+        for _ in range(4):
+            state.end_slot({})
+        running(state, make_task(1, LONG, arrival=state.slot), 0, 1, 4)
+        # Alone, the older one would take 14.1 slots, 4 of which it has had at half that speed.
+        play(state, ready(state).decide(state.snapshot(), first_that_fits, late))
+        sizes[late] = held(state)
+    assert sizes[15.0][0] > sizes[math.inf][0]
+    assert sizes[15.0][1] < sizes[math.inf][1]

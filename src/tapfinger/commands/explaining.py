@@ -180,6 +180,12 @@ class _Words:
 
     def guards(self) -> Iterator[str]:
         wanted_there = {agent.cluster: agent.wants.task for agent in self._it.agents if agent.wants is not None}
+        for p in self._it.late:
+            yield (
+                f"Late: {self._names[p.cluster]} starts task {p.task} with {self._amounts(p.allocation)} instead of "
+                f"task {wanted_there[p.cluster]}: it will take longer than nearly all did."
+            )
+            wanted_there[p.cluster] = p.task
         for p in self._it.older:
             yield (
                 f"Seniority: {self._names[p.cluster]} starts task {p.task} instead of task {wanted_there[p.cluster]}, "
@@ -205,9 +211,9 @@ class _Words:
         moved = next((p.cluster for p in self._it.moved if p.task == wants.task), None)
         if moved is not None:
             return f"wants task {wants.task}, which starts on {self._names[moved]}"
-        older = next((p.task for p in self._it.older if p.cluster == wants.cluster), None)
-        if older is not None:
-            return f"starts task {older}, wants task {wants.task}"
+        other = next((p.task for p in (*self._it.older, *self._it.late) if p.cluster == wants.cluster), None)
+        if other is not None:
+            return f"starts task {other}, wants task {wants.task}"
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:

@@ -82,6 +82,8 @@ class Explanation:
     forced: tuple[Placement, ...]
     #: Proposals of the network that a guard held back.
     held_back: tuple[Proposal, ...]
+    #: Placements of a task that is late for its site in place of one that the network wanted to start there.
+    late: tuple[Placement, ...]
     #: Placements of an older task in place of one of its type that the network wanted to start there.
     older: tuple[Placement, ...]
     #: Placements, as they are now, on another cluster than before, which loses less by them.
@@ -131,6 +133,7 @@ def explain(
         decision=decision,
         forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
         held_back=held_back,
+        late=(),
         older=(),
         moved=(),
         second=(),
@@ -229,6 +232,7 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
         "slot": explanation.slot,
         "turn": explanation.turn,
         "placements": [proposal(p) for p in explanation.decision.placements],
+        "late_first": [proposal(p) for p in explanation.late],
         "older_first": [proposal(p) for p in explanation.older],
         "moved": [proposal(p) for p in explanation.moved],
         "forced_by_guard": [proposal(p) for p in explanation.forced],

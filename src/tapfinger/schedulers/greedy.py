@@ -89,11 +89,12 @@ class Greedy:
         """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
         price = self._queue_price * max(0.0, overdue(snapshot) / len(snapshot.clusters) - self._calm)
         free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]
+        shares = [0.0 if room is None else self._options.free_share(room) for room in free]
         self._best_option: dict[tuple[str, Resources, float], tuple[float, Option] | None] = {}
         self._crowd = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
-            found = self._choose(task, self._limit(task, snapshot.slot), price, free)
+            found = self._choose(task, self._limit(task, snapshot.slot), price, free, shares)
             if found is None:
                 continue
             n, option = found
@@ -102,11 +103,12 @@ class Greedy:
             placements.append(Placement(task.id, n, option.allocation))
             room = free[n]
             one_start = snapshot.clusters[n].starts_left is not None
-            free[n] = None if one_start or room is None else room - option.allocation
+            left = None if one_start or room is None else room - option.allocation
+            free[n], shares[n] = left, 0.0 if left is None else self._options.free_share(left)
         return Decision(tuple(placements))
 
     def _choose(
-        self, task: TaskView, limit: float, price: float, free: list[Resources | None]
+        self, task: TaskView, limit: float, price: float, free: list[Resources | None], shares: list[float]
     ) -> tuple[int, Option] | None:
         """Best cluster and size; ties go to the emptier cluster, then to the lower index."""
         best: tuple[float, float, int] | None = None
@@ -119,7 +121,7 @@ class Greedy:
             if found is None:
                 continue
             crowd = self._crowd_price * (self._crowd[n] / len(free))
-            rank = (found[0] + crowd, -self._options.free_share(room), n)
+            rank = (found[0] + crowd, -shares[n], n)
             if best is None or rank < best:
                 best, chosen = rank, found[1]
         return None if best is None or chosen is None else (best[2], chosen)

@@ -25,6 +25,9 @@ LEAST_SLACK = 1.25
 #: How much more weight those have that end sooner: their rank to this power.
 _SOONER = 0.5
 
+#: How much more weight late tasks have. At 4 the mean begins to suffer.
+_LATE = 2.0
+
 #: Tasks end with whole slots: half of one is lost on average.
 _ROUNDING = 0.5
 
@@ -59,6 +62,7 @@ class Sharing:
         #: Progress of tasks that report none, by what they held.
         self._progress: dict[int, float] = {}
         self._last = 0
+        self._late = math.inf
         self._done = -1
         self.learn(context)
 
@@ -81,9 +85,9 @@ class Sharing:
         """Whether this slot has been decided."""
         return self._done == snapshot.slot
 
-    def decide(self, snapshot: Snapshot, turn: Callable[[Snapshot], Decision]) -> Decision:
-        """The whole slot; ``turn`` is asked what starts, time and again."""
-        self._done = snapshot.slot
+    def decide(self, snapshot: Snapshot, turn: Callable[[Snapshot], Decision], late: float = math.inf) -> Decision:
+        """The whole slot; ``turn`` is asked what starts, time and again. ``late``: to take so many slots is."""
+        self._done, self._late = snapshot.slot, late
         self._count(snapshot)
         lost: list[Proposal] = []
         started = _turns(self._seen(snapshot, self._own), turn, lost)
@@ -189,7 +193,11 @@ class Sharing:
         left = [max(_LEAST_LEFT, 1.0 - self._progress_of(task)) for task in tasks]
         ideal = [rest / self._sizes[task.type.name][0].rate for rest, task in zip(left, tasks, strict=True)]
         rank = {index: place for place, index in enumerate(sorted(range(len(tasks)), key=lambda i: -ideal[i]), start=1)}
-        return [_Sharer(task, left[i], rank[i] ** _SOONER) for i, task in enumerate(tasks)]
+        return [_Sharer(t, left[i], rank[i] ** _SOONER * self._hurry(t, ideal[i])) for i, t in enumerate(tasks)]
+
+    def _hurry(self, task: TaskView, slots: float) -> float:
+        """More weight for those that will be late even if they get all from now on."""
+        return _LATE if self._last - task.arrival + slots > self._late else 1.0
 
     def _progress_of(self, task: TaskView) -> float:
         return task.progress if task.progress is not None else self._progress.get(task.id, 0.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
 from tapfinger.schedulers.eyes import make_eyes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
+from tapfinger.schedulers.lateness import LateFirst, Lateness
 from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.moving import Moving
 from tapfinger.schedulers.outside import warn_outside
@@ -64,6 +65,7 @@ class TapFinger:
         seniority: bool = True,
         again: bool | None = None,
         move: bool | None = None,
+        late_first: bool | None = None,
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
@@ -90,8 +92,12 @@ class TapFinger:
         with models that know tasks by their speed. With those of one scenario they wait, as in the paper.
 
         ``move``: a start goes to the cluster that loses least by it (``moving.py``); None: only with such models.
+
+        ``late_first``: tasks that will take longer than nearly all did before go first where that costs little
+        (``lateness.py``); None: only with such models, and if neither ``max_wait`` nor ``calm_wait`` is given.
         """
         switches = {"lend": lend, "share": share, "seniority": seniority, "again": again, "move": move}
+        switches["late_first"] = late_first
         for name, choice in switches.items():
             if choice is not None and not isinstance(choice, bool):
                 raise ConfigError(f"tapfinger: {name} = {choice!r} must be true or false")
@@ -117,6 +123,8 @@ class TapFinger:
         self._budget = TimeBudget(budget_ms)
         self._greedy = Greedy()
         self._lend, self._share, self._crowd, self._choose_again, self._move = lend, share, crowd, again, move
+        self._late_first = late_first
+        self._late_starts = LateFirst()
         self._sharing = Sharing()
         # Saves resources and takes slow sizes: what long queues ask for.
         self._thrifty = Greedy(calm=0.0, patience=5.0)
@@ -129,13 +137,7 @@ class TapFinger:
         warn_outside(card, context)
         self._accelerator = card.size("accelerator")
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
-        max_wait = MAX_WAIT if self._max_wait is None else self._max_wait
-        usual = card.max_wait if self._max_wait is None else max_wait
         knows_speeds = card.schema == PROFILES
-        # A bound that was not chosen for this site, nor by its owner.
-        adapt = knows_speeds and self._calm_wait is None and self._max_wait is None
-        self._ageing = Ageing(max_wait, usual if self._calm_wait is None else self._calm_wait, adapt)
-        self._ageing.reset(context)
         self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
         self._size_limit.reset(context)
         if self._seniority is not None:
@@ -155,6 +157,7 @@ class TapFinger:
         self._sharing.reset(context)
         pays = self._lending is not None and self._sharing.pays
         self.shares = pays if self._share is None else self._share
+        self._reset_ageing(context, card, knows_speeds)
         usual = _CROWD if knows_speeds and not self.shares else 0.0
         #: So many waiting tasks are a crowd.
         self._many = (usual if self._crowd is None else self._crowd) * len(context.clusters) or math.inf
@@ -162,10 +165,23 @@ class TapFinger:
         self._planned = -1
         self.failed = self.fallbacks = self.crowded = 0
 
+    def _reset_ageing(self, context: SchedulerContext, card: Card, knows_speeds: bool) -> None:
+        max_wait = MAX_WAIT if self._max_wait is None else self._max_wait
+        usual = card.max_wait if self._max_wait is None else max_wait
+        # A bound that was not chosen for this site, nor by its owner.
+        adapt = knows_speeds and self._calm_wait is None and self._max_wait is None
+        self._lateness = Lateness() if (adapt if self._late_first is None else self._late_first) else None
+        calm_wait = usual if self._calm_wait is None else self._calm_wait
+        # Where tasks share, nearly all start at once; who is late gets more of the cluster instead.
+        self._ageing = Ageing(max_wait, calm_wait, adapt, None if self.shares else self._lateness)
+        self._ageing.reset(context)
+        self._late_starts.reset(context)
+
     def learn(self, context: SchedulerContext) -> None:
         """The guards look at profiles, and so does a network that knows tasks by them."""
         self._eyes.learn(context)
         self._ageing.learn(context)
+        self._late_starts.learn(context)
         self._size_limit.learn(context)
         self._greedy.learn(context)
         self._thrifty.learn(context)
@@ -211,14 +227,22 @@ class TapFinger:
         return 0 if self._moving is None else self._moving.moved
 
     @property
+    def late_starts(self) -> int:
+        """Starts of the network in this run that were given to a task that is late for this site."""
+        return self._late_starts.taken
+
+    @property
     def late(self) -> int:
         """Slots of this run in which the network used up its time."""
         return self._budget.late
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One turn of all agents, after the tasks that are overdue; when nothing more starts, what is spare is lent."""
+        if self._lateness is not None:
+            self._lateness.see(snapshot)
         if self.shares:
-            return VOID if self._sharing.finished(snapshot) else self._sharing.decide(snapshot, self._fresh_turn)
+            late = math.inf if self._lateness is None else self._lateness.limit
+            return VOID if self._sharing.finished(snapshot) else self._sharing.decide(snapshot, self._fresh_turn, late)
         if self._lending is None:
             return self._turn(snapshot)
         if self._lending.finished(snapshot):
@@ -257,13 +281,14 @@ class TapFinger:
         """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
         seen, overdue, steps, whole = self._last
         sight = self._eyes.look(seen)
-        granted, exchanged, moved = steps
+        granted, late_first, exchanged, moved = steps
         first = Decision(overdue + granted.placements, lost=granted.lost)
         found = explain(self._network, sight.inputs, sight.task, self._eyes.meaning, seen, first, top)
         return replace(
             found,
             decision=whole,
-            older=_changed(granted.placements, exchanged),
+            late=_changed(granted.placements, late_first),
+            older=_changed(late_first, exchanged),
             moved=_changed(exchanged, moved),
             second=whole.placements[len(first.placements) :],
         )
@@ -271,12 +296,17 @@ class TapFinger:
     def _decide(self, snapshot: Snapshot) -> Decision:
         """What the network starts, or Greedy in its place; then who of equals, and where."""
         granted = self._grant(snapshot)
-        exchanged = granted.placements
+        late_first = granted.placements
         # A task that is drawn is to be any task.
-        if self._seniority is not None and self._rng is None and self._planned != snapshot.slot:
+        chosen = self._rng is None and self._planned != snapshot.slot
+        if chosen and self._lateness is not None and late_first:
+            late = self._ageing.late(snapshot)
+            late_first = self._late_starts.put_first(late_first, late, self._lateness, self._choice)
+        exchanged = late_first
+        if chosen and self._seniority is not None:
             exchanged = self._seniority.put_first(exchanged, snapshot)
         moved = exchanged if self._moving is None else self._moving.move(exchanged, snapshot)
-        self._steps = granted, exchanged, moved
+        self._steps = granted, late_first, exchanged, moved
         return replace(granted, placements=moved)
 
     def _grant(self, snapshot: Snapshot) -> Decision:
@@ -309,6 +339,7 @@ class TapFinger:
             self._fail(snapshot.slot, str(error))
             return None
         acts = best_actions(scores, inputs, self._accelerator, self._rng)
+        self._seen = sight, scores
         self._budget.end(begin)
         if not np.isfinite(acts.score).all():
             self._fail(snapshot.slot, "its scores are not numbers")
@@ -321,6 +352,24 @@ class TapFinger:
             )
             if place < places
         ]
+
+    def _choice(self, cluster: int, tasks: Collection[int]) -> Placement | None:
+        """The one of these tasks that the network likes best there, at the size it would get."""
+        sight, scores = self._seen
+        inputs = sight.inputs
+        places = inputs.startable.shape[2]
+        wanted = inputs.startable[0, cluster] & np.isin(sight.task[cluster, :places], list(tasks))
+        if not wanted.any():
+            return None
+        logits = np.full_like(scores.task_logits, -np.inf)
+        logits[0, :, places] = 0.0  # the other clusters are void
+        logits[0, cluster] = np.where(np.append(wanted, False), scores.task_logits[0, cluster], -np.inf)
+        acts = best_actions(scores._replace(task_logits=logits), inputs, self._accelerator)
+        place, amounts = int(acts.place[0, cluster]), acts.amounts[0, cluster].tolist()
+        if place == places:
+            return None  # no numbers
+        task = int(sight.task[cluster, place])
+        return Placement(task, cluster, self._eyes.meaning(inputs, cluster, place, amounts))
 
     def _fail(self, slot: int, reason: str) -> None:
         # Loud once per run: a network that is broken mostly stays so.
