@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 from ports import free_port
+from ray_starting import started, with_token
 
 #: An address of this machine's own, and no other test's: 127.0.0.1 would be replaced by the one other machines see.
 ADDRESS = "127.0.0.3"
@@ -30,37 +23,21 @@ class Head:
 
 @contextmanager
 def ray_head(cpus: int, gpus: int) -> Iterator[Head]:
-    """Started as an administrator would, with a token; ended by its own pid."""
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: the names of Ray's sockets may have 107 characters
-    port, client_port, dashboard, token = free_port(), free_port(), free_port(), secrets.token_hex(32)
-    mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
-    options = [f"--port={port}", f"--ray-client-server-port={client_port}", f"--node-ip-address={ADDRESS}"]
-    options += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--temp-dir={folder}", "--disable-usage-stats"]
-    options += ["--include-dashboard=true", f"--dashboard-host={ADDRESS}", f"--dashboard-port={dashboard}"]
-    # Their defaults are fixed numbers, which another cluster on this machine may have.
-    options += [f"--{name}={free_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
-    options += ["--min-worker-port=0", "--max-worker-port=0", f"--object-store-memory={100 << 20}"]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options]
-    log = Path(folder, "head.log")
-    with log.open("w") as file:
-        head = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **mine})
-    found = Head(f"http://{ADDRESS}:{dashboard}", token)
-    try:
-        end = time.monotonic() + 100
-        while not _answers(found):
-            assert head.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.2)
-        assert _works(found), f"Ray itself runs no job here: {log.read_text()}"
+    """One that takes jobs of who has its token."""
+    env = with_token()
+
+    def options() -> tuple[Head, list[str]]:
+        port, client_port, dashboard = free_port(), free_port(), free_port()
+        words = [f"--port={port}", f"--ray-client-server-port={client_port}", f"--node-ip-address={ADDRESS}"]
+        words += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--min-worker-port=0", "--max-worker-port=0"]
+        words += ["--include-dashboard=true", f"--dashboard-host={ADDRESS}", f"--dashboard-port={dashboard}"]
+        # Their defaults are fixed numbers, which another cluster on this machine may have.
+        words += [f"--{name}={free_port()}" for name in ("dashboard-agent-listen-port", "metrics-export-port")]
+        return Head(f"http://{ADDRESS}:{dashboard}", env["RAY_AUTH_TOKEN"]), words
+
+    with started(options, env, lambda head, _: _answers(head)) as found:
+        assert _works(found), "Ray itself runs no job here"
         yield found
-    finally:
-        head.terminate()  # it ends its own processes
-        try:
-            head.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(head.pid, signal.SIGKILL)
-            head.wait()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _works(head: Head) -> bool:

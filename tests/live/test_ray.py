@@ -18,6 +18,7 @@ import httpx
 import pytest
 from live.ray_head import Head, ray_head
 from live.sites import RealSite, python, wait_for
+from ray_starting import LONGEST
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError
@@ -30,7 +31,7 @@ from tapfinger.live.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.messages import Launch, Outcome
 from tapfinger.testing import check_backend
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST + 180), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")

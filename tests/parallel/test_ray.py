@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ray_starting import LONGEST
 
 from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError, MissingDependency
@@ -30,7 +31,8 @@ from tapfinger.training.group import GroupConfig
 from tapfinger.training.trainer import Trainer
 from tapfinger.workloads.world import build_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+# Any of them may be the first to start a cluster, and every new worker imports torch first.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST + 300), pytest.mark.xdist_group("ray")]
 
 SPECS = parse_specs("min,random")
 
@@ -164,7 +166,6 @@ def roll_or_die(job):
     return function(shard)
 
 
-@pytest.mark.timeout(400)  # every new worker imports torch first
 def test_training_gives_the_same_weights_also_with_a_lost_worker(pool, tmp_path):
     world = build_world(scenario())
     config = TrainConfig(
