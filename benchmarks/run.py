@@ -1,7 +1,13 @@
-"""Run all benchmarks and rewrite BENCHMARKS.md: ``make bench``. Finished comparisons are cached."""
+"""Run benchmarks and put what they found into BENCHMARKS.md: ``make bench``. Finished comparisons are cached.
+
+python benchmarks/run.py                       # every section that the page has a place for
+python benchmarks/run.py sites universal_time  # print these sections, and leave the page as it is
+python benchmarks/run.py --write sites         # put them on the page as well
+"""
 
 from __future__ import annotations
 
+import argparse
 import platform
 import sys
 from collections.abc import Callable
@@ -22,48 +28,62 @@ import speed
 import testbed
 import testbed_loop
 import training_speed
+import universal
 import wrong_profiles
+from page import places, put
 
 import tapfinger
 
-HEADER = """# Benchmarks
 
-Rewritten by `make bench`. Version {version}, Python {python}, {machine}. Speeds are the best of several runs
-on a shared machine and vary by a third; completion times do not vary: same seed, same event log.
-"""
+def header() -> list[str]:
+    """What was measured, and on what."""
+    return [
+        f"`make bench`: version {tapfinger.__version__}, Python {platform.python_version()}, {platform.system()} "
+        f"{platform.machine()}. Speeds are the best of several runs",
+        "on a shared machine and vary by a third; completion times do not vary: same seed, same event log.",
+    ]
+
+
+SECTIONS: dict[str, Callable[[], list[str]]] = {
+    "header": header,
+    "speed": speed.report,
+    "quality": lambda: quality.report(quality.run_all()),
+    "learned": learned.report,
+    "variants": learned.report_variants,
+    "decision_time": decision_time.report,
+    "universal_time": decision_time.report_universal,
+    "training_speed": training_speed.report,
+    "universal": universal.report,
+    "sites": sites.report,
+    "wrong_profiles": wrong_profiles.report,
+    "live_store": live_store.report,
+    "live_agents": live_agents.report,
+    "profile_surface": profile_surface.report,
+    "profile_overhead": profile_overhead.report,
+    "online_learning": online_learning.report,
+    "testbed": testbed.report,
+    "testbed_loop": testbed_loop.report,
+}
 
 
 def main() -> None:
-    """All sections, in the order a reader wants them; with names of sections, only prints those."""
-    sections: dict[str, Callable[[], list[str]]] = {
-        "speed": speed.report,
-        "decision_time": decision_time.report,
-        "universal_time": decision_time.report_universal,
-        "training_speed": training_speed.report,
-        "quality": lambda: quality.report(quality.run_all()),
-        "learned": learned.report,
-        "variants": learned.report_variants,
-        "sites": sites.report,
-        "wrong_profiles": wrong_profiles.report,
-        "live_store": live_store.report,
-        "live_agents": live_agents.report,
-        "profile_surface": profile_surface.report,
-        "profile_overhead": profile_overhead.report,
-        "online_learning": online_learning.report,
-        "testbed": testbed.report,
-        "testbed_loop": testbed_loop.report,
-    }
-    for name in sys.argv[1:]:
-        print("\n".join(sections[name]()))
-    if sys.argv[1:]:
-        return
-    header = HEADER.format(
-        version=tapfinger.__version__,
-        python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
-    )
-    written = ["\n".join(make()) + "\n" for make in sections.values()]
-    Path(__file__).parent.parent.joinpath("BENCHMARKS.md").write_text("\n".join([header, *written]), encoding="utf-8")
+    """The sections that were asked for, one after the other: a run that is interrupted keeps those that are done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--write", action="store_true", help="put them on the page; always so without names")
+    given = parser.parse_args()
+    unknown = [name for name in given.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"there is no section {unknown[0]!r}; sections are {', '.join(SECTIONS)}")
+    homeless = [name for name in given.sections if given.write and name not in places()]
+    if homeless:
+        parser.error(f"BENCHMARKS.md has no place for {homeless[0]!r}; it has places for {', '.join(places())}")
+    for name in given.sections or places():
+        lines = SECTIONS[name]()
+        if given.sections:
+            print("\n".join(lines))
+        if given.write or not given.sections:
+            put(name, lines)
 
 
 if __name__ == "__main__":

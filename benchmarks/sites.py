@@ -84,10 +84,10 @@ def _row(site: Site, names: Sequence[str], found: Found) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def difference(found: dict[str, Any]) -> str:
+def difference(found: dict[str, Any], digits: int = 2) -> str:
     """Of a mean, with its interval."""
-    interval = found["ci95"]  # one seed has none
-    return f"{found['mean']:+.2f}" + (f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else "")
+    low_high = [f"{edge:+.{digits}f}" for edge in found["ci95"] or ()]  # one seed has none
+    return f"{found['mean']:+.{digits}f}" + (f" ({' to '.join(low_high)})" if low_high else "")
 
 
 def against_best(name: str, found: Found) -> float:
