@@ -70,6 +70,7 @@ class Sharing:
         """Take other profiles from now on."""
         self._options = Options(context)
         self._sizes = {t.name: self._worth_having(t) for t in context.task_types}
+        self._growth: dict[tuple[str, _Size], list[tuple[_Size, float]]] = {}
         weights = {t.name: t.weight for t in context.task_types}
         fast = sum(weights[name] * options[0].cost for name, options in self._options.of.items())
         cheap = sum(weights[name] * min(o.cost for o in options) for name, options in self._options.of.items())
@@ -161,33 +162,45 @@ class Sharing:
         """Sizes of the tasks; ``room`` is what is left when all are at their minimum."""
         sharers = self._sharers(tasks)
         sizes = [_Size(t.type.minimum, t.type.profile.rate(t.type.minimum)) for t in tasks]
-        stamps = [0] * len(tasks)
-        heap: list[tuple[float, int, int, _Size]] = []
-
-        def offer(index: int) -> None:
-            """All larger sizes, by what they gain for what they take."""
-            sharer, now = sharers[index], sizes[index]
-            slots = sharer.left / now.rate + _ROUNDING
-            for size in self._sizes[sharer.task.type.name]:
-                if size.rate <= now.rate:
-                    break  # fastest first
-                gain = sharer.weight * math.log(slots / (sharer.left / size.rate + _ROUNDING))
-                taken = self._taken(now.allocation, size.allocation)
-                heap.append((-gain / taken, index, stamps[index], size))
-
-        for index in range(len(tasks)):
-            offer(index)
+        left = list(room)
+        offers = [self._offers(sharer, size) for sharer, size in zip(sharers, sizes, strict=True)]
+        # The best offer of each task.
+        heap = [(offer[-1][0], index, offer[-1][1]) for index, offer in enumerate(offers) if offer]
         heapq.heapify(heap)
         while heap:
-            _, index, stamp, size = heapq.heappop(heap)
-            have = room + sizes[index].allocation
-            if stamp != stamps[index] or not size.allocation.fits(have):
-                continue
-            room, sizes[index] = have - size.allocation, size
-            stamps[index] += 1
-            offer(index)
-            heapq.heapify(heap)
+            _, index, size = heap[0]
+            more = [then - now for now, then in zip(sizes[index].allocation, size.allocation, strict=True)]
+            if all(m <= have for m, have in zip(more, left, strict=True)):
+                left = [have - m for m, have in zip(more, left, strict=True)]
+                sizes[index] = size
+                offers[index] = self._offers(sharers[index], size)
+            else:
+                offers[index].pop()
+            if offers[index]:
+                value, next_size = offers[index][-1]
+                heapq.heapreplace(heap, (value, index, next_size))
+            else:
+                heapq.heappop(heap)
         return [size.allocation for size in sizes]
+
+    def _offers(self, sharer: _Sharer, now: _Size) -> list[tuple[float, _Size]]:
+        """All faster sizes, by what they gain for what they take; the best comes last."""
+        left, weight = sharer.left, sharer.weight
+        slots = left / now.rate + _ROUNDING
+        found = [
+            (-(weight * math.log(slots / (left / size.rate + _ROUNDING))) / taken, size)
+            for size, taken in self._faster(sharer.task.type.name, now)
+        ]
+        found.sort(reverse=True)
+        return found
+
+    def _faster(self, type_name: str, now: _Size) -> Sequence[tuple[_Size, float]]:
+        """Sizes that are faster than that, and how much more they take."""
+        key = type_name, now
+        if key not in self._growth:
+            faster = (size for size in self._sizes[type_name] if size.rate > now.rate)
+            self._growth[key] = [(size, self._taken(now.allocation, size.allocation)) for size in faster]
+        return self._growth[key]
 
     def _sharers(self, tasks: Sequence[TaskView]) -> list[_Sharer]:
         left = [max(_LEAST_LEFT, 1.0 - self._progress_of(task)) for task in tasks]
