@@ -14,7 +14,7 @@ from tapfinger.core.contract import Placement, SchedulerContext
 from tapfinger.core.events import TaskFinished, TaskStarted
 from tapfinger.core.model import ResourceTypes, SpeedProfile, TaskType
 from tapfinger.schedulers.guards import CALM, FAR_TOO_LATE, Ageing
-from tapfinger.schedulers.lateness import ENOUGH, SHARE, LateFirst, Lateness
+from tapfinger.schedulers.lateness import CREDIT, ENOUGH, RECENT, SHARE, LateFirst, Lateness
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world
@@ -90,6 +90,45 @@ def test_only_the_oldest_few_are_late(waiting, most):
     play(state, *arrive(*(make_task(900 + i, KIND, arrival=state.slot) for i in range(waiting))))
     wait(state, lateness, 50)
     assert late(state, lateness) == [900 + i for i in range(most)]
+
+
+def test_who_goes_first_takes_credit_and_who_ends_brings_some():
+    state, lateness = site()
+    play(state, *arrive(*(make_task(900 + i, KIND, arrival=state.slot) for i in range(10 * ENOUGH))))
+    wait(state, lateness, 50)
+    task = state.snapshot().queue[0]
+    credit = 1 + CREDIT * ENOUGH  # all have run equally long, so each takes one
+    for left in range(int(credit), 0, -1):
+        assert len(late(state, lateness)) == min(left, round(10 * ENOUGH * SHARE))
+        lateness.helped(task)
+    assert late(state, lateness) == []
+    play(
+        state,
+        *(
+            event
+            for i in range(3)
+            for event in (place(900 + i, 0, 1, 1), TaskStarted(state.slot, 900 + i, 0, R((1, 1))))
+        ),
+    )
+    wait(state, lateness, 1)
+    assert late(state, lateness) == []
+    play(state, *(TaskFinished(state.slot, 900 + i, 0) for i in range(3)))
+    wait(state, lateness, 1)
+    assert len(late(state, lateness)) == 1
+
+
+def test_tasks_that_run_for_long_take_more_credit():
+    state, lateness = site(seen=3 * ENOUGH)
+    play(state, *arrive(*(make_task(900 + i, OTHER, arrival=state.slot) for i in range(3))))
+    play(state, place(900, 0, 4, 4), TaskStarted(state.slot, 900, 0, R((4, 4))))
+    wait(state, lateness, 20)  # ten times as long as the others
+    play(state, TaskFinished(state.slot, 900, 0))
+    wait(state, lateness, 1)
+    assert lateness.usual("other") == pytest.approx(21)
+    assert late(state, lateness) == [901]
+    lateness.helped(state.snapshot().queue[0])
+    assert late(state, lateness) == []  # some 90 of the 37 there were: what they bring later pays for it
+    assert CREDIT * RECENT > 90
 
 
 def test_a_slot_is_counted_once():

@@ -147,6 +147,10 @@ class Ageing:
         for task in _oldest_first(waiting):
             if task.id not in started and task.id not in self._held.values():
                 self._hold(task, rest)
+        due = {task.id for task in overdue}
+        for task in late:
+            if task.id in started and task.id not in due and self._lateness is not None:
+                self._lateness.helped(task)
         if placements:
             if not self.forced:
                 _log.info("slot %d: overdue tasks are started without asking the network", snapshot.slot)
