@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from policy.models import EAGER, small_network
@@ -13,7 +15,7 @@ from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy import export as exporting
 from tapfinger.policy.actor_critic import Outputs, as_tensors
 from tapfinger.policy.distributions import draw
-from tapfinger.policy.export import export, random_inputs
+from tapfinger.policy.export import change_card, export, random_inputs
 from tapfinger.policy.exported import Scores, best_actions, load_model
 
 
@@ -137,3 +139,23 @@ def test_ships_under_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "resources", SimpleNamespace(files=lambda _: tmp_path))
     network, config, card = small_network(void=EAGER)
     assert export(network, config, card) == tmp_path / "models" / "small-full.onnx"
+
+
+def test_another_card_leaves_the_graph_as_it_is(tmp_path):
+    network, config, card = small_network(void=EAGER)
+    path = export(network, config, card, tmp_path / "m.onnx")
+    before, graph = load_model(str(path)), graph_bytes(path)
+    change_card(path, replace(before.card, evaluation={"mean": 1.5, "words": "x" * 500}))
+    after = load_model(str(path))
+    assert after.card == replace(before.card, evaluation={"mean": 1.5, "words": "x" * 500})
+    change_card(path, before.card)
+    assert load_model(str(path)).card == before.card
+    assert graph_bytes(path) == graph
+    path.write_bytes(path.read_bytes()[100:])
+    with pytest.raises(CheckpointMismatch, match="damaged"):
+        change_card(path, before.card)
+
+
+def graph_bytes(path):
+    model = onnx.load(str(path))
+    return model.graph.SerializeToString(deterministic=True)

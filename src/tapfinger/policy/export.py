@@ -104,6 +104,15 @@ def _with_card(graph: bytes, card: Card) -> bytes:
     return graph + bytes(metadata.SerializeToString())
 
 
+def change_card(path: Path, card: Card) -> None:
+    """Give a model another card; its graph stays as it is."""
+    data = path.read_bytes()
+    ExportedNetwork(data, str(path))  # it is whole
+    fields = {field.key: field.value for field in onnx.load_from_string(data).metadata_props}
+    length = int(fields[GRAPH_KEY].partition(":")[0])
+    write_at_once(path, _with_card(data[:length], card))
+
+
 def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, data: bytes, source: str) -> None:
     """Raise unless the file says what the network says, on random states of several sizes."""
     exported = ExportedNetwork(data, source)

@@ -57,6 +57,14 @@ def publish_universal(
         max_wait=ANY_SITE_WAIT,
     )
     path = export(network, sizes, card, folder / f"{UNIVERSAL}.onnx")
+    evaluation = rate_universal(path, sites)
+    card = replace(card, evaluation=evaluation)
+    save(folder / "checkpoint", network, sizes, card)
+    return export(network, sizes, card, path), evaluation
+
+
+def rate_universal(path: Path, sites: int = 12) -> dict[str, Any]:
+    """What a model for any site does on sites that it has not seen, with the rules around it as they are."""
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + sites)
     worlds = [site_world(seed) for seed in seeds]
 
@@ -68,9 +76,7 @@ def publish_universal(
     for rival in RIVALS:
         shares = np.array(mine) / means(lambda rival=rival: parse_spec(rival).create())  # type: ignore[misc]
         evaluation[f"share_of_{rival}"] = [round(float(share), 4) for share in shares]
-    card = replace(card, evaluation=evaluation)
-    save(folder / "checkpoint", network, sizes, card)
-    return export(network, sizes, card, path), evaluation
+    return evaluation
 
 
 def publish(

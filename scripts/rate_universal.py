@@ -1,0 +1,29 @@
+"""Rates the universal model that ships anew, with the rules around it as they are now, and writes that on its card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tapfinger.policy.export import change_card
+from tapfinger.policy.exported import load_model
+from tapfinger.schedulers.tapfinger import UNIVERSAL
+from tapfinger.training.publish import rate_universal
+
+PATH = Path(__file__).parents[1] / "src" / "tapfinger" / "models" / f"{UNIVERSAL}.onnx"
+
+
+def main() -> None:
+    """Takes about a minute."""
+    card = load_model(str(PATH)).card
+    evaluation = rate_universal(PATH, len(card.evaluation["per_site"]))
+    change_card(PATH, replace(card, evaluation=evaluation))
+    for name, shares in evaluation.items():
+        if name.startswith("share_of_"):
+            print(f"{name}: {np.exp(np.log(shares).mean()):.3f} (geometric mean), {np.mean(shares):.3f} (mean)")
+
+
+if __name__ == "__main__":
+    main()
