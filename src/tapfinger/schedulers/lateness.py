@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from tapfinger.core.contract import Placement, SchedulerContext, Snapshot, TaskView
 from tapfinger.profiles.durations import mean_slots
+from tapfinger.profiles.options import Options
 
 #: A task is late if it will take longer than this share of the last ``RECENT`` tasks took.
 LATE = 0.97
@@ -26,11 +27,12 @@ RUNS = 50
 #: than those before, and to serve everybody by age costs the mean.
 SHARE = 0.03
 
-#: Every task that ends brings so much credit, and a late one that goes first takes the square of its usual run in mean
-#: runs: it takes the place of as many others and makes each of them wait as long. Without it, where a quarter of the
-#: tasks runs ten times as long as the others and these wait, most of that quarter went first, and means grew by 15 to
-#: 25 %; at 0.25 the tails of drawn sites hardly gain any more.
-CREDIT = 0.4
+#: Every task that ends brings so much credit, and a late one that goes first takes the square of its work in mean
+#: ones: it takes the place of as many others, and makes each wait as long. Without it, where a quarter of the tasks are
+#: as much work as all others and many wait, most of that quarter went first, and means grew by up to a quarter.
+CREDIT = 0.6
+#: And so much there is to begin with: what 50 tasks bring.
+FIRST_CREDIT = 30.0
 
 #: A late task takes a start only if it will run no longer than so many times what is usual for its type: where it
 #: would, it waits for room, and for a reason.
@@ -43,16 +45,21 @@ class Lateness:
     #: In slots: longer than nearly all take.
     limit = float("inf")
 
-    def __init__(self) -> None:
+    def __init__(self, context: SchedulerContext) -> None:
         """Nothing has been seen."""
+        self.learn(context)
         self._there: dict[int, TaskView] = {}
         self._took: deque[int] = deque(maxlen=RECENT)
         self._runs: dict[str, deque[int]] = {}
         self._usual: dict[str, float] = {}
-        self._all_runs: deque[int] = deque(maxlen=RECENT)
+        self._works: deque[float] = deque(maxlen=RECENT)
         self._slot = -1
         self._most = 1
-        self._credit = 1.0
+        self._credit = FIRST_CREDIT
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Look up how much work tasks are: slots of a mean cluster, at the size that takes least of it."""
+        self._work = {name: min(o.cost for o in sizes) for name, sizes in Options(context).of.items()}
 
     def see(self, snapshot: Snapshot) -> None:
         """Call it in every slot."""
@@ -66,7 +73,8 @@ class Lateness:
             # One that waited when it was last seen has started and ended since.
             runs = self._runs.setdefault(task.type.name, deque(maxlen=RUNS))
             runs.append(task.elapsed + snapshot.slot - self._slot)
-            self._all_runs.append(runs[-1])
+            # A site may have dropped the type with its last task.
+            self._works.extend([self._work[task.type.name]] if task.type.name in self._work else [])
             self._usual[task.type.name] = sum(runs) / len(runs)
         self._credit = min(CREDIT * RECENT, self._credit + CREDIT * len(gone))
         if gone and len(self._took) >= ENOUGH:
@@ -104,8 +112,9 @@ class Lateness:
 
     def helped(self, task: TaskView) -> None:
         """It was late and has gone first."""
-        mean = sum(self._all_runs) / len(self._all_runs)
-        self._credit -= (self.usual(task.type.name) / mean) ** 2
+        work = self._work[task.type.name]
+        mean = sum(self._works) / len(self._works) if self._works else work
+        self._credit -= (work / mean) ** 2
 
 
 #: The start that a cluster would give to one of these tasks, by their ids; None where it could start none of them.

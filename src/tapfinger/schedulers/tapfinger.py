@@ -170,7 +170,7 @@ class TapFinger:
         usual = card.max_wait if self._max_wait is None else max_wait
         # A bound that was not chosen for this site, nor by its owner.
         adapt = knows_speeds and self._calm_wait is None and self._max_wait is None
-        self._lateness = Lateness() if (adapt if self._late_first is None else self._late_first) else None
+        self._lateness = Lateness(context) if (adapt if self._late_first is None else self._late_first) else None
         calm_wait = usual if self._calm_wait is None else self._calm_wait
         # Where tasks share, nearly all start at once; who is late gets more of the cluster instead.
         self._ageing = Ageing(max_wait, calm_wait, adapt, None if self.shares else self._lateness)
@@ -182,6 +182,8 @@ class TapFinger:
         self._eyes.learn(context)
         self._ageing.learn(context)
         self._late_starts.learn(context)
+        if self._lateness is not None:
+            self._lateness.learn(context)
         self._size_limit.learn(context)
         self._greedy.learn(context)
         self._thrifty.learn(context)
