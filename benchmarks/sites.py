@@ -39,7 +39,7 @@ def compare(site: Site, schedulers: Sequence[str], seeds: str, jobs: int) -> Fou
 
 def report(
     schedulers: Sequence[str] = ("tapfinger",),
-    seeds: str = "1000:1020",
+    seeds: str = "1000:1060",
     jobs: int = 2,
     sites: Sequence[Site] = SITES,
 ) -> list[str]:
@@ -113,7 +113,7 @@ def summary(name: str, results: Mapping[Any, Found]) -> list[str]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedulers", default="tapfinger", help="separated by commas; the first is judged")
-    parser.add_argument("--seeds", default="1000:1020", help="FIRST:END")
+    parser.add_argument("--seeds", default="1000:1060", help="FIRST:END")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--sites", help="names, separated by commas; all if left out")
     parser.add_argument("--show", metavar="SITE", help="print a site's TOML and do nothing else")
