@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ray_starting import LONGEST
 
 from tapfinger.config import load_scenario
 from tapfinger.errors import ConfigError, MissingDependency
@@ -31,8 +30,9 @@ from tapfinger.training.group import GroupConfig
 from tapfinger.training.trainer import Trainer
 from tapfinger.workloads.world import build_world
 
-# Any of them may be the first to start a cluster, and every new worker imports torch first.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST + 300), pytest.mark.xdist_group("ray")]
+# Any of them may be the first to start a cluster (ray_starting.LONGEST; workers import this module and do not have that
+# one), and every new worker imports torch first.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700), pytest.mark.xdist_group("ray")]
 
 SPECS = parse_specs("min,random")
 
