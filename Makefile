@@ -9,7 +9,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 # With several threads per process, numeric libraries fight over the cores that --jobs already uses.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo setup check test bench figures docs clean
+.PHONY: demo setup check test test-all test-busy bench figures docs clean
 
 demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
 	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --jobs 2 --out results/demo
@@ -22,11 +22,18 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, generated docs
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 	$(PY) scripts/config_docs.py --check
+	$(PY) scripts/feature_docs.py --check
 
-test: $(VENV)/.dev  ## all tests; the kernels also uncompiled, where an index out of bounds is an error
+test: $(VENV)/.kernels  ## the tests for everybody, in minutes: no network, no engines, no browser
+	$(PY) -m pytest
+
+test-all: test  ## also engines (Ray, PostgreSQL, browser), soak, and the kernels uncompiled: a wrong index is an error
+	$(PY) -m pytest tests/engines tests/soak
 	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
-	$(PY) -m pytest
+
+test-busy: $(VENV)/.kernels  ## the tests for everybody, three times, while four other processes compete for the cores
+	for run in 1 2 3; do scripts/busy.sh 4 -- $(PY) -m pytest || exit 1; done
 
 bench: $(VENV)/.dev  ## run the benchmarks and rewrite BENCHMARKS.md
 	$(PY) benchmarks/run.py
@@ -36,6 +43,7 @@ figures: $(VENV)/.base  ## the paper's figures, judged; rewrites docs/reproducti
 
 docs: $(VENV)/.dev  ## rewrite the generated pages
 	$(PY) scripts/config_docs.py
+	$(PY) scripts/feature_docs.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build dist results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -58,3 +66,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	@echo "Installing tapfinger with what tests and checks need (about a minute)"
 	@$(PIP) -e ".[dev]"
 	@touch $(VENV)/.base $@
+
+# Compiles every kernel once, in one process: the processes that run tests would each do it for themselves.
+$(VENV)/.kernels: $(wildcard src/tapfinger/sim/*.py) src/tapfinger/core/model.py src/tapfinger/profiles/efficient_sizes.py | $(VENV)/.dev
+	@echo "Compiling the kernels (about two minutes)"
+	@$(PY) scripts/compile_kernels.py
+	@touch $@

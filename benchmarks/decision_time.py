@@ -16,12 +16,11 @@ from tapfinger.core.contract import Decision, Placement, Snapshot
 from tapfinger.core.events import TaskArrived, TaskStarted
 from tapfinger.core.model import Task
 from tapfinger.core.state import EdgeState
-from tapfinger.observation import Observer
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
 from tapfinger.policy.card import make_card
+from tapfinger.policy.encoding.by_type import TypeEncoder
 from tapfinger.policy.export import export
-from tapfinger.policy.inputs import InputMaker, batch_of_one
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.workloads.world import World, build_world
 
@@ -43,10 +42,7 @@ def world_of(clusters: int) -> World:
 def write_model(folder: str) -> str:
     """A network of the shipped size with random weights, as a file."""
     world = world_of(3)
-    obs = Observer(world.clusters, world.task_types).observe(EdgeState(world.clusters, world.mode).snapshot())
-    capacity = np.array([c.capacity for c in world.clusters])
-    minimum = np.array([t.minimum for t in world.task_types])
-    inputs = InputMaker(capacity, minimum, world.resources.accelerator).make(batch_of_one(obs))
+    inputs = TypeEncoder(world.context(0), padded=True).encode(EdgeState(world.clusters, world.mode).snapshot()).inputs
     config = config_for(inputs, world.resources.accelerator, preset="cpu")
     torch.manual_seed(0)
     return str(export(build("full", config), config, make_card(world.scenario), Path(folder) / "timed.onnx"))

@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from tapfinger.live.agent.devices import Devices
+from tapfinger.live.agent.link import CoordinatorLink
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.client import Client, make_spec
 from tapfinger.live.config import LiveConfig
-from tapfinger.live.connection import Line
-from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.deciding import Answer, Question
-from tapfinger.live.devices import Devices
-from tapfinger.live.home import noted
-from tapfinger.live.host import Host
-from tapfinger.live.local import LocalSite
-from tapfinger.live.stimuli import Decided
+from tapfinger.live.coordinator.decisions import Answer, RoundQuestion
+from tapfinger.live.coordinator.inputs import Decided
+from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.http.client import Client, make_spec
+from tapfinger.live.local_site import LocalSite
+from tapfinger.live.state_dir import noted
 
 AGENTS = 100
 #: Seconds that tasks are submitted for, and tasks a second: three quarters of what the clusters can take.
@@ -52,21 +53,24 @@ scheduler = "SCHEDULER"
 def serve(state: Path, config: Path, timings: Path) -> None:
     """A coordinator that writes down how long each slot took that had something to decide."""
     from tapfinger.evaluation.specs import parse_spec
-    from tapfinger.live.config import load_site
-    from tapfinger.live.server import serve_site
+    from tapfinger.live.config import build_site, load_site
+    from tapfinger.live.http.options import ServeOptions
+    from tapfinger.live.http.server import serve_site
+    from tapfinger.live.logging_setup import set_up_logging
+    from tapfinger.live.service.service import Service
 
-    plain_ask, plain_handle, plain_answer = Coordinator.ask, Coordinator.handle, Question.answer
+    plain_ask, plain_handle, plain_answer = Coordinator.ask, Coordinator.handle, RoundQuestion.answer
     begun: list[float] = []
     busy: list[float] = []
 
-    def ask(self: Coordinator) -> Question | None:
+    def ask(self: Coordinator) -> RoundQuestion | None:
         begin = time.perf_counter()
         question = plain_ask(self)
         if question is not None:
             begun[:] = [begin]
         return question
 
-    def answer(self: Question) -> Answer:
+    def answer(self: RoundQuestion) -> Answer:
         begin = time.thread_time()
         found = plain_answer(self)
         busy[:] = [time.thread_time() - begin]
@@ -78,11 +82,12 @@ def serve(state: Path, config: Path, timings: Path) -> None:
             file.write(f"{time.perf_counter() - begun[0]} {busy[0]}\n")
         return instructions
 
-    Coordinator.ask, Coordinator.handle, Question.answer = ask, handle, answer  # type: ignore[method-assign]
+    Coordinator.ask, Coordinator.handle, RoundQuestion.answer = ask, handle, answer  # type: ignore[method-assign]
     scenario, live = load_site(config)
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
     with timings.open("w", buffering=1) as file:
-        serve_site(state, scenario, live, scheduler, fallback, "127.0.0.1", 0, False)
+        set_up_logging(False, "text")
+        serve_site(state, Service(state, build_site(scenario), live, scheduler, fallback), ServeOptions(port=0))
 
 
 def agents(state: Path, url: str, tokens: Path) -> None:
@@ -93,8 +98,8 @@ def agents(state: Path, url: str, tokens: Path) -> None:
 
     lines = []
     for name, token in json.loads(tokens.read_text(encoding="utf-8")).items():
-        host = Host(state / name, name, Fake(), Devices({}), LiveConfig().beat_seconds)
-        lines.append(Line(host, [url], token))
+        host = Host(BackendContext(state / name, name), Fake(), Devices({}), LiveConfig().beat_seconds)
+        lines.append(CoordinatorLink(host, [url], token))
     asyncio.run(run())
 
 

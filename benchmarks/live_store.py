@@ -22,15 +22,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from live.postgres import PostgresServer
-from live.replicas import ReplicatedSite
-from live.sites import python, wait_for
+from engines.postgres import PostgresServer
+from engines.replicas import ReplicatedSite
+from live.sites import python
+from waiting import wait_for
 
 from tapfinger.core.contract import Phase
-from tapfinger.live.client import Client, make_spec
-from tapfinger.live.home import noted
-from tapfinger.live.store import Store
-from tapfinger.live.tasks import Happening, TaskRecord
+from tapfinger.live.http.client import Client, make_spec
+from tapfinger.live.protocol.events import Submitted
+from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.state_dir import noted
+from tapfinger.live.store.store import Store
 
 #: Tasks that wait in the long test.
 MANY = 100_000
@@ -170,7 +172,7 @@ def commits(where: Path | str, count: int = 200) -> float:
     spec = make_spec(**TASK)
     begin = time.perf_counter()
     for n in range(1, count + 1):
-        store.save([TaskRecord(n, spec, "me", 1.0)], [Happening(1.0, "submitted", n)])
+        store.save([TaskRecord(n, spec, "me", 1.0)], [Submitted(1.0, n)])
     taken = time.perf_counter() - begin
     store.close()
     return 1e3 * taken / count

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from learned import run
 from unseen_sites import SITES, Site, scenario_of
-
-from tapfinger.workloads.importers.toml import to_toml
 
 RIVALS = ("greedy", "optimus", "optimus-central")
 
@@ -31,7 +30,7 @@ def compare(site: Site, schedulers: Sequence[str], seeds: str, jobs: int) -> Fou
     names = list(dict.fromkeys((*schedulers, *RIVALS)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "site.toml"
-        path.write_text(to_toml(scenario_of(site).written()), encoding="utf-8")
+        path.write_text(tomli_w.dumps(scenario_of(site).written()), encoding="utf-8")
         words = ["compare", str(path), "--schedulers", ",".join(names), "--seeds", seeds, "--jobs", str(jobs)]
         found: Found = run(words, "greedy")["schedulers"]
     return found
@@ -130,6 +129,6 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     given = _arguments()
     if given.show:
-        print(to_toml(scenario_of(given.sites[0]).written()), end="")
+        print(tomli_w.dumps(scenario_of(given.sites[0]).written()), end="")
     else:
         print("\n".join(report(given.schedulers.split(","), given.seeds, given.jobs, given.sites)))

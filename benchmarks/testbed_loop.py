@@ -29,16 +29,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import tomli_w
+
 from tapfinger.config import Scenario, load_scenario
+from tapfinger.core.estimates import duration
 from tapfinger.core.events import Event, TaskArrived, TaskFinished, TaskStarted
 from tapfinger.core.model import Task
 from tapfinger.evaluation.specs import parse_spec
-from tapfinger.live.client import Client, TaskInfo, make_spec
-from tapfinger.live.home import find_coordinator, noted
-from tapfinger.profiles.beliefs import whole_work
+from tapfinger.live.http.client import Client, TaskInfo, make_spec
+from tapfinger.live.state_dir import find_coordinator, noted
 from tapfinger.profiling.load import Load, others_share, read_load
 from tapfinger.sim.run import run_scheduler
-from tapfinger.workloads.importers.toml import to_toml
 from tapfinger.workloads.world import World, build_world
 
 TASKS = ("image_classification", "language_modeling", "speech_recognition")
@@ -153,7 +154,7 @@ def site_file(scenario: Scenario, scheduler: str, path: Path) -> None:
     """The scenario as a site: the same clusters, types and slots, and who decides."""
     data = tomllib.loads(Path(scenario.source).read_text(encoding="utf-8"))
     kept = {key: data[key] for key in ("slot_seconds", "resources", "clusters", "task_types")}
-    path.write_text(to_toml({**kept, "live": {"scheduler": scheduler}}), encoding="utf-8")
+    path.write_text(tomli_w.dumps({**kept, "live": {"scheduler": scheduler}}), encoding="utf-8")
 
 
 def machine_load(state: Path) -> Load:
@@ -220,10 +221,11 @@ def expected_running(world: World, ran: Sequence[Ran]) -> float:
     """Mean seconds that these tasks take by their profiles, with the sizes that they had."""
     types = {kind.name: kind for kind in world.task_types}
     slots = [
-        whole_work(profile.shape_offset)
-        / profile.rate(world.resources.parse(dict(zip(world.resources.names, one.allocation, strict=True)), "a task"))
+        duration(
+            types[one.type],
+            world.resources.parse(dict(zip(world.resources.names, one.allocation, strict=True)), "a task"),
+        )
         for one in ran
-        for profile in [types[one.type].profile]
     ]
     return fmean(slots) * world.scenario.slot_seconds
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 
 from tapfinger.config import load_scenario
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Plan, make_sizes
+from tapfinger.sim.layout import GreedyPlan, make_sizes
 from tapfinger.workloads.world import build_world, draw_workload
 
 #: Scenario, seeds from 20000 on, overrides.
@@ -42,10 +42,10 @@ def main() -> None:
     for name, count, overrides in SETTINGS:
         world = build_world(load_scenario(name, overrides))
         sims.append(BatchSim(world, [draw_workload(world, seed) for seed in range(20_000, 20_000 + count)]))
-        sizes.append(make_sizes(Options(world.context(0)), world.task_types))
+        sizes.append(make_sizes(EfficientSizes(world.context(0)), world.task_types))
     rows = []
     for values in itertools.product(*GRID.values()):
-        plan = Plan(**dict(zip(GRID, values, strict=True)))
+        plan = GreedyPlan(**dict(zip(GRID, values, strict=True)))
         means = []
         for sim, table in zip(sims, sizes, strict=True):
             plan_kernels.play_greedy(sim.tables, table, plan, sim.draws, sim.worlds)

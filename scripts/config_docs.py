@@ -1,16 +1,25 @@
-"""Write docs/config.md from the classes and ``#:`` comments of tapfinger.config; --check only compares."""
+"""Write the reference pages from typed configurations; --check only compares.
+
+docs/config.md: scenario files, from the classes and ``#:`` comments of tapfinger.config.
+docs/settings.md: training, submission, import, live sites and profiling, from fields that carry a FieldHelp, and
+from the ``#:`` comments of LiveConfig.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "tapfinger" / "config.py"
 ARRIVALS = ROOT / "src" / "tapfinger" / "workloads" / "arrivals.py"
+LIVE = ROOT / "src" / "tapfinger" / "live" / "config.py"
 TARGET = ROOT / "docs" / "config.md"
+SETTINGS = ROOT / "docs" / "settings.md"
 
 HEAD = """# Scenario files: every key
 
@@ -28,6 +37,7 @@ resource's smallest unit.
 #: The class, and where its table stands in a scenario file.
 SECTIONS = (
     ("Scenario", "top level"),
+    ("ResourceConfig", "`[resources]`: `NAME = unit`, or `[resources.NAME]`"),
     ("ClusterConfig", "`[[clusters]]`"),
     ("TaskTypeConfig", "`[[task_types]]`"),
     ("ConstantSpeed", '`speed = { kind = "constant", ... }`'),
@@ -155,10 +165,20 @@ def _default(value: ast.expr | None) -> str:
 
 def _toml(value: ast.expr) -> str:
     """A literal as it would stand in a scenario file."""
-    found = ast.literal_eval(value)
-    if isinstance(found, dict):
-        return "{ " + ", ".join(f"{key} = {item:g}" for key, item in found.items()) + " }"
+    if isinstance(value, ast.Call):  # a resource, which is written as its unit
+        value = value.keywords[0].value
+    if isinstance(value, ast.Dict):
+        items = zip(value.keys, value.values, strict=True)
+        return "{ " + ", ".join(f"{ast.literal_eval(key)} = {_toml(item)}" for key, item in items if key) + " }"
+    found = _number(value) if isinstance(value, ast.BinOp) else ast.literal_eval(value)
     return f"{found:g}" if isinstance(found, float) else json.dumps(found)
+
+
+def _number(value: ast.expr) -> Any:
+    """A number, or a product such as 16 * 1024."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return _number(value.left) * _number(value.right)
+    return ast.literal_eval(value)
 
 
 def _comment(above: int, lines: list[str]) -> str:
@@ -170,13 +190,105 @@ def _comment(above: int, lines: list[str]) -> str:
     return " ".join(found).replace("``", "`").replace("|", "\\|")
 
 
+# --------------------------------------------------------------------------- docs/settings.md
+
+SETTINGS_HEAD = """# Settings: training, submission, import, live sites, profiling
+
+Written by `make docs` from the typed configurations named below; do not edit by hand. Options of the command line are
+made from the same fields. Keys of scenario files are in [config.md](config.md).
+"""
+
+
+def render_settings() -> str:
+    """The page of settings."""
+    from tapfinger.commands.compare import CompareOptions
+    from tapfinger.commands.live import AgentOptions
+    from tapfinger.commands.profile import ProfileOptions
+    from tapfinger.commands.reproduce import ReproduceRequest
+    from tapfinger.commands.simulate import SimulateOptions
+    from tapfinger.commands.train import FinetuneOptions, TrainOptions
+    from tapfinger.live.http.options import ServeOptions
+    from tapfinger.live.protocol.records import TaskSpec
+    from tapfinger.profiling.options import ScenarioChoices
+    from tapfinger.training import config as training
+    from tapfinger.workloads.importers.options import ConvertOptions, ReadOptions
+
+    trained = {*_option_names(TrainOptions), *_option_names(FinetuneOptions)}
+    paper = {"paper": training.PRESETS["paper"], "universal": training.UNIVERSAL, "finetune": training.FINETUNE}
+    parts = [SETTINGS_HEAD]
+    parts.append(_settings("Training: `tapfinger train`, `finetune`", training.TrainConfig, trained, paper))
+    for name in ("DeviationConfig", "GroupConfig", "MappoConfig"):
+        parts.append(_settings(f"Training: `{name}`", getattr(training, name), set()))
+    parts.append(_settings("Submission: `tapfinger run`, `submit`, lines of `--file`, HTTP", TaskSpec, {"*"}))
+    parts.append(_settings("Import: `tapfinger workload import`", ConvertOptions))
+    parts.append(_settings("Import: what a trace may not say", ReadOptions))
+    parts.append(_settings("Import: `tapfinger workload from-profiles`", ScenarioChoices))
+    parts.append(_live())
+    parts.append(_settings("Live: `tapfinger serve`", ServeOptions))
+    parts.append(_settings("Live: `tapfinger agent`", AgentOptions))
+    parts.append(_settings("Profiling: `tapfinger profile`", ProfileOptions))
+    parts.append(_settings("Comparisons: `tapfinger compare`", CompareOptions))
+    parts.append(_settings("One run: `tapfinger simulate`", SimulateOptions))
+    parts.append(_settings("The paper's figures: `tapfinger reproduce`", ReproduceRequest))
+    return "\n".join(parts)
+
+
+def _option_names(annotation: Any) -> list[str]:
+    """Fields that a parameter annotated with ``Fields`` makes options of."""
+    return list(annotation.__metadata__[0].chosen())
+
+
+def _settings(
+    title: str, config: type, options: set[str] | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
+    """A table of the fields. ``options``: those that are options, if not all. ``presets``: further columns."""
+    from tapfinger.settings import REQUIRED, described
+
+    out = [f"## {title}", "", _plain(config.__doc__), "", f"`{config.__module__}.{config.__qualname__}`", ""]
+    heads = ["field", "option", "default", *(presets or ()), "meaning"]
+    out += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, item in described(config).items():
+        is_option = options is None or "*" in options or name in options
+        unit = f" `{item.setting.metavar}`" if item.setting.metavar else ""
+        option = f"`{item.option}`{unit}".replace("|", "\\|") if is_option and name != "argv" else ""
+        default = "required" if item.default is REQUIRED else _shown(item, item.default)
+        others = [_shown(item, given[name]) if name in given else "" for given in (presets or {}).values()]
+        bounds = f" {item.setting.bounds[0].upper()}{item.setting.bounds[1:]}." if item.setting.bounds else ""
+        meaning = (item.setting.help + bounds).replace("|", "\\|")
+        out.append(f"| {' | '.join([f'`{name}`', option, default, *others, meaning])} |")
+    return "\n".join(out) + "\n"
+
+
+def _shown(item: Any, value: Any) -> str:
+    if value is None or value in ("", (), {}):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else item.value_text(value)
+    return text if value in item.setting.words.values() or text in item.setting.words.values() else f"`{text}`"
+
+
+def _live() -> str:
+    """The keys of ``[live]``, from their comments."""
+    text = LIVE.read_text(encoding="utf-8")
+    classes, lines = _classes(text), text.splitlines()
+    keys = _section(classes["LiveConfig"], "Live: `[live]` of a site's file", lines)
+    return keys + "\n" + _section(classes["BackendConfig"], "Live: `[live.backend]`, `[live.backends.CLUSTER]`", lines)
+
+
+def _plain(doc: str | None) -> str:
+    return (doc or "").partition("\n")[0].replace("``", "`")
+
+
+PAGES = {TARGET: render, SETTINGS: render_settings}
+
+
 def main() -> None:
-    """Write the page, or with --check exit with an error if it is not current."""
-    page = render()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(page, encoding="utf-8")
-    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != page:
-        raise SystemExit("docs/config.md is not current; run: make docs")
+    """Write the pages, or with --check exit with an error if one is not current."""
+    for target, make in PAGES.items():
+        page = make()
+        if "--check" not in sys.argv[1:]:
+            target.write_text(page, encoding="utf-8")
+        elif not target.is_file() or target.read_text(encoding="utf-8") != page:
+            raise SystemExit(f"docs/{target.name} is not current; run: make docs")
 
 
 if __name__ == "__main__":

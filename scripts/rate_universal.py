@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tapfinger.policy.export import change_card
 from tapfinger.policy.exported import load_model
+from tapfinger.policy.files import change_card
 from tapfinger.schedulers.tapfinger import UNIVERSAL
 from tapfinger.training.publish import rate_universal
 

@@ -1,7 +1,6 @@
 """TapFinger: task placement and resource allocation for machine learning on edge clusters."""
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -26,6 +25,7 @@ _HOME = {
     ),
     "tapfinger.core.feasibility": ("can_start", "largest_allocation"),
     "tapfinger.core.model": ("Resources", "SpeedProfile", "TaskType"),
+    "tapfinger.core.wrapper": ("SchedulerWrapper",),
     "tapfinger.envs.joint": ("EdgeJointEnv",),
     "tapfinger.envs.parallel": ("EdgeParallelEnv",),
     "tapfinger.envs.vector": ("EdgeBatchEnv",),
@@ -40,11 +40,11 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = ["__version__", *_MODULE_OF]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name from its module."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tapfinger' has no attribute {name!r}")
-    found = getattr(import_module(_MODULE_OF[name]), name)
+    found: object = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found
 

@@ -18,6 +18,7 @@ from tapfinger.core.contract import (
 )
 from tapfinger.core.feasibility import can_start, largest_allocation
 from tapfinger.core.model import Resources, SpeedProfile, TaskType
+from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.envs.joint import EdgeJointEnv
 from tapfinger.envs.parallel import EdgeParallelEnv
 from tapfinger.envs.vector import EdgeBatchEnv
@@ -50,6 +51,7 @@ __all__ = [
     "Scenario",
     "Scheduler",
     "SchedulerContext",
+    "SchedulerWrapper",
     "Snapshot",
     "SpeedProfile",
     "TapfingerError",

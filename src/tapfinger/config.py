@@ -40,6 +40,34 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class ResourceConfig(_Strict):
+    """A resource type. A number alone is its unit. Roles that are left out follow from the name: `cpu` is a device
+    enforced by cores, `gpu` a device made visible, `memory` divisible and limited; all others are divisible and only
+    counted. Simulations use the unit alone, and which resource is the accelerator (the first visible one).
+    """
+
+    #: Smallest amount that can be given, in natural quantities.
+    unit: PositiveFloat = 1.0
+    #: device: whole devices with ids, each for one task. share: parts of devices with ids, such as a quarter of a GPU.
+    #: divisible: an amount without ids.
+    role: Literal["device", "share", "divisible"] | None = None
+    #: cores: tasks are pinned, and their processor time is limited. visible: a variable names the ids to the task.
+    #: memory: GiB that the task may use (control groups). none: only counted.
+    enforced: Literal["cores", "visible", "memory", "none"] | None = None
+    #: Environment variable that names the ids; `CUDA_VISIBLE_DEVICES` if left out.
+    variable: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_alone(cls, given: Any) -> Any:
+        return given if isinstance(given, dict | ResourceConfig) else {"unit": given}
+
+    @model_serializer(mode="wrap")
+    def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> Any:
+        roles = {key: value for key, value in plain(self).items() if key != "unit" and value is not None}
+        return {"unit": self.unit, **roles} if roles else self.unit
+
+
 class ClusterConfig(_Strict):
     """One cluster, or ``count`` equal ones."""
 
@@ -323,8 +351,11 @@ class Scenario(_Strict):
     tasks: PositiveInt | None = None
     #: Real seconds in one slot.
     slot_seconds: PositiveFloat = 10.0
-    #: Resource names and their smallest units, in the order used everywhere.
-    resources: Annotated[dict[str, PositiveFloat], Field(min_length=1)] = {"cpu": 1.0, "gpu": 1.0}
+    #: Resource types by name, in the order used everywhere: the smallest unit of each, or a table.
+    resources: Annotated[dict[str, ResourceConfig], Field(min_length=1)] = {
+        "cpu": ResourceConfig(unit=1.0),
+        "gpu": ResourceConfig(unit=1.0),
+    }
     #: The edge clusters, numbered from 0 in this order.
     clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
     #: What kinds of task there are.
@@ -391,8 +422,8 @@ def scenario_names() -> list[str]:
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
-def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
-    """Read a scenario by its shipped name or as a TOML file, and apply ``key=value`` overrides."""
+def read_toml(name: str | Path) -> tuple[dict[str, Any], str, str]:
+    """Plain data of a shipped scenario or of a TOML file; how messages call it; the directory of its files."""
     if isinstance(name, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)
         if not path.is_file():
@@ -404,12 +435,18 @@ def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     else:
         raise UnknownNameError("scenario", name, scenario_names())
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text), source, directory
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
+
+
+def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+    """Read a scenario by its shipped name or as a TOML file, and apply ``key=value`` overrides."""
+    data, source, directory = read_toml(name)
     for override in overrides:
         if override.startswith("resources."):  # one more resource, not instead of the default ones
-            data.setdefault("resources", dict(Scenario.model_fields["resources"].default))
+            usual: dict[str, ResourceConfig] = Scenario.model_fields["resources"].default
+            data.setdefault("resources", {name: {"unit": one.unit} for name, one in usual.items()})
         apply_override(data, override)
     return parse_scenario(data, source, directory)
 

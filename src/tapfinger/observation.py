@@ -12,9 +12,6 @@ from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.feasibility import largest_allocation, may_start
 from tapfinger.core.model import Cluster, TaskType
 
-#: Raised whenever the meaning of an array changes; checkpoints carry it.
-SCHEMA_VERSION = 1
-
 
 @dataclass(frozen=True)
 class GraphObs:

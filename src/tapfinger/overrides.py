@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any
 
 from tapfinger.errors import ConfigError
@@ -11,15 +12,33 @@ from tapfinger.errors import ConfigError
 _OPTIONAL_LISTS = {"outages": "{cluster=0, start=3, end=5}"}
 
 
+def parse_value(text: str) -> Any:
+    """A value as TOML writes it; a bare word is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Options of a backend, each written as ``key=value``."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--backend-option {text!r} must look like key=value, for example nice=10")
+        if key in found:
+            raise ConfigError(f"--backend-option {key!r} is given twice")
+        found[key] = parse_value(value)
+    return found
+
+
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Set one value; the key is dotted, and an entry of a list goes by its name or number."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {override!r} must look like key=value, for example arrivals.rate=3")
-    try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
+    value = parse_value(text)
     *path, last = key.split(".")
     place: Any = data
     for depth, part in enumerate(path):

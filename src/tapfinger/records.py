@@ -68,6 +68,10 @@ class LogHeader:
     #: TapFinger version that wrote the log.
     version: str = __version__
     format: int = LOG_FORMAT
+    #: Seconds per slot; None in logs of versions that did not say.
+    slot_seconds: float | None = None
+    #: Minimum of each task type, by name; likewise.
+    minimums: Mapping[str, Resources] | None = None
 
 
 def encode_event(event: Event) -> dict[str, Any]:
@@ -155,14 +159,16 @@ def read_header(path: Path) -> LogHeader:
     """The header of an event log."""
     for _, line in _lines(path):
         known = {field.name for field in fields(LogHeader)}
-        if set(line) != known:
+        if not known - {"slot_seconds", "minimums"} <= set(line) <= known:
             raise DataError(
                 f"{path}, line 1: not the header of an event log; it has {sorted(line)}, not {sorted(known)}"
             )
         if line["format"] != LOG_FORMAT:
             raise DataError(f"{path}, line 1: log format {line['format']!r}, but this version reads {LOG_FORMAT}")
         clusters = tuple(Cluster(c["name"], Resources(c["capacity"])) for c in line["clusters"])
-        return LogHeader(**{**line, "resources": tuple(line["resources"]), "clusters": clusters})
+        minimums = line.get("minimums") and {name: Resources(least) for name, least in line["minimums"].items()}
+        changed = {"resources": tuple(line["resources"]), "clusters": clusters, "minimums": minimums}
+        return LogHeader(**{**line, **changed})
     raise DataError(f"{path} is empty: an event log begins with a header")
 
 

@@ -43,7 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "exploring": "tapfinger.schedulers.exploring:exploring",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
         "tapfinger": "tapfinger.schedulers.tapfinger:TapFinger",
-        "tapfinger+lookahead": "tapfinger.schedulers.policy_plans:learned",
+        "tapfinger+lookahead": "tapfinger.schedulers.learned_lookahead:learned",
     },
     "arrivals": {
         "poisson": "tapfinger.workloads.arrivals:Poisson",
@@ -59,7 +59,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 #: Entry-point group of each kind.
-GROUPS = {"scheduler": "tapfinger.schedulers", "arrivals": "tapfinger.workloads", "backend": "tapfinger.backends"}
+GROUPS = {
+    "scheduler": "tapfinger.schedulers",
+    "arrivals": "tapfinger.workloads",
+    "backend": "tapfinger.backends",
+    "figure": "tapfinger.figures",
+}
 
 #: What a value of a plain annotation must be, in words.
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -73,6 +78,14 @@ def names(kind: str) -> list[str]:
 @cache
 def lookup(kind: str, name: str) -> Any:
     """The factory behind a name or a ``package.module:Class`` path."""
+    found = find(kind, name)
+    if not callable(found):
+        raise ConfigError(f"{kind} {name!r} is a {type(found).__name__}; name a class, or a function that makes one")
+    return found
+
+
+def find(kind: str, name: str) -> Any:
+    """Whatever stands behind a name or a ``package.module:NAME`` path: a factory, or declared data."""
     target = BUILT_IN.get(kind, {}).get(name)
     if target is None:
         for entry in entry_points(group=GROUPS[kind], name=name):
@@ -99,13 +112,13 @@ def lookup(kind: str, name: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         # Only if that very module (or its package) is missing, not something that it imports itself.
         if missing and f"{module_name}.".startswith(f"{missing}."):
-            raise ConfigError(f"{kind} {name!r}: there is no module {module_name!r} on the Python path") from None
+            raise ConfigError(
+                f"{kind} {name!r}: there is no module {module_name!r} on the Python path or below {Path.cwd()}"
+            ) from None
         raise _blame(f"{kind} {name!r}: module {module_name} cannot be imported", error) from error
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(f"{kind} {name!r}: module {module_name} has no {attribute!r}")
-    if not callable(found):
-        raise ConfigError(f"{kind} {name!r} is a {type(found).__name__}; name a class, or a function that makes one")
     return found
 
 

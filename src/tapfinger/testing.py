@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from tapfinger.config import Scenario, load_scenario, parse_scenario
-from tapfinger.core.contract import Decision, LearningScheduler, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.events import Event
-from tapfinger.core.feasibility import can_start
-from tapfinger.core.model import Task, check_eligible
+from tapfinger.core.feasibility import can_start, check_eligible
+from tapfinger.core.model import Task
 from tapfinger.core.session import Session
 from tapfinger.core.state import eligible_ids
-from tapfinger.errors import InvalidDecision, TapfingerError
+from tapfinger.core.wrapper import SchedulerWrapper
+from tapfinger.errors import ConfigError, InvalidDecision, TapfingerError
 from tapfinger.live.backends.base import Backend
 from tapfinger.live.backends.check import SOON, faults
 from tapfinger.records import encode_event
@@ -195,13 +196,12 @@ def _longest_run(world: World, tasks: int, last_arrival: int) -> int:
     return last_arrival + last_outage + PATIENCE_SLOTS + math.ceil(4 * tasks * slowest * (1 + world.switching_cost))
 
 
-class _Guarded:
+class _Guarded(SchedulerWrapper):
     """A scheduler whose every call is looked at."""
 
     def __init__(self, scheduler: Scheduler, scenario: str) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._scenario = scenario
-        self.one_shot = scheduler.one_shot
         self.name = type(scheduler).__name__
         self.where = f"{self.name} in world {scenario!r}"
         self._turns = 0
@@ -212,20 +212,19 @@ class _Guarded:
 
     def reset(self, context: SchedulerContext) -> None:
         before = _contents(context)
-        self._call("reset", self._scheduler.reset, context)
+        self._call("reset", super().reset, context)
         if _contents(context) != before:
             raise CheckFailed(f"{self.where}: reset() changed the context; copy what you want to change")
 
     def learn(self, context: SchedulerContext) -> None:
-        if isinstance(self._scheduler, LearningScheduler):
-            before = _contents(context)
-            self._call("learn", self._scheduler.learn, context)
-            if _contents(context) != before:
-                raise CheckFailed(f"{self.where}: learn() changed the context; copy what you want to change")
+        before = _contents(context)
+        self._call("learn", super().learn, context)
+        if _contents(context) != before:
+            raise CheckFailed(f"{self.where}: learn() changed the context; copy what you want to change")
 
     def decide(self, snapshot: Snapshot) -> Decision:
         before = _contents(snapshot)
-        decision = self._call("decide", self._scheduler.decide, snapshot)
+        decision = self._call("decide", super().decide, snapshot)
         if _contents(snapshot) != before:
             raise CheckFailed(
                 f"{self.where}: decide() changed the snapshot; it is shared, copy what you want to change"
@@ -425,15 +424,25 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
 
 
 def check_backend(make: Callable[[], Backend], directory: Path, outlives: bool = True, patience: float = SOON) -> None:
-    """Run short real tasks with a backend and check everything the contract asks of it; takes seconds.
+    """Run short real tasks with a backend and check everything that the contract asks of it; takes seconds.
 
-    ``make`` makes an instance; a second one stands for the agent after a restart. ``directory`` is an
-    empty one for the runs. ``outlives=False``: tasks end with the backend, as pretended ones do.
+    ``make`` makes an instance, which is opened as an agent would; a second one stands for the agent after a restart.
+    ``directory``: an empty one for the runs. ``outlives=False``: tasks end with the backend, as pretended ones do.
     ``patience``: seconds within which a short task must have started and ended.
 
-    Checked: outcomes are true and stay the same; stopping works, twice and too late as well; time limits;
-    programs that do not exist; runs that were never started; a new instance finds, polls and stops what an
-    old one has started; tasks end with the agent's lease unless they are to be kept.
+    Checked: outcomes are true and stay the same; stopping works, twice and too late as well, and reaches the whole
+    tree of processes; time limits; programs that do not exist; runs that were never started; output, environment
+    and working directory; a new instance finds, polls and stops what an old one has started; tasks end with the
+    agent's lease unless they are to be kept.
     """
-    for fault in faults(make, directory, outlives, patience):
-        raise CheckFailed(fault)
+    name = getattr(make, "__name__", "backend")
+    try:
+        for fault in faults(make, directory, outlives, patience):
+            raise CheckFailed(f"{name}: {fault}")
+    except (CheckFailed, ConfigError):
+        raise
+    except Exception as error:
+        raise CheckFailed(
+            f"{name} raised {type(error).__name__}: {error}; only start may raise LaunchFailed, and resize "
+            "UnsupportedOperation"
+        ) from error

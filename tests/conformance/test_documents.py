@@ -13,6 +13,7 @@ import pytest
 
 import tapfinger
 from tapfinger.config import load_scenario
+from tapfinger.core.events import TaskStarted
 from tapfinger.registry import GROUPS, create, lookup, names
 from tapfinger.sim.run import run_scheduler
 from tapfinger.testing import check_scheduler, check_workload
@@ -44,6 +45,21 @@ def test_the_example_is_what_the_page_shows_and_short() -> None:
 @pytest.mark.usefixtures("at_root")
 def test_the_example_that_gives_whole_clusters_keeps_the_contract() -> None:
     check_scheduler(lambda: create("scheduler", "examples.whole:Whole", {}))
+
+
+@pytest.mark.usefixtures("at_root")
+def test_the_wrapper_is_what_the_page_shows_and_starts_nothing_at_night() -> None:
+    example = (ROOT / "examples" / "by_day.py").read_text()
+    assert example in blocks("extending-scheduler.md")
+    assert len(example.splitlines()) <= 20
+    for of in ("greedy", "optimus", "random"):
+        check_scheduler(lambda of=of: create("scheduler", "examples.by_day:ByDay", {"of": of, "day": 9, "night": 3}))
+    starts: list[int] = []
+    by_day = create("scheduler", "examples.by_day:ByDay", {"day": 9, "night": 3})
+    world = build_world(load_scenario("multi-3", ["tasks=50"]))
+    run_scheduler(world, by_day, 0, [lambda event: starts.extend([event.slot] * isinstance(event, TaskStarted))])
+    assert len(starts) == 50
+    assert max(slot % 9 for slot in starts) == 5
 
 
 @pytest.mark.usefixtures("at_root")
@@ -119,3 +135,21 @@ def test_import_is_light() -> None:
         "import sys, tapfinger; assert not {'numpy', 'numba', 'pydantic', 'gymnasium', 'pettingzoo'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+#: Longest line of prose in characters; tables and code keep their lines.
+LONGEST = 160
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_are_short(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert not [line for line in prose.splitlines() if len(line) > LONGEST and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in target]
+    assert not [target for target in targets if target and not (page.parent / target).exists()]

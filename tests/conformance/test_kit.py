@@ -17,17 +17,13 @@ from tapfinger.testing import CheckFailed, check_scheduler, check_workload, tiny
 from tapfinger.workloads.base import Arrivals, WorkloadContext
 
 #: Options that keep a check short.
-QUICK: dict[str, dict[str, Any]] = {"lookahead": {"budget_ms": 1.0}}
+QUICK: dict[str, dict[str, Any]] = {"lookahead": {"budget_ms": 1.0}, "tapfinger+lookahead": {"budget_ms": 1.0}}
 
 #: What a process needs to be made; a trace needs a file and is tested with the traces.
 WORKLOADS: dict[str, dict[str, Any]] = {"poisson": {"rate": 2.0}, "bursty": {"rate": 2.0}, "day-night": {"rate": 2.0}}
 
 
-#: Its models are made for certain task types, not for those of the kit; checked in unit/test_tapfinger_scheduler.
-LEARNED = {"tapfinger", "tapfinger+lookahead"}
-
-
-@pytest.mark.parametrize("name", sorted(set(names("scheduler")) - LEARNED))
+@pytest.mark.parametrize("name", sorted(names("scheduler")))
 def test_every_scheduler_keeps_the_contract(name: str) -> None:
     check_scheduler(lambda: create("scheduler", name, QUICK.get(name, {})))
 

@@ -1,4 +1,20 @@
-"""BatchSim must equal the readable simulator, event by event and observation by observation."""
+"""BatchSim must equal the readable simulator, event by event and observation by observation.
+
+Kernels that are compared with what they mirror:
+
+- `tapfinger.core.conflict.resolve`
+- `tapfinger.core.feasibility.check_decision`
+- `tapfinger.core.model.Noise.apply`
+- `tapfinger.core.model.SpeedProfile.gain`
+- `tapfinger.core.model.SpeedProfile.rate`
+- `tapfinger.core.session.Session.end_slot`
+- `tapfinger.core.session.Session.turn`
+- `tapfinger.core.state.EdgeState._arrive`
+- `tapfinger.core.state.EdgeState.commit`
+- `tapfinger.observation.Observer.observe`
+- `tapfinger.sim.executor.SimExecutor._arrivals`
+- `tapfinger.sim.executor.SimExecutor.run_slot`
+"""
 
 from __future__ import annotations
 

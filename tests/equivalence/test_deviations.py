@@ -16,14 +16,15 @@ from tapfinger.core.model import Resources
 from tapfinger.core.session import Session
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
-from tapfinger.schedulers.greedy import GREEDY_DEFAULTS, Greedy
+from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
+from tapfinger.schedulers.greedy import Greedy
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Plan
+from tapfinger.sim.layout import GreedyPlan
 from tapfinger.sim.run import new_session
-from tapfinger.training.act import NetworkPolicy
-from tapfinger.training.deviations import Judge
+from tapfinger.training.deviations import DeviationJudge
+from tapfinger.training.network_policy import NetworkPolicy
 from tapfinger.training.rollout import Deviations, play
-from tapfinger.training.views import TypesView, input_maker
+from tapfinger.training.simulators import make_encoder
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 #: All tasks of these small worlds have ended by then, so that the costs are whole.
@@ -64,10 +65,10 @@ def cost_of(world: World, session: Session, turn: Decision) -> int:
 def test_costs_and_grants(name: str) -> None:
     world = build_world(load_scenario(name, ["tasks=14"]))
     sim = BatchSim(world, [draw_workload(world, 5)])
-    maker = input_maker(world)
-    network = build("full", config_for(maker.make(sim.observations), 1, hidden=16))
+    encoder = make_encoder(world)
+    network = build("full", config_for(encoder.make(sim.observations), 1, hidden=16))
     policy = NetworkPolicy(network, 1, seed=0, deviations=3)
-    judge = Judge(sim, [Plan(**GREEDY_DEFAULTS)])
+    judge = DeviationJudge(sim, [GreedyPlan(**GREEDY_DEFAULTS)])
     judge._horizon = LONG
     session = new_session(world, draw_workload(world, 5))
     compared, lost = 0, 0
@@ -92,12 +93,12 @@ def test_costs_and_grants(name: str) -> None:
             session.end_slot()
         return judged
 
-    class Checked(Judge):
+    class Checked(DeviationJudge):
         """The judge, watched."""
 
         def __call__(self, *turn: Any) -> Deviations:
             return check(*turn)
 
-    play(sim, TypesView(world), policy, max_slots=60, judge=Checked(sim, [Plan(**GREEDY_DEFAULTS)]))
+    play(sim, encoder, policy, max_slots=60, judge=Checked(sim, [GreedyPlan(**GREEDY_DEFAULTS)]))
     assert compared > 50
     assert lost or world.mode is Mode.MULTI

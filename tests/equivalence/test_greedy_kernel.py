@@ -1,4 +1,12 @@
-"""The compiled greedy round must decide exactly as the readable Greedy does."""
+"""The compiled greedy round must decide exactly as the readable Greedy does.
+
+Kernels that are compared with what they mirror:
+
+- `tapfinger.profiles.efficient_sizes.EfficientSizes.durations`
+- `tapfinger.schedulers.greedy.Greedy._rank`
+- `tapfinger.schedulers.greedy.Greedy.decide`
+- `tapfinger.schedulers.greedy.carried_over`
+"""
 
 from __future__ import annotations
 
@@ -10,20 +18,20 @@ from hypothesis import strategies as st
 from strategies import worlds
 
 from tapfinger.config import load_scenario
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lookahead import BASE
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Plan, make_sizes
+from tapfinger.sim.layout import GreedyPlan, make_sizes
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 
-def compare(world: World, seed: int, plan: Plan) -> None:
+def compare(world: World, seed: int, plan: GreedyPlan) -> None:
     workloads = [draw_workload(world, seed), draw_workload(world, seed + 1)]
     batch = BatchSim(world, workloads)
-    sizes = make_sizes(Options(world.context(seed)), world.task_types)
+    sizes = make_sizes(EfficientSizes(world.context(seed)), world.task_types)
     plan_kernels.play_greedy(batch.tables, sizes, plan, batch.draws, batch.worlds)
     for b, workload in enumerate(workloads):
         log: list[object] = []
@@ -39,7 +47,7 @@ def test_shipped_scenarios(name: str) -> None:
 
 
 plans = st.builds(
-    Plan,
+    GreedyPlan,
     queue_price=st.sampled_from([0.0, 0.5, 2.0, 7.0]),
     calm=st.sampled_from([0.0, 1.5]),
     patience=st.sampled_from([1.0, 1.5, 2.2, 6.0]),
@@ -56,5 +64,5 @@ plans = st.builds(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(worlds(), st.integers(0, 2**20), plans)
-def test_random_scenarios(world: World, seed: int, plan: Plan) -> None:
+def test_random_scenarios(world: World, seed: int, plan: GreedyPlan) -> None:
     compare(world, seed, plan)

@@ -1,4 +1,9 @@
-"""Lending in rollouts must do to tasks what the readable Lending does, making room apart."""
+"""Lending in rollouts must do to tasks what the readable Lending does, making room apart.
+
+Kernels that are compared with what they mirror:
+
+- `tapfinger.schedulers.lending.Lending._give`
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,13 @@ import numpy as np
 import pytest
 
 from tapfinger.config import load_scenario
-from tapfinger.profiles.options import Options
-from tapfinger.schedulers.greedy import GREEDY_DEFAULTS, Greedy
+from tapfinger.profiles.efficient_sizes import EfficientSizes
+from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
+from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.making_room import MakingRoom
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.kernels import end_slot, reset
-from tapfinger.sim.layout import Plan, make_sizes
+from tapfinger.sim.layout import GreedyPlan, make_sizes
 from tapfinger.sim.lend_kernels import lend_round
 from tapfinger.sim.plan_kernels import greedy_round
 from tapfinger.sim.run import run_scheduler
@@ -24,9 +30,9 @@ def test_shipped_scenarios(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = build_world(load_scenario(name))
     workload = draw_workload(world, 7)
     sim = BatchSim(world, [workload])
-    sizes = make_sizes(Options(world.context(0)), world.task_types)
+    sizes = make_sizes(EfficientSizes(world.context(0)), world.task_types)
     tables, draws, worlds = sim.tables, sim.draws, sim.worlds
-    plan, b, key = Plan(**GREEDY_DEFAULTS), np.int64(0), np.uint64(0)
+    plan, b, key = GreedyPlan(**GREEDY_DEFAULTS), np.int64(0), np.uint64(0)
     reset(b, tables, draws, worlds)
     total = 0
     while worlds.next_arrival[0] < draws.tasks[0] or worlds.queue_length[0] + worlds.running_count[0] > 0:

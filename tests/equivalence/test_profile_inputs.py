@@ -1,4 +1,10 @@
-"""What a live scheduler sees of a site must be what it saw in training, number by number."""
+"""What a live scheduler sees of a site must be what it saw in training, number by number.
+
+Kernels that are compared with what they mirror:
+
+- `tapfinger.profiles.size_menus.Menus.place_of`
+- `tapfinger.policy.encoding.by_profile.ProfileEncoder.encode`
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,13 @@ from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Proposal
 from tapfinger.core.model import Resources
-from tapfinger.policy.card import Card
-from tapfinger.policy.inputs import Inputs, trim
-from tapfinger.policy.profile_inputs import SCHEMA
-from tapfinger.schedulers.eyes import ProfileEyes
+from tapfinger.policy.encoding.by_profile import ProfileEncoder
+from tapfinger.policy.encoding.inputs import Inputs, trim
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.greedy_features import make_advisers
 from tapfinger.sim.run import new_session
-from tapfinger.training.follow import Follower
-from tapfinger.training.views import ProfileView
+from tapfinger.training.adviser_policy import Follower
+from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload
 
@@ -25,25 +31,24 @@ PENDING = 5
 def compare(world: World, seed: int, turns: int = 150) -> int:
     """Play one workload in both simulators, half the clusters doing as advised, the others at random."""
     workload = draw_workload(world, seed)
-    view = ProfileView(world)
-    sim = view.sim([workload], PENDING)
+    batched = make_encoder(world, "profiles", PENDING)
+    sim = make_sim(world, batched, [workload])
     session = new_session(world, workload)
-    card = Card("any", "full", SCHEMA, (), (), {}, config={"pending": PENDING})
-    eyes = ProfileEyes(world.context(seed), card)
+    encoder = ProfileEncoder(SiteTables(world.context(seed)), PENDING, make_advisers())
     rng = np.random.default_rng(seed)
     live, compared = np.zeros(1, dtype=np.int64), 0
     for _ in range(turns):
         if session.done:
             break
         snapshot = session.state.snapshot()
-        eyes.count(snapshot)
-        sight, batch = eyes.see(snapshot), view(sim, live)
-        assert (sight is not None) == batch.startable.any()
+        encoder.observe(snapshot)
+        encoded, batch = encoder.encode_startable(snapshot), batched.encode_batch(sim, live)
+        assert (encoded is not None) == batch.startable.any()
         acts = Follower(0)(batch)
         choice = np.where(acts.choice == PENDING, -1, acts.choice)
-        if sight is not None:
+        if encoded is not None:
             compared += 1
-            equal(sight.inputs, trim(batch))
+            equal(encoded.inputs, trim(batch))
             random = rng.random(choice.shape) < 0.5
             wanted = np.where(batch.startable, rng.random(batch.startable.shape), 0.0)
             place = np.where(wanted.any(axis=2), wanted.argmax(axis=2), PENDING)
@@ -53,16 +58,16 @@ def compare(world: World, seed: int, turns: int = 150) -> int:
                 choice=np.where(random, place, acts.choice), amounts=np.where(random[..., None], amounts, acts.amounts)
             )
             choice = np.where(acts.choice == PENDING, -1, acts.choice)
-        allocation = view.allocations(batch, acts.choice, acts.amounts)
+        allocation = batched.decode_batch(batch, acts.choice, acts.amounts)
         proposals = [
             Proposal(n, int(batch_task), Resources(allocation[0, n].tolist()), 1.0)
             for n, batch_task in enumerate(sim.observations.task[0, np.arange(choice.shape[1]), choice[0]].tolist())
             if choice[0, n] >= 0
         ]
-        if sight is not None:
+        if encoded is not None:
             for p in proposals:
                 n = p.cluster
-                meant = eyes.meaning(sight.inputs, n, int(choice[0, n]), acts.amounts[0, n].tolist())
+                meant = encoder.decode(encoded.inputs, n, int(choice[0, n]), acts.amounts[0, n].tolist())
                 assert meant == p.allocation
         sim.step(choice, allocation, np.ones(choice.shape))
         if session.turn(resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue})):

@@ -19,10 +19,10 @@ from helpers import make_workload, make_world
 from tapfinger.policy.actor_critic import config_for, make_network
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training import group, mappo
-from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.gae import ReturnScale
+from tapfinger.training.network_policy import NetworkPolicy
 from tapfinger.training.rollout import play
-from tapfinger.training.views import TypesView
+from tapfinger.training.simulators import make_encoder
 
 GPUS, TASKS, REPEATS = 3, 4, 4
 #: Slots by type and gpus.
@@ -70,23 +70,23 @@ class Learner:
 
     def __init__(self, seed: int = 0) -> None:
         self.world = toy_world()
-        self.view = TypesView(self.world)
+        self.encoder = make_encoder(self.world)
         self.workloads = [make_workload([0] * TASKS, types=mix) for mix in MIXES]
         self.rng = np.random.default_rng(seed)
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        inputs = self.view(BatchSim(self.world, self.workloads), np.arange(len(MIXES)))
+        inputs = self.encoder.encode_batch(BatchSim(self.world, self.workloads), np.arange(len(MIXES)))
         self.network = make_network(config_for(inputs, 1, hidden=16, layers=1))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-3)
 
     def rollouts(self):
         sim = BatchSim(self.world, [w for w in self.workloads for _ in range(REPEATS)])
         policy = NetworkPolicy(self.network, 1, int(self.rng.integers(1 << 31)))
-        return play(sim, self.view, policy, keep=True, max_slots=40), sim
+        return play(sim, self.encoder, policy, keep=True, max_slots=40), sim
 
     def evaluate(self) -> float:
         sim = BatchSim(self.world, self.workloads)
-        episode = play(sim, self.view, NetworkPolicy(self.network, 1), max_slots=40)
+        episode = play(sim, self.encoder, NetworkPolicy(self.network, 1), max_slots=40)
         return float(episode.mean.mean()) if sim.done.all() else float("inf")
 
     def learn(self, update, most: int) -> float:

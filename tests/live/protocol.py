@@ -18,7 +18,7 @@ from helpers import R, constant_type
 from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes
 from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
-from tapfinger.live.agent import (
+from tapfinger.live.agent.machine import (
     Agent,
     AgentTick,
     ForgetRun,
@@ -32,13 +32,14 @@ from tapfinger.live.agent import (
 )
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.deciding import Question
-from tapfinger.live.messages import Launch, Orders, Outcome, Report, Size
-from tapfinger.live.rounds import Rounds
-from tapfinger.live.site import Site
-from tapfinger.live.stimuli import Cancel, Decided, Instructions, Leases, Submit, Tick
-from tapfinger.live.tasks import ENDED, Happening, TaskRecord, TaskSpec
+from tapfinger.live.coordinator.decisions import RoundQuestion
+from tapfinger.live.coordinator.inputs import Cancel, Decided, Instructions, Leases, Submit, Tick
+from tapfinger.live.coordinator.machine import Coordinator, Predecessor
+from tapfinger.live.coordinator.rounds import Rounds
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.protocol.events import AttemptEnded, LiveEvent
+from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, SizeOrder
+from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
 from tapfinger.registry import create
 
 LEASES = Leases(lease=6.0, grace=1.0)
@@ -82,7 +83,7 @@ class Disk:
     """What the coordinator has saved."""
 
     records: dict[int, TaskRecord] = field(default_factory=dict)
-    history: list[Happening] = field(default_factory=list)
+    history: list[LiveEvent] = field(default_factory=list)
     epoch: int = 0
 
     def save(self, instructions: Instructions) -> None:
@@ -99,7 +100,7 @@ class Asked:
     """A question that someone thinks about."""
 
     by: Coordinator
-    question: Question
+    question: RoundQuestion
 
 
 class Host:
@@ -162,7 +163,7 @@ class Host:
                 self.runs.pop(instruction.id, None)
                 self.sizes.pop(instruction.id, None)
 
-    def resize(self, size: Size) -> None:
+    def resize(self, size: SizeOrder) -> None:
         assert self.agent is not None
         run = self.runs[size.id]
         if self.world.rng.random() < 0.9:  # a backend may be unable to
@@ -242,11 +243,10 @@ class World:
         live = [replace(r) for r in self.disk.records.values() if r.phase not in ENDED]
         site = make_site()
         scheduler = Restless(("min", "fifo")[self.disk.epoch % 2])
-        self.coordinator = self._coordinator_class(
-            site, Rounds(site, scheduler, int(self.now)), LEASES, self.disk.epoch, self.now, live,
-            next_id=max(self.disk.records, default=0) + 1,
-            longest_lease=LEASES.lease + TERM if self.replicas else 0.0,
-        )  # fmt: skip
+        longest = LEASES.lease + TERM if self.replicas else 0.0
+        before = Predecessor(live, next_id=max(self.disk.records, default=0) + 1, longest_lease=longest)
+        rounds = Rounds(site, scheduler, int(self.now))
+        self.coordinator = self._coordinator_class(site, rounds, LEASES, self.disk.epoch, self.now, before)
 
     def tell(self, stimulus: Any) -> bool:
         """Handle, save, send; the coordinator may die between any two of these. True: it was saved."""
@@ -436,7 +436,7 @@ class World:
         for line in self.disk.history:
             if line.task is None:
                 continue
-            failures[line.task] += line.kind == "ended" and line.detail.startswith("failed")
+            failures[line.task] += isinstance(line, AttemptEnded) and line.result == "failed"
             told = ends.setdefault(line.task, [])
             if told:
                 raise Broken(f"after task {line.task} was {told}: {line}")

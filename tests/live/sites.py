@@ -1,4 +1,4 @@
-"""Real sites for tests: coordinator and agents as processes of their own, with leases of seconds."""
+"""Real sites for tests: coordinator and agents as processes of their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tapfinger.live.client import Client, make_spec
-from tapfinger.live.home import noted
+from waiting import wait_for
 
+from tapfinger.live.backends.base import BackendContext, Opens
+from tapfinger.live.http.client import Client, make_spec
+from tapfinger.live.state_dir import noted
+
+#: The lease is long: no agent is given up because a busy machine did not let it run for a while.
 CONFIG = """
 slot_seconds = 0.2
 [[clusters]]
@@ -29,29 +31,36 @@ maximum = {cpu = 4}
 speed = {kind = "amdahl", seconds = 10, parallel = {cpu = 0.5}}
 [live]
 scheduler = "fifo"
-lease_seconds = 3.0
+lease_seconds = 120.0
 grace_seconds = 1.0
 beat_seconds = 0.3
 stop_seconds = 0.5
 """
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.02)
-    return value
+def with_lease(seconds: float) -> str:
+    """The configuration with another lease."""
+    return CONFIG.replace("lease_seconds = 120.0", f"lease_seconds = {seconds}")
+
+
+AnyBackend = TypeVar("AnyBackend", bound=Opens)
+
+
+def opened(backend: AnyBackend, directory: Path = Path(), **more: Any) -> AnyBackend:
+    """A backend as an agent with these settings would use it."""
+    backend.open(BackendContext(directory, **more))
+    return backend
 
 
 class RealSite:
     """Starts, kills and restarts the parts of a site."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, lease: float = 120.0) -> None:
+        """``lease``: seconds that agents may act without the coordinator; short where a test is about their end."""
         self.state = directory / "state"
         self.state.mkdir()
         self.config = directory / "site.toml"
-        self.config.write_text(CONFIG)
+        self.config.write_text(with_lease(lease))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port, self.url = 0, ""
         #: Ways to the coordinator that are not the straight one, by cluster.
@@ -106,7 +115,7 @@ class RealSite:
 
     def close(self) -> None:
         """End everything, tasks included, and check that nothing is left."""
-        from tapfinger.live.local import LocalSite
+        from tapfinger.live.local_site import LocalSite
 
         LocalSite(self.state, None).down()
         if self.client is not None:

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live.sites import CONFIG, wait_for
+from live.sites import CONFIG
 from starlette.websockets import WebSocketDisconnect
+from waiting import PATIENCE, wait_for
 
 from tapfinger.errors import ConfigError, CoordinatorError
-from tapfinger.live.api import make_app
-from tapfinger.live.client import make_spec
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.messages import Orders, Outcome, Report, RunReport
-from tapfinger.live.service import Service
-from tapfinger.live.tokens import hashed
-from tapfinger.live.wire import LogChunk, LogSize, Message, Refusal, decode, encode
+from tapfinger.live.http.app import make_app
+from tapfinger.live.http.client import make_spec
+from tapfinger.live.protocol.messages import Orders, Outcome, Report, RunReport
+from tapfinger.live.protocol.wire import LogChunk, LogSize, Message, Refusal, decode, encode
+from tapfinger.live.service.service import Service
+from tapfinger.live.store.tokens import hashed
 from tapfinger.registry import create
 
 with warnings.catch_warnings():
@@ -81,7 +82,7 @@ def test_a_coordinator_that_is_ended_as_something_happens_ends(service: Service)
         service._wanted.set()
         await asyncio.sleep(0)
         loop.cancel()
-        ended, _ = await asyncio.wait({loop}, timeout=5.0)
+        ended, _ = await asyncio.wait({loop}, timeout=PATIENCE)
         assert ended
 
     asyncio.run(end())
@@ -335,7 +336,7 @@ def test_messages_survive_the_wire() -> None:
         ("[live]\nlease_seconds = 0", "live.lease_seconds"),
         ("[live]\nstop_seconds = 20", r"live\.stop_seconds = 20 must be below live\.grace_seconds = 10"),
         ("[live]\nbeat_seconds = 40", r"live\.beat_seconds = 40 must be at most half"),
-        ("not toml", "cannot be read as a TOML file"),
+        ("not toml", "is not valid TOML"),
         ("clusters = []", "clusters is empty"),
     ],
 )

@@ -6,32 +6,27 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from live.sites import opened
+from waiting import wait_for
 
+from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
+from tapfinger.live.agent.devices import Devices, NoRoom, can_pin, cores_of, make_devices, parse_cores, split_cores
+from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
+from tapfinger.live.agent.main import AgentSettings, make_host
 from tapfinger.live.backends import supervise
-from tapfinger.live.backends.base import Backend, Run
+from tapfinger.live.backends.base import Backend, BackendContext, Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
-from tapfinger.live.devices import Devices, NoRoom, can_pin, device_ids, parse_cores, split_cores
-from tapfinger.live.leases import boot_clock, read_lease, write_lease
-from tapfinger.live.messages import Launch, Outcome
-from tapfinger.live.worker import Means, make_host
+from tapfinger.live.backends.supervision import supervisor_of
+from tapfinger.live.protocol.messages import Launch, Outcome
 from tapfinger.testing import CheckFailed, check_backend
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{condition} did not come true"
-        time.sleep(0.01)
-    return value
 
 
 @pytest.fixture
@@ -43,7 +38,7 @@ def lease(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, lease: Path) -> Iterator[Callable[..., Run]]:
     """Start Python code with a process backend; whatever is left is killed afterwards."""
-    backend, runs = Process(stop_seconds=2.0), []
+    backend, runs = opened(Process(), stop_seconds=2.0), []
 
     def call(code: str, *argv: str, devices: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Run:
         directory = tmp_path / f"{len(runs)}"
@@ -104,7 +99,7 @@ class Optimist(Fake):
     ("backend", "message"),
     [
         (Forgets, "poll must say the same on every call"),
-        (Deaf, r"after stop\(at_once=True\) a task must end"),
+        (Deaf, r"after stop\(run, at_once=True\) a task must end"),
         (Optimist, "a task that exits with 3 must end as 'failed'"),
     ],
 )
@@ -160,7 +155,7 @@ if sys.argv[1] == "stay": time.sleep(600)
 
 
 def tree_of(run: Run) -> list[int]:
-    pid = Process()._supervisor(run)
+    pid = supervisor_of(run)
     return supervise.descendants(pid) if pid else []
 
 
@@ -218,7 +213,7 @@ def test_a_killed_supervisor_takes_its_task_along_and_the_attempt_is_lost(start:
     run = start(TREE, "stay")
     wait_for(lambda: "ready" in said(run))
     tree = wait_for(lambda: len(t := tree_of(run)) == 4 and t)
-    os.kill(Process()._supervisor(run) or 0, signal.SIGKILL)
+    os.kill(supervisor_of(run) or 0, signal.SIGKILL)
     assert end_of(run).result == "lost"
     assert alive(tree) == []
 
@@ -237,7 +232,7 @@ def test_a_task_that_was_given_up_before_its_supervisor_began_does_not_begin(tmp
 def test_a_pid_that_is_used_again_is_not_signalled(start: Callable[..., Run]) -> None:
     victim, run = start("import time; time.sleep(600)"), start("pass")
     end_of(run)
-    pid = wait_for(lambda: Process()._supervisor(victim))
+    pid = wait_for(lambda: supervisor_of(victim))
     (run.directory / "pid.json").write_text(json.dumps({"pid": pid, "start": "1"}))
     Process().stop(run, at_once=True)
     assert Process().poll(victim) is None
@@ -249,7 +244,7 @@ def test_directories_are_checked(start: Callable[..., Run], tmp_path: Path, leas
     (tmp_path / "d").mkdir()
     run = Run(Launch((9, 1), ("true",), {}, {}, cwd="/etc/../etc"), tmp_path / "d", {}, lease)
     with pytest.raises(LaunchFailed, match=f"/etc is not within {tmp_path}"):
-        Process(roots=(str(tmp_path),)).start(run)
+        opened(Process(), roots=(str(tmp_path),)).start(run)
 
 
 def test_cores_of_a_running_task_can_be_changed_and_nothing_else(start: Callable[..., Run]) -> None:
@@ -284,21 +279,26 @@ def test_devices_are_leased_and_given_back() -> None:
 
 def test_devices_of_a_machine() -> None:
     cores = sorted(os.sched_getaffinity(0))
-    assert device_ids({"cpu": 1, "gpu": 2, "memory": 64}, pin=True) == {"cpu": cores[:1], "gpu": [0, 1]}
-    assert device_ids({"cpu": 1000}, pin=False)["cpu"] == list(range(1000))
-    assert can_pin({"cpu": len(cores)})
-    assert not can_pin({"cpu": len(cores) + 1})
-    assert device_ids({"cpu": 1}, pin=True, cores=(7, 5))["cpu"] == [5]
-    assert not can_pin({"cpu": 2}, (7,))
+
+    def leased(capacity: dict[str, float], **more: Any) -> dict[str, tuple[int, ...]]:
+        return make_devices(BackendContext(Path(), "c", capacity, **more)).lease(capacity)
+
+    assert leased({"cpu": 1, "gpu": 2, "memory": 64}) == {"cpu": (cores[0],), "gpu": (0, 1)}
+    assert leased({"cpu": 1000}, pin=False)["cpu"] == tuple(range(1000))
+    assert leased({"cpu": 1}, cores=(7, 5))["cpu"] == (5,)
+    assert can_pin(len(cores))
+    assert not can_pin(len(cores) + 1)
+    assert not can_pin(2, (7,))
 
 
 def test_clusters_of_one_machine_share_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 8})
-    sizes = {"a": {"cpu": 1.0, "gpu": 2.0}, "b": {"cpu": 2.5}}
+    capacities = {"a": {"cpu": 1.0, "gpu": 2.0}, "b": {"cpu": 2.5}}
+    sizes = {name: cores_of(ResourceTypes(), capacity) for name, capacity in capacities.items()}
     assert split_cores(sizes) == {"a": "2", "b": "3,4,8"}
     assert [parse_cores(text) for text in split_cores(sizes).values()] == [(2,), (3, 4, 8)]
     assert parse_cores("2-4,8") == (2, 3, 4, 8)
-    assert split_cores({**sizes, "c": {"cpu": 1.0}}) == {}, "there are too few, so nobody may pin"
+    assert split_cores({**sizes, "c": 1}) == {}, "there are too few, so nobody may pin"
     for bad in ("", "x", "1", "2-8", "4-2"):
         with pytest.raises(ConfigError, match="must name cores of this machine"):
             parse_cores(bad)
@@ -310,9 +310,9 @@ def test_too_few_cores_for_a_cluster_are_refused(tmp_path: Path) -> None:
         '[[clusters]]\nname = "a"\ncapacity = {cpu = 2}\n[[task_types]]\nname = "t"\nminimum = {cpu = 1}\n'
         'speed = {kind = "constant", seconds = 1}\n'
     )
-    for means in (Means(cores=(0,)), Means(pin=False, cores=(0, 1))):
+    for given in ({"cores": (0,)}, {"pin": False, "cores": (0, 1)}):
         with pytest.raises(ConfigError, match="cluster a has 2 cpu"):
-            make_host(tmp_path, "a", site, means)
+            make_host(AgentSettings("a", tmp_path, site, **given))
 
 
 def test_a_lease_of_another_boot_means_nothing(tmp_path: Path) -> None:

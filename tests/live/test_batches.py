@@ -10,7 +10,7 @@ import pytest
 from tapfinger.commands import batches as module
 from tapfinger.commands.batches import batches, submit_all
 from tapfinger.errors import ConfigError, CoordinatorError, TooMany
-from tapfinger.live.tasks import TaskSpec
+from tapfinger.live.protocol.records import TaskSpec
 
 
 def line(name: str, **more: object) -> str:

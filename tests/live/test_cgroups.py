@@ -8,17 +8,23 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from live.sites import wait_for
+from live.sites import opened
 from live.test_backends import end_of
+from waiting import wait_for
 
+from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, UnsupportedOperation
+from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.cgroups import Cgroups, members
 from tapfinger.live.backends.process import Process
-from tapfinger.live.leases import boot_clock, write_lease
-from tapfinger.live.messages import Launch
+from tapfinger.live.backends.supervision import supervisor_of
+from tapfinger.live.protocol.messages import Launch
+
+TYPES = ResourceTypes(("cpu", "gpu", "memory"), (1.0, 1.0, 1.0))
 
 
 def run_of(directory: Path, code: str, argv: tuple[str, ...] = (), cpus: float = 1.0) -> Run:
@@ -27,6 +33,12 @@ def run_of(directory: Path, code: str, argv: tuple[str, ...] = (), cpus: float =
     run = Run(launch, directory / "run", {}, directory / "lease")
     run.directory.mkdir()
     return run
+
+
+def limited_by(groups: Cgroups, **more: Any) -> Process:
+    backend = opened(Process(), **more)
+    backend.cgroups = groups
+    return backend
 
 
 # --------------------------------------------------------------------- pretended
@@ -39,7 +51,7 @@ def pretended_cgroup(directory: Path, controllers: str) -> Path:
 
 
 def test_limits_of_a_control_group(tmp_path: Path) -> None:
-    groups = Cgroups(pretended_cgroup(tmp_path, "cpuset cpu io memory pids"), memory_per_cpu=2.0)
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpuset cpu io memory pids"), TYPES, memory_per_cpu=2.0)
     assert groups.limits({"cpu": 1.5, "gpu": 1.0}) == {
         "cpu.max": "150000 100000",
         "memory.max": str(3 * 1024**3),
@@ -49,20 +61,20 @@ def test_limits_of_a_control_group(tmp_path: Path) -> None:
     made = Path(groups.make((3, 1), {"cpu": 1.0}))
     assert ((made / "cpu.max").read_text(), made.name.endswith("3.1")) == ("100000 100000", True)
     run = run_of(tmp_path, "print('limited')")
-    Process(cgroups=groups).start(run)
+    limited_by(groups).start(run)
     assert end_of(run).result == "finished"
     (group,) = [path for path in tmp_path.glob("tapfinger-*-1.1")]
     assert (group / "cgroup.procs").read_text() == "0", "it went in by itself, before its program began"
 
 
 def test_the_share_of_a_resized_task_follows_and_its_memory_stays(tmp_path: Path) -> None:
-    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory"), memory_per_cpu=1.0)
-    backend, run = Process(pin=False, cgroups=groups), run_of(tmp_path, "import time; time.sleep(600)")
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory"), TYPES, memory_per_cpu=1.0)
+    backend, run = limited_by(groups, pin=False), run_of(tmp_path, "import time; time.sleep(600)")
     backend.start(run)
     (group,) = [path for path in tmp_path.glob("tapfinger-*-1.1")]
     try:
         # An agent that was started without --cgroup still knows what its predecessor has limited.
-        Process(pin=False).resize(run, {"cpu": 3.0}, {})
+        opened(Process(), pin=False).resize(run, {"cpu": 3.0}, {})
         assert (group / "cpu.max").read_text() == "300000 100000"
         assert (group / "memory.max").read_text() == str(1024**3)
         for path in group.iterdir():
@@ -78,9 +90,9 @@ def test_the_share_of_a_resized_task_follows_and_its_memory_stays(tmp_path: Path
 
 def test_a_place_without_limits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no controller for memory; a parent must offer it"):
-        Cgroups(pretended_cgroup(tmp_path, "cpu io"))
+        Cgroups(pretended_cgroup(tmp_path, "cpu io"), TYPES)
     with pytest.raises(ConfigError, match="cannot be used for limits"):
-        Cgroups(tmp_path / "nowhere")
+        Cgroups(tmp_path / "nowhere", TYPES)
 
 
 # -------------------------------------------------------------------------- real
@@ -156,7 +168,7 @@ time.sleep(600)
 
 
 def test_all_that_a_task_has_started_is_in_its_real_group(real: Path, tmp_path: Path) -> None:
-    backend, run = Process(cgroups=Unlimited(real)), run_of(tmp_path, HIDES)
+    backend, run = limited_by(Unlimited(real)), run_of(tmp_path, HIDES)
     backend.start(run)
     wait_for((tmp_path / "hidden").exists)
     pids = in_group(real)
@@ -167,10 +179,10 @@ def test_all_that_a_task_has_started_is_in_its_real_group(real: Path, tmp_path: 
 
 
 def test_what_hides_from_a_killed_supervisor_is_found_by_its_real_group(real: Path, tmp_path: Path) -> None:
-    backend, run = Process(cgroups=Unlimited(real)), run_of(tmp_path, HIDES)
+    backend, run = limited_by(Unlimited(real)), run_of(tmp_path, HIDES)
     backend.start(run)
     wait_for((tmp_path / "hidden").exists)
-    supervisor = backend._supervisor(run)
+    supervisor = supervisor_of(run)
     assert supervisor is not None
     pids = in_group(real)
     os.kill(supervisor, signal.SIGKILL)
@@ -192,7 +204,7 @@ def test_a_task_that_never_began_leaves_no_real_group(real: Path, tmp_path: Path
         (run.directory / "stop").touch()
     elif why == "no more lease":
         write_lease(run.lease, 0.0)
-    Process(cgroups=Unlimited(real)).start(run)
+    limited_by(Unlimited(real)).start(run)
     assert end_of(run).result == ("failed" if why == "no program" else "stopped")
 
 
@@ -201,12 +213,12 @@ def test_the_real_files_say_what_a_place_lacks(real: Path) -> None:
     if not missing:
         pytest.skip("nothing is missing here")
     with pytest.raises(ConfigError, match=f"no controller for {' and '.join(sorted(missing))}"):
-        Cgroups(real)
+        Cgroups(real, TYPES)
 
 
 def test_real_limits_are_set_changed_and_removed(limited: Path, tmp_path: Path) -> None:
-    groups = Cgroups(limited, memory_per_cpu=0.5)
-    backend, run = Process(pin=False, cgroups=groups), run_of(tmp_path, "import time; time.sleep(600)")
+    groups = Cgroups(limited, TYPES, memory_per_cpu=0.5)
+    backend, run = limited_by(groups, pin=False), run_of(tmp_path, "import time; time.sleep(600)")
     backend.start(run)
     (group,) = limited.glob("tapfinger-*-1.1")
     try:
@@ -221,6 +233,6 @@ def test_real_limits_are_set_changed_and_removed(limited: Path, tmp_path: Path) 
 
 def test_a_task_that_takes_too_much_memory_is_ended(limited: Path, tmp_path: Path) -> None:
     run = run_of(tmp_path, "x = bytearray(300 << 20); print('no limit')")
-    Process(cgroups=Cgroups(limited, memory_per_cpu=0.1)).start(run)
+    limited_by(Cgroups(limited, TYPES, memory_per_cpu=0.1)).start(run)
     end = end_of(run)
     assert (end.result, end.reason) == ("failed", "it used more memory than it was granted")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tapfinger.errors import CoordinatorError
-from tapfinger.live import client as client_module
-from tapfinger.live.client import Client, make_spec
+from tapfinger.live.http import client as client_module
+from tapfinger.live.http.client import Client, make_spec
 
 PLAIN = make_spec(argv=["x"], type="demo")
 KEYED = make_spec(argv=["x"], type="demo", key="k")

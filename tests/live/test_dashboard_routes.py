@@ -13,9 +13,9 @@ import pytest
 from live.sites import CONFIG
 
 from tapfinger.cli import main
-from tapfinger.live.api import make_app
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.service import Service
+from tapfinger.live.http.app import make_app
+from tapfinger.live.service.service import Service
 from tapfinger.registry import create
 
 with warnings.catch_warnings():

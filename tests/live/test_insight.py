@@ -14,23 +14,24 @@ from pathlib import Path
 
 import pytest
 from helpers import R, constant_type
-from live.sites import CONFIG, wait_for
+from live.sites import CONFIG
 from live.test_machines import Driven
+from waiting import PATIENCE, wait_for
 
 from tapfinger.core.contract import ClusterView, Decision, Phase, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.model import ResourceTypes
-from tapfinger.live.api import make_app
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.deciding import Answer, Decider, Question
-from tapfinger.live.explain import summary, verdicts
-from tapfinger.live.forecast import forecast
-from tapfinger.live.habits import Habits
-from tapfinger.live.messages import Orders, Outcome, Report, RunReport
-from tapfinger.live.service import Service
-from tapfinger.live.shadow import Shadows
-from tapfinger.live.stimuli import Submit, Tick
-from tapfinger.live.tasks import TaskSpec
-from tapfinger.live.wire import decode, encode
+from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
+from tapfinger.live.coordinator.inputs import Submit, Tick
+from tapfinger.live.http.app import make_app
+from tapfinger.live.insight.explain import summary, verdicts
+from tapfinger.live.insight.forecast import forecast
+from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.shadow import Shadows
+from tapfinger.live.protocol.messages import Orders, Outcome, Report, RunReport
+from tapfinger.live.protocol.records import TaskSpec
+from tapfinger.live.protocol.wire import decode, encode
+from tapfinger.live.service.service import Service
 from tapfinger.registry import create
 
 with warnings.catch_warnings():
@@ -148,7 +149,7 @@ class Never:
         return Decision()
 
 
-def question() -> Question:
+def question() -> RoundQuestion:
     """Two tasks wait for an empty cluster."""
     driven = Driven()
     driven.report(0.0)
@@ -160,7 +161,7 @@ def question() -> Question:
 
 
 def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "tapfinger.live.shadow")
+    caplog.set_level("INFO", "tapfinger.live.insight.shadow")
     asked = question()
     answer = asked.answer()
     shadows = Shadows({"min": create("scheduler", "min", {}), "never": Never(), "fails": Never(fails=True)})
@@ -173,7 +174,7 @@ def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -
     assert (round_["at"], round_["waiting"], round_["agrees"], round_["shadow"]) == (5.0, 2, False, [])
     assert round_["real"][0] == {"task": 1, "cluster": "c0", "allocation": {"cpu": 1.0, "gpu": 0.0}}
     assert (fails["rounds"], fails["failed"]) == (0, 1)
-    said = [record.getMessage() for record in caplog.records if record.name == "tapfinger.live.shadow"]
+    said = [record.getMessage() for record in caplog.records if record.name == "tapfinger.live.insight.shadow"]
     assert said == ["shadow min slot=0 would do the same", "shadow never slot=0 would start nothing"]
     caplog.clear()
     opposite = Shadows({"min": create("scheduler", "min", {})})
@@ -185,16 +186,17 @@ def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -
 def test_a_busy_shadow_is_left_out_and_counted() -> None:
     asked = question()
     answer = asked.answer()
-    blocked = threading.Event()
+    begun, blocked = threading.Event(), threading.Event()
 
     class Slow(Never):
         def decide(self, snapshot: Snapshot) -> Decision:
-            blocked.wait(10)
+            begun.set()
+            blocked.wait(PATIENCE)
             return Decision()
 
     async def two_rounds(shadows: Shadows) -> None:
         first = asyncio.create_task(shadows.watch(asked, answer, Habits(1.0), 0.0))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait)
         await shadows.watch(asked, answer, Habits(1.0), 1.0)
         blocked.set()
         await first
@@ -222,10 +224,11 @@ def test_a_round_in_which_nothing_could_start_is_not_put_to_anyone() -> None:
 
 
 class Slow:
-    """Min, after a while."""
+    """Min; where ``begun`` is set, it waits in the middle of deciding until it is let go."""
 
     one_shot = True
-    pause = 0.0
+    begun: threading.Event | None = None
+    go = threading.Event()
 
     def __init__(self) -> None:
         self._min = create("scheduler", "min", {})
@@ -234,7 +237,9 @@ class Slow:
         self._min.reset(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        time.sleep(self.pause)
+        if self.begun is not None:
+            self.begun.set()
+            assert self.go.wait(PATIENCE)
         decision: Decision = self._min.decide(snapshot)
         return decision
 
@@ -362,17 +367,18 @@ def test_metrics_and_history_tell_what_happened(http: TestClient) -> None:
 
 
 def test_answers_come_at_once_while_a_scheduler_thinks(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Slow, "pause", 1.5)
+    begun, go = threading.Event(), threading.Event()
+    monkeypatch.setattr(Slow, "begun", begun)
+    monkeypatch.setattr(Slow, "go", go)
     with ByHand(http) as agent:
         task = submit(http)
-        time.sleep(0.3)  # the round has begun
-        began = time.monotonic()
+        assert begun.wait(PATIENCE)
         assert http.get("/api/v1/tasks").json()["tasks"][0]["phase"] == "queued"
         other = submit(http)
         assert http.post(f"/api/v1/tasks/{other}/cancel").json()["phase"] == "cancelled"
         agent.say()
         assert agent.hear().echo, "a report is answered"
-        assert time.monotonic() - began < 0.7
+        go.set()
         agent.starts(task)
 
 

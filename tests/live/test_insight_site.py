@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live.sites import CONFIG, RealSite, python, wait_for
+from live.sites import CONFIG, RealSite, python
 from typer.testing import CliRunner
+from waiting import PATIENCE, wait_for
 
 from tapfinger.cli import app
+
+# One worker runs them all, so that their site is started once.
+pytestmark = pytest.mark.xdist_group("insight site")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSite]:
     big = {"minimum": {"cpu": 4}, "maximum": {"cpu": 4}}
     first = client.submit(*[python("pass")] * 3)
     for task in first:
-        assert client.wait(task, 30).code == 0
+        assert client.wait(task, PATIENCE).code == 0
     client.submit(*[python("import time; time.sleep(600)", **big)] * 2, python("pass", **big))
     wait_for(lambda: client.counts().get("running") == 2)
     yield made
@@ -72,25 +73,3 @@ def test_history_export_can_be_simulated(site: RealSite, tmp_path: Path) -> None
     result = CliRunner().invoke(app, [*results, "--json", str(tmp_path / "r.json"), "--no-cache"])
     assert result.exception is None, result.output
     assert (tmp_path / "r.json").exists()
-
-
-def test_the_demo_brings_its_own_site_and_leaves_nothing(tmp_path: Path) -> None:
-    env = {**os.environ, "TAPFINGER_STATE": str(tmp_path / "none"), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tapfinger", "demo", "--no-testbed", "--tasks", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert "task 5 (flaky) runs on" in done.stdout
-    assert "5 tasks: 5 finished. Mean completion time" in done.stdout.splitlines()[-1]
-    assert list(tmp_path.glob("tapfinger*")) == []
-    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
-
-
-def test_the_demo_runs_on_any_site(tmp_path: Path) -> None:
-    own = RealSite(tmp_path)
-    try:
-        own.up()
-        text = run(own, "demo", "--tasks", "3", width=200)
-        assert "of the test-bed" in text, "PyTorch is installed, and the site is on this machine"
-        assert "3 tasks: 3 finished" in text
-    finally:
-        own.close()

@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import R
-from live.sites import CONFIG, RealSite, python, wait_for
+from live.sites import CONFIG, RealSite, python
 from live.test_insight import ByHand, submit
+from waiting import PATIENCE, wait_for
 
 from tapfinger.core.contract import Decision, Phase, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes, SpeedProfile, TaskType
 from tapfinger.errors import ConfigError
-from tapfinger.live.api import make_app
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.deciding import Decider
-from tapfinger.live.habits import seconds_at
-from tapfinger.live.learned import Learned
-from tapfinger.live.learning import SAVE, Learning, Lesson, lesson_of
-from tapfinger.live.messages import Outcome, RunReport
-from tapfinger.live.service import Service
-from tapfinger.live.site import Site
-from tapfinger.live.store import Store
-from tapfinger.live.tasks import TaskRecord, TaskSpec
-from tapfinger.profiles.told import usual_profile
+from tapfinger.live.coordinator.decisions import Decider
+from tapfinger.live.coordinator.site import Site, seconds_at
+from tapfinger.live.http.app import make_app
+from tapfinger.live.insight.learning import SAVE, Learning, Lesson, lesson_of
+from tapfinger.live.protocol import words
+from tapfinger.live.protocol.learned_speeds import Learned
+from tapfinger.live.protocol.messages import Outcome, RunReport
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Store
+from tapfinger.profiles.initial_knowledge import usual_profile
 from tapfinger.registry import create
 
 with warnings.catch_warnings():
@@ -185,14 +186,14 @@ def test_a_change_of_speed_is_told_and_followed() -> None:
     learning = Learning(site)
     for n in range(1, 41):
         learning.saw(record(n, 1 + n % 4, 60.0 / math.sqrt(1 + n % 4) * math.exp(0.03 * rng.normal())))
-    assert learning.digest(500.0).happenings == ()
+    assert learning.digest(500.0).events == ()
     for n in range(41, 56):
         learning.saw(record(n, 1 + n % 4, 120.0 / math.sqrt(1 + n % 4) * math.exp(0.03 * rng.normal())))
     found = learning.digest(600.0)
-    (line,) = found.happenings
+    (line,) = found.events
     assert (line.kind, line.at) == ("profile drift", 600.0)
-    assert line.detail.startswith("elastic: tasks take 1.9")
-    assert line.detail.endswith(" since 1970-01-01 00:03:44 UTC"), "when the first slower one ended"
+    assert words.detail(line).startswith("elastic: tasks take 1.9")
+    assert words.detail(line).endswith(" since 1970-01-01 00:03:44 UTC"), "when the first slower one ended"
     site.believe(found.revised)
     assert seconds(site, 1) == pytest.approx(120.0, rel=0.05)
     assert seconds(site, 8) == pytest.approx(120.0 / math.sqrt(8), rel=0.15), "never seen, and follows"
@@ -234,8 +235,8 @@ def test_another_configured_profile_is_another_beginning() -> None:
     (row,) = first.last(1000.0)
     second = Learning(make_site(elastic(slots=90.0)))
     found = second.take_up([row], filter(None, [lesson_of(record(3, 2, 20.0))]), 50.0)
-    assert [line.kind for line in found.happenings] == ["profile restarted"]
-    assert "elastic" in found.happenings[0].detail
+    assert [line.kind for line in found.events] == ["profile restarted"]
+    assert "elastic" in words.detail(found.events[0])
     assert second.known["elastic"].finished == 0
     (new,) = second.last(60.0)
     assert new.digest != row.digest
@@ -274,7 +275,7 @@ class Listening:
 
 def test_schedulers_hear_of_new_beliefs_once_and_see_them_in_every_task() -> None:
     from tapfinger.core.events import TaskArrived
-    from tapfinger.live.rounds import Rounds
+    from tapfinger.live.coordinator.rounds import Rounds
 
     site, scheduler = make_site(), Listening()
     rounds = Rounds(site, scheduler, 0)
@@ -307,14 +308,14 @@ def test_a_hundred_clusters_and_three_hundred_types_are_learnt_quickly() -> None
     decider.know(site.context())
     for n in range(1000):
         learning.saw(record(n, 1 + n % 8, 5.0, TaskSpec(("x",), f"t{n % 100}")))
-    began = time.perf_counter()
+    began = time.thread_time()
     found = learning.digest(1.0)
-    digested = time.perf_counter() - began
+    digested = time.thread_time() - began
     assert len(found.revised) == 300
-    began = time.perf_counter()
+    began = time.thread_time()
     site.believe(found.revised)
     context = site.context()
-    in_loop = time.perf_counter() - began
+    in_loop = time.thread_time() - began
     decider.know(context)
     assert digested < 2.0
     assert in_loop < 0.05, "this is what nobody else can be answered in"
@@ -415,7 +416,7 @@ def test_a_real_site_learns_and_exports_what_scenarios_read(tmp_path: Path) -> N
         tasks = client.submit(*[python("import time; time.sleep(0.5)") for _ in range(6)])
         tasks += client.submit(python("raise SystemExit(3)"))
         for task in tasks:
-            client.wait(task, 30.0)
+            client.wait(task, PATIENCE)
         row = wait_for(lambda: next((r for r in client.profiles() if r["runs"] == 6), None))
         assert 0.3 < row["seconds"] < 3.0, "configured were 10"
         assert client.explain(tasks[0])["placement"]["measured_factor"] < 0.5

@@ -8,13 +8,13 @@ from live.protocol import make_site
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, UnknownNameError
-from tapfinger.live.agent import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
-from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.deciding import Question
-from tapfinger.live.messages import Launch, Orders, Outcome, Report, RunReport
-from tapfinger.live.rounds import WINDOW, Rounds
-from tapfinger.live.stimuli import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
-from tapfinger.live.tasks import TaskRecord, TaskSpec
+from tapfinger.live.agent.machine import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
+from tapfinger.live.coordinator.decisions import RoundQuestion
+from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
+from tapfinger.live.coordinator.machine import Coordinator, Predecessor
+from tapfinger.live.coordinator.rounds import WINDOW, Rounds
+from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, RunReport
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.registry import create
 
 SPEC = TaskSpec(argv=("work",), type="small")
@@ -27,7 +27,7 @@ class Driven:
         self.site = make_site()
         chosen = scheduler or create("scheduler", "min", {})
         rounds = Rounds(self.site, chosen, 0, fallback=create("scheduler", "min", {}))  # type: ignore[arg-type]
-        self.machine = Coordinator(self.site, rounds, Leases(6.0, 1.0), epoch, 0.0, records or [], next_id=1)
+        self.machine = Coordinator(self.site, rounds, Leases(6.0, 1.0), epoch, 0.0, Predecessor(records or []))
         self.seq = 0
         self.saved: dict[int, TaskRecord] = {}
         self.kinds: list[str] = []
@@ -236,7 +236,7 @@ def test_where_a_scheduler_fails_another_decides() -> None:
 # --------------------------------------------------------------- decisions that come late
 
 
-def asked(*specs: TaskSpec) -> tuple[Driven, Question]:
+def asked(*specs: TaskSpec) -> tuple[Driven, RoundQuestion]:
     """Tasks wait, c0 and c1 have agents, and a question is open."""
     driven = Driven()
     driven.report(0.0)
@@ -283,7 +283,7 @@ def test_a_running_task_is_as_old_after_a_restart_as_before() -> None:
     record = TaskRecord(1, SPEC, "", 0.0, Phase.RUNNING, 1, "c0", "a", (1, 0), started=2.0)
     site = make_site()
     rounds = Rounds(site, create("scheduler", "min", {}), 10)
-    machine = Coordinator(site, rounds, Leases(6.0, 1.0), 2, 10.0, [record], next_id=2)
+    machine = Coordinator(site, rounds, Leases(6.0, 1.0), 2, 10.0, Predecessor([record], next_id=2))
     (view,) = machine.snapshot.clusters[0].running
     assert (view.elapsed, view.service) == (8, (8, 0))
 

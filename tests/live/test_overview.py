@@ -12,10 +12,11 @@ from live.protocol import World
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
-from tapfinger.live import overview as module
-from tapfinger.live.overview import LABEL, Overview, label
-from tapfinger.live.store import Store
-from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
+from tapfinger.live.insight import overview as module
+from tapfinger.live.insight.overview import LABEL, Overview, label
+from tapfinger.live.protocol import events
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.store.store import Store
 
 
 def saved(world: World, path: Path) -> Store:
@@ -65,24 +66,24 @@ def test_it_agrees_with_the_store_through_every_trouble(
 def test_only_what_has_changed_is_told_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "store.db")
     records = [TaskRecord(n, TaskSpec(("x",), "t"), "me", 1.0) for n in (1, 2)]
-    store.save(records, [Happening(1.0, "submitted", n) for n in (1, 2)])
+    store.save(records, [events.Submitted(1.0, n) for n in (1, 2)])
     overview = Overview(store, ResourceTypes())
 
-    def told(*lines: Happening, after: int) -> dict[str, Any]:
+    def told(*lines: events.LiveEvent, after: int) -> dict[str, Any]:
         store.save((), lines)
         asyncio.run(overview.catch_up())
         return overview.since(after)
 
     told(after=0)
     assert overview.since(0)["counts"]["waiting"] == 2
-    news = told(Happening(2.0, "granted", 1, 1, "c", "2 cpu, 0.5 memory: 30 s expected, 1 free"), after=2)
+    news = told(events.Granted(2.0, 1, 1, "c", {"cpu": 2.0, "memory": 0.5}), after=2)
     assert (news["whole"], news["counts"]["waiting"], news["counts"]["running"]) == (False, 1, 1)
     (run,) = news["runs"]
     assert (run["size"], run["ended"], run["label"]) == ({"cpu": 2.0, "memory": 0.5}, None, "x")
     assert [event["kind"] for event in news["events"]] == ["granted"]
     news = told(after=3)
     assert (news["runs"], news["points"], news["events"]) == ([], [], [])
-    news = told(Happening(9.0, "ended", 1, 1, "c", "failed: too long"), Happening(9.0, "requeued", 1, 1, None), after=3)
+    news = told(events.AttemptEnded(9.0, 1, 1, "c", "failed"), events.Requeued(9.0, 1, 1), after=3)
     assert [(r["ended"], r["result"], r["final"]) for r in news["runs"]] == [(9.0, "failed", False)]
     assert news["points"] == [[9.0, 2, 0]]
     assert overview.since(99)["whole"], "whoever knows of what never was begins anew"
@@ -96,11 +97,12 @@ def test_it_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         TaskRecord(n, spec, "me", 1.0, Phase.FINISHED if n > 3 else Phase.RUNNING, 1, ended=3.0 if n > 3 else None)
         for n in range(1, 51)
     ]
-    lines = [Happening(1.0, "submitted", n) for n in range(1, 51)]
+    lines: list[events.LiveEvent] = [events.Submitted(1.0, n) for n in range(1, 51)]
     for n in range(1, 51):
-        lines.append(Happening(10.0 * n, "granted", n, 1, "c", "1 cpu"))
+        lines.append(events.Granted(10.0 * n, n, 1, "c", {"cpu": 1.0}))
         if n > 3:
-            lines += [Happening(10.0 * n + 5, kind, n, 1, "c", "finished") for kind in ("ended", "finished")]
+            at = 10.0 * n + 5
+            lines += [events.AttemptEnded(at, n, 1, "c", "finished"), events.ClosedFinished(at, n, 1, "c")]
     store.save(records, lines)
     overview = Overview(store, ResourceTypes())
     asyncio.run(overview.catch_up())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,25 +15,26 @@ from typing import Any
 
 import pytest
 from live import protocol
-from live.sites import RealSite, python, wait_for
+from live.sites import RealSite, python
 from live.test_machines import Driven, granted
 from typer.testing import CliRunner
+from waiting import PATIENCE, wait_for
 
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
 from tapfinger.evaluation.live_history import read_history
-from tapfinger.live import coordinator as coordinator_module
-from tapfinger.live.agent import LIVELY, Agent, AgentTick, Observed, Progressed, Said
+from tapfinger.live.agent.machine import LIVELY, Agent, AgentTick, Observed, Progressed, Said
+from tapfinger.live.agent.reports import Following
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.client import Client
-from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.following import Following
-from tapfinger.live.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport
-from tapfinger.live.progressing import ALMOST, SAVE
-from tapfinger.live.stimuli import Instructions, Stimulus, Tick
-from tapfinger.live.tasks import TaskRecord, TaskSpec
-from tapfinger.live.wire import decode, encode
+from tapfinger.live.coordinator import machine as coordinator_module
+from tapfinger.live.coordinator.inputs import Instructions, Stimulus, Tick
+from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.coordinator.progress import ALMOST, SAVE
+from tapfinger.live.http.client import Client
+from tapfinger.live.protocol.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.protocol.wire import decode, encode
 
 # ---------------------------------------------------------------- state machines
 
@@ -286,6 +289,10 @@ def test_a_pretended_task_reports_when_it_is_told_to(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ real processes
 
 
+#: For tests of one site, which is started once.
+ONE_WORKER = pytest.mark.xdist_group("progress site")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSite]:
     made = RealSite(tmp_path_factory.mktemp("progress"))
@@ -302,6 +309,7 @@ def _said(site: RealSite, *words: str) -> str:
     return result.output
 
 
+@ONE_WORKER
 def test_progress_is_seen_while_a_task_runs_and_outlives_restarts(site: RealSite) -> None:
     assert site.client is not None
     code = """
@@ -332,7 +340,7 @@ tapfinger.report(1, loss=0.25)
     site.kill("left")
     (place / "end").touch()
     site.agent("left")
-    info = site.client.wait(task, 20)
+    info = site.client.wait(task, PATIENCE)
     assert (info.phase.value, info.progress, info.metrics, info.incomplete) == ("finished", 1.0, {"loss": 0.25}, False)
     (row,) = [row for row in site.client.history() if row["task"] == task]
     assert (row["progress"], row["metrics"], row["incomplete"]) == (1.0, {"loss": 0.25}, False)
@@ -347,10 +355,11 @@ say(1)
 """
 
 
+@ONE_WORKER
 def test_nonsense_is_said_and_not_believed(site: RealSite) -> None:
     assert site.client is not None
     (task,) = site.client.submit(python(NONSENSE))
-    info = site.client.wait(task, 20)
+    info = site.client.wait(task, PATIENCE)
     assert (info.phase.value, info.progress, info.incomplete) == ("finished", 1.0, False)
     shown = _said(site, "show", str(task))
     for word in ("below 0", "above 1", "NaN", "backwards", "no reports"):
@@ -358,15 +367,16 @@ def test_nonsense_is_said_and_not_believed(site: RealSite) -> None:
     assert len(info.warnings) == 5
 
 
+@ONE_WORKER
 def test_an_end_without_finishing_teaches_nobody(site: RealSite) -> None:
     assert site.client is not None
     (task,) = site.client.submit(python("import tapfinger; tapfinger.report(0.3)"))
-    info = site.client.wait(task, 20)
+    info = site.client.wait(task, PATIENCE)
     assert (info.phase.value, info.code, info.progress, info.incomplete) == ("finished", 0, 0.3, True)
     assert "(incomplete)" in _said(site, "show", str(task))
     assert _lessons(site.client, task) == 0
     (whole,) = site.client.submit(python("import tapfinger; tapfinger.report(1.0)"))
-    assert site.client.wait(whole, 20).incomplete is False
+    assert site.client.wait(whole, PATIENCE).incomplete is False
     assert _lessons(site.client, whole) == 1, "one that did finish teaches"
 
 
@@ -377,25 +387,33 @@ def _lessons(client: Client, task: int) -> int:
     return sum(of_type.finished for of_type in known.values())
 
 
+@ONE_WORKER
 def test_a_task_that_reports_a_flood_or_hangs_harms_nobody(site: RealSite) -> None:
     assert site.client is not None
     flood = "import os; f = open(os.environ['TAPFINGER_REPORT'], 'wb')\nfor _ in range(64): f.write(b'x' * (1 << 20))"
     chatty = "import sys\nfor _ in range(64): sys.stdout.write('y' * (1 << 20))"
     hangs = "import tapfinger, time; tapfinger.report(0.5); time.sleep(3600)"
-    tasks = site.client.submit(python(flood), python(chatty), python(hangs, time_limit=1.0))
-    ends = [site.client.wait(task, 30) for task in tasks]
+    tasks = site.client.submit(python(flood), python(chatty), python(hangs, time_limit=4.0))
+    ends = [site.client.wait(task, PATIENCE) for task in tasks]
     assert [info.phase.value for info in ends] == ["finished", "finished", "failed"]
     assert any("bytes at once" in text or "no reports" in text for text in ends[0].warnings)
     assert ends[1].output == 64 << 20
     assert (ends[2].progress, ends[2].incomplete) == (0.5, False)
-    assert re.search("longer than 1 s", ends[2].reason)
+    assert re.search("longer than 4 s", ends[2].reason)
 
 
-def test_run_says_how_far_it_is_when_asked(site: RealSite) -> None:
-    code = "import tapfinger, time\nfor n in range(1, 5): tapfinger.report(n / 4, loss=1 / n); time.sleep(0.8)"
-    import sys
-
+@ONE_WORKER
+def test_run_says_how_far_it_is_when_asked(site: RealSite, tmp_path: Path) -> None:
+    code = (
+        "import os, tapfinger, time\ntapfinger.report(0.25, loss=0.5)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\ntapfinger.report(1.0)"
+    )
     words = ["run", "--state", str(site.state), "--progress", "--max", "cpu=1", "--", sys.executable, "-c", code]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert re.search(r"task \d+: \S+ +\d+ %  loss", result.stderr)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tapfinger", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        said = run.stderr.readline()
+        assert re.search(r"task \d+: \S+ +25 %  loss", said), said + run.stderr.read()
+        (tmp_path / "go").touch()
+    assert run.returncode == 0

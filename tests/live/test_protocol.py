@@ -1,43 +1,33 @@
-"""Many random histories of the whole protocol, each with every kind of trouble; and the checker itself is checked."""
+"""200 random histories of the whole protocol, each with every kind of trouble; and the checker itself is checked.
+
+tests/soak/test_protocol.py plays thousands.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from live.histories import check_histories
 from live.protocol import play
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.events import StartTask
 from tapfinger.core.model import Resources
 from tapfinger.errors import TapfingerError
-from tapfinger.live.agent import Agent, AgentInstruction
-from tapfinger.live.coordinator import Coordinator
-from tapfinger.live.deciding import Answer
-from tapfinger.live.messages import AttemptId, Orders, Outcome, Report
-from tapfinger.live.stimuli import Instructions, Stimulus
-from tapfinger.live.tasks import TaskRecord
-
-#: Histories per test: 2,000 in all, a minute and a half of one core.
-BLOCK = 100
+from tapfinger.live.agent.machine import Agent, AgentInstruction
+from tapfinger.live.coordinator.decisions import Answer
+from tapfinger.live.coordinator.inputs import Instructions, Stimulus
+from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report
+from tapfinger.live.protocol.records import TaskRecord
 
 
 @pytest.mark.parametrize("replicas", [False, True])
-@pytest.mark.parametrize("block", range(10))
-def test_nothing_is_lost_and_nothing_runs_twice(block: int, replicas: bool) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(block * BLOCK, block * BLOCK + BLOCK):
-        try:
-            world = play(seed, replicas=replicas)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        seen.update(line.kind for line in world.disk.history)
-    # Otherwise the troubles were too mild to prove anything.
-    assert all(seen[kind] > 5 for kind in ("finished", "failed", "cancelled", "lost", "requeued", "silent", "refused"))
-    assert seen["resized"] > 100
+def test_nothing_is_lost_and_nothing_runs_twice(replicas: bool) -> None:
+    check_histories(range(100), replicas)
 
 
 # Each of these breaks one rule of the protocol; if the checker did not notice, it would prove nothing.

@@ -6,23 +6,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from live.sites import CONFIG, RealSite, wait_for
+from live.sites import CONFIG, RealSite
 from live.test_machines import Driven, new_agent, orders
+from waiting import wait_for
 
 import tapfinger
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import UnsupportedOperation
-from tapfinger.live import allotment
-from tapfinger.live.agent import AgentTick, Found, Resized, ResizeRun, StopRun
+from tapfinger.live.agent import allotment
+from tapfinger.live.agent.devices import Devices
+from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.agent.machine import AgentTick, Found, Resized, ResizeRun, StopRun
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.client import make_spec
-from tapfinger.live.devices import Devices
-from tapfinger.live.host import Host
-from tapfinger.live.leases import replace_file
-from tapfinger.live.messages import Launch, Orders, Report, RunReport, Size
-from tapfinger.live.stimuli import Submit, Tick
-from tapfinger.live.tasks import TaskSpec
+from tapfinger.live.coordinator.inputs import Submit, Tick
+from tapfinger.live.http.client import make_spec
+from tapfinger.live.protocol.messages import Launch, Orders, Report, RunReport, SizeOrder
+from tapfinger.live.protocol.records import TaskSpec
 
 ELASTIC = TaskSpec(argv=("work",), type="small", clusters=("c0",), resizable=True)
 
@@ -68,7 +70,10 @@ def test_what_a_task_gives_back_is_free_when_its_agent_has_confirmed_it() -> Non
     driven, script = two_running()
     script.sizes = {1: (1, 0), 2: (3, 0)}
     (told,) = driven.tell(Tick(), 1.5)
-    assert told.sizes == (Size((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}), Size((2, 1), 1, {"cpu": 3.0, "gpu": 0.0}))
+    assert told.sizes == (
+        SizeOrder((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}),
+        SizeOrder((2, 1), 1, {"cpu": 3.0, "gpu": 0.0}),
+    )
     assert told.starts == ()
     assert free(driven)["cpu"] == 0.0
     assert driven.saved[1].wanted == (1, 0)
@@ -93,12 +98,12 @@ def test_what_a_task_is_to_get_is_debited_before_its_agent_hears_of_it() -> None
     driven.report(1.6, RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
     script.sizes = {1: (2, 2)}
     (told,) = driven.tell(Tick(), 2.5)
-    assert told.sizes == (Size((1, 1), 2, {"cpu": 2.0, "gpu": 2.0}),)
+    assert told.sizes == (SizeOrder((1, 1), 2, {"cpu": 2.0, "gpu": 2.0}),)
     assert free(driven) == {"cpu": 2.0, "gpu": 2.0}
     # Back again before the agent has said anything: it may have done the first, so nothing is free yet.
     script.sizes = {1: (1, 0)}
     (told,) = driven.tell(Tick(), 3.5)
-    assert told.sizes == (Size((1, 1), 3, {"cpu": 1.0, "gpu": 0.0}),)
+    assert told.sizes == (SizeOrder((1, 1), 3, {"cpu": 1.0, "gpu": 0.0}),)
     old = RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0})
     driven.report(3.6, old, RunReport((2, 1)))
     assert free(driven) == {"cpu": 2.0, "gpu": 2.0}, "of an earlier change: the size is right, but may not last"
@@ -128,7 +133,7 @@ def test_a_new_coordinator_goes_on_with_a_change_of_size() -> None:
     new = Driven([old.saved[task] for task in (1, 2, 3)], epoch=2)
     assert free(new)["cpu"] == 0.0
     told = new.report(0.1, RunReport((1, 1)), RunReport((2, 1)))
-    assert told.sizes == (Size((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}),)
+    assert told.sizes == (SizeOrder((1, 1), 1, {"cpu": 1.0, "gpu": 0.0}),)
     new.report(0.2, RunReport((1, 1), size=1, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
     assert free(new)["cpu"] == 3.0
 
@@ -142,14 +147,14 @@ def test_an_agent_carries_out_each_change_once() -> None:
     agent = new_agent()
     agent.handle(AgentTick(), 100.0)
     agent.handle(orders(starts=(LAUNCH,)), 100.1)
-    small = Size((1, 1), 1, {"cpu": 1.0})
+    small = SizeOrder((1, 1), 1, {"cpu": 1.0})
     assert ResizeRun(small) in agent.handle(orders(2, sizes=(small,)), 100.2)
     (report,) = agent.handle(Resized((1, 1), 1, {"cpu": 1.0}), 100.3)
     assert isinstance(report, Report)
     assert report.runs == (RunReport((1, 1), None, 1, {"cpu": 1.0}),)
     assert ResizeRun(small) not in agent.handle(orders(3, sizes=(small,)), 100.4)
-    assert ResizeRun(Size((9, 1), 1, {})) not in agent.handle(orders(4, sizes=(Size((9, 1), 1, {}),)), 100.5)
-    stopped = agent.handle(orders(5, stops=((1, 1),), sizes=(Size((1, 1), 2, {"cpu": 2.0}),)), 100.6)
+    assert ResizeRun(SizeOrder((9, 1), 1, {})) not in agent.handle(orders(4, sizes=(SizeOrder((9, 1), 1, {}),)), 100.5)
+    stopped = agent.handle(orders(5, stops=((1, 1),), sizes=(SizeOrder((1, 1), 2, {"cpu": 2.0}),)), 100.6)
     assert [i for i in stopped if isinstance(i, StopRun | ResizeRun)] == [StopRun((1, 1), at_once=False)]
 
 
@@ -169,7 +174,7 @@ class Rigid(Fake):
 
 def make_host(directory: Path, backend: Fake) -> tuple[Host, Devices]:
     devices = Devices({"cpu": range(4)})
-    return Host(directory, "c0", backend, devices, 1.0, clock=lambda: 10.0), devices
+    return Host(BackendContext(directory, "c0"), backend, devices, 1.0, clock=lambda: 10.0), devices
 
 
 def told(host: Host, seq: int, **more: object) -> tuple[RunReport, ...]:
@@ -184,11 +189,11 @@ def test_a_host_changes_devices_and_remembers(tmp_path: Path) -> None:
     backend = Fake(clock=lambda: 10.0)
     host, devices = make_host(tmp_path, backend)
     told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}), Launch((2, 1), ("x",), {"cpu": 2.0}, {})))
-    told(host, 2, sizes=(Size((2, 1), 1, {"cpu": 3.0}),))
+    told(host, 2, sizes=(SizeOrder((2, 1), 1, {"cpu": 3.0}),))
     assert devices.free == {"cpu": 0}
-    (_, second) = told(host, 3, sizes=(Size((2, 1), 2, {"cpu": 1.0}),))
+    (_, second) = told(host, 3, sizes=(SizeOrder((2, 1), 2, {"cpu": 1.0}),))
     assert (second.size, second.allocation, devices.free) == (2, {"cpu": 1.0}, {"cpu": 2})
-    (_, second) = told(host, 4, sizes=(Size((2, 1), 3, {"cpu": 9.0}),))
+    (_, second) = told(host, 4, sizes=(SizeOrder((2, 1), 3, {"cpu": 9.0}),))
     assert (second.size, second.allocation, devices.free) == (3, {"cpu": 1.0}, {"cpu": 2}), "there are not that many"
     host.close()
     host, devices = make_host(tmp_path, backend)
@@ -200,7 +205,7 @@ def test_a_host_changes_devices_and_remembers(tmp_path: Path) -> None:
 def test_a_backend_that_cannot_resize_is_no_fault(tmp_path: Path) -> None:
     host, devices = make_host(tmp_path, Rigid(clock=lambda: 10.0))
     told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}),))
-    (run,) = told(host, 2, sizes=(Size((1, 1), 1, {"cpu": 3.0}),))
+    (run,) = told(host, 2, sizes=(SizeOrder((1, 1), 1, {"cpu": 3.0}),))
     assert (run.size, run.allocation, devices.free) == (1, {"cpu": 1.0}, {"cpu": 3})
     host.close()
 
@@ -230,7 +235,7 @@ def test_a_task_can_ask_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 #: Says how many cores it may use, whenever that changes.
 WATCHES = """
 import time
-from tapfinger.live.allotment import allotment
+from tapfinger.live.agent.allotment import allotment
 seen = None
 while True:
     now = allotment()["cpu"]
@@ -243,7 +248,7 @@ while True:
 def test_a_real_task_is_lent_what_is_spare_and_gives_it_back(tmp_path: Path) -> None:
     site = RealSite(tmp_path)
     config = CONFIG.replace('scheduler = "fifo"', 'scheduler = "greedy@lend=true"')
-    site.config.write_text(config.replace("lease_seconds = 3.0", "lease_seconds = 30.0"))
+    site.config.write_text(config)
     try:
         client = site.up()
         here = {"type": "demo", "clusters": ["left"]}

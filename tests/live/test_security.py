@@ -15,28 +15,29 @@ from typing import Any
 
 import httpx
 import pytest
-from live.sites import CONFIG, RealSite, python
+from live.sites import CONFIG, RealSite, opened, python
 from live.test_backends import end_of
 from starlette.websockets import WebSocketDisconnect
+from waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from tapfinger.errors import ConfigError, CoordinatorError, LaunchFailed
-from tapfinger.live import audit as audit_module
-from tapfinger.live.api import make_app
-from tapfinger.live.audit import Audit
+from tapfinger.live.agent.leases import boot_clock, replace_file, write_lease
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.process import Process
-from tapfinger.live.client import Client
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.leases import boot_clock, replace_file, write_lease
-from tapfinger.live.limits import Buckets
-from tapfinger.live.lines import JsonLines, set_up_logging
-from tapfinger.live.messages import Launch, Report
-from tapfinger.live.server import check_address
-from tapfinger.live.service import Service
-from tapfinger.live.tls import certificate, travels_openly, trust
-from tapfinger.live.wire import Refusal, decode, encode
+from tapfinger.live.http.app import make_app
+from tapfinger.live.http.client import Client
+from tapfinger.live.http.limits import Buckets
+from tapfinger.live.http.server import check_address
+from tapfinger.live.http.tls import certificate, travels_openly, trust
+from tapfinger.live.logging_setup import JsonLines, set_up_logging
+from tapfinger.live.protocol.messages import Launch, Report
+from tapfinger.live.protocol.wire import Refusal, decode, encode
+from tapfinger.live.service.service import Service
+from tapfinger.live.store import audit as audit_module
+from tapfinger.live.store.audit import Audit
 from tapfinger.registry import create
 
 with warnings.catch_warnings():
@@ -138,7 +139,7 @@ def test_whoever_asks_too_often_is_told_when_to_come_again(http: TestClient, ser
 def test_guessing_is_slow_and_does_not_fill_the_audit_log(http: TestClient, service: Service) -> None:
     codes = [http.get("/api/v1/tasks", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(30)]
     assert (codes[0], codes[-1]) == (401, 429)
-    assert sum(line["detail"] == "no valid token" for line in service.audit.latest(1000)) < 20
+    assert sum(line["detail"] == "no valid token" for line in service.kept.audit.latest(1000)) < 20
 
 
 def test_garbage_on_an_agents_line(http: TestClient) -> None:
@@ -215,7 +216,7 @@ def test_a_link_out_of_a_root_leads_nowhere(tmp_path: Path, inside: bool) -> Non
     outside.mkdir()
     (root / "link").symlink_to(root / "real" if inside else outside)
     run = run_in(tmp_path, root / "link", "open('ran', 'w')")
-    backend = Process(roots=(str(root),))
+    backend = opened(Process(), roots=(str(root),))
     if inside:
         backend.start(run)
         assert end_of(run).result == "finished"
@@ -238,9 +239,9 @@ def test_a_link_that_is_bent_after_it_was_checked_leads_nowhere(
             (root / "place").symlink_to(outside)
         replace_file(path, data, sync)
 
-    monkeypatch.setattr("tapfinger.live.backends.process.replace_file", bend)
+    monkeypatch.setattr("tapfinger.live.backends.supervision.replace_file", bend)
     run = run_in(tmp_path, root / "place", "open('ran', 'w')")
-    Process(roots=(str(root),)).start(run)
+    opened(Process(), roots=(str(root),)).start(run)
     end = end_of(run)
     assert (end.result, end.code) == ("failed", 127)
     assert f"{outside} is not within {root}" in end.reason
@@ -273,7 +274,7 @@ def test_a_site_with_tls(tmp_path: Path, cert: tuple[Path, Path]) -> None:
         assert site.url.startswith("https://")
         site.agent("left", "--tls-ca", str(cert[0]), "--log-format", "json")
         (task,) = client.submit(python("print('encrypted')"))
-        assert client.wait(task, 30).code == 0
+        assert client.wait(task, PATIENCE).code == 0
         assert b"".join(client.logs(task, follow=True)) == b"encrypted\n"
         with Client(site.url, "x") as stranger, pytest.raises(CoordinatorError, match="certificate verify failed"):
             stranger.counts()

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from live.sites import RealSite, python, wait_for
+from live.sites import RealSite, python
+from waiting import PATIENCE, wait_for
 
 from tapfinger.cli import main
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, NotFound
-from tapfinger.live.client import Client
+from tapfinger.live.http.client import Client
 
 #: Says when it begins, waits until it is let go, and says which attempt it was.
 WAITS = """
@@ -35,6 +36,18 @@ def site(tmp_path: Path) -> Iterator[RealSite]:
     made.close()
 
 
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[RealSite]:
+    """A site that gives up agents after seconds; still long enough for one that has to wait for a core."""
+    made = RealSite(tmp_path, lease=5.0)
+    yield made
+    made.close()
+
+
+#: For tests of one site, which is started once.
+ONE_WORKER = pytest.mark.xdist_group("calm site")
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A site that all tests share which do no harm to it."""
@@ -50,22 +63,23 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
+@ONE_WORKER
 def test_tasks_run_and_everything_can_be_asked(calm: Client, work: Path) -> None:
     client, before = calm, calm.counts()
     spec = python("import os; print(os.environ['TAPFINGER_CPUS'], os.getcwd())", cwd=str(work), key="once")
     (task,) = client.submit(spec)
     assert client.submit(spec) == [task], "the same key gives the same task"
-    info = client.wait(task, 30)
+    info = client.wait(task, PATIENCE)
     assert (info.phase, info.code, info.allocation) == (Phase.FINISHED, 0, {"cpu": 1.0, "gpu": 0.0})
     assert b"".join(client.logs(task, follow=True)) == f"1 {work}\n".encode()
     told = [line["kind"] for line in client.show(task).history]
     assert told == ["submitted", "granted", "started", "ended", "finished"]
     failing = client.submit(python("import sys; sys.exit(7)", retries=1), python("import os; os.kill(os.getpid(), 11)"))
-    ends = [client.wait(t, 30) for t in failing]
+    ends = [client.wait(t, PATIENCE) for t in failing]
     assert [(e.phase, e.code, e.attempt) for e in ends] == [(Phase.FAILED, 7, 2), (Phase.FAILED, -11, 1)]
     missing = client.submit(python("pass", cwd="/no/such/place"), python("pass"))
-    assert "/no/such/place does not exist" in client.wait(missing[0], 30).reason
-    assert client.wait(missing[1], 30).phase is Phase.FINISHED
+    assert "/no/such/place does not exist" in client.wait(missing[0], PATIENCE).reason
+    assert client.wait(missing[1], PATIENCE).phase is Phase.FINISHED
     assert client.counts() == before | {k: before.get(k, 0) + n for k, n in (("finished", 2), ("failed", 3))}
     assert all(c["free"] == c["capacity"] for c in client.clusters())
     with pytest.raises(ConfigError, match="no task type 'dmo'"):
@@ -75,6 +89,7 @@ def test_tasks_run_and_everything_can_be_asked(calm: Client, work: Path) -> None
     assert client.list()[0].id == missing[1], "of a batch with a fault nothing was taken"
 
 
+@ONE_WORKER
 def test_cancel_ends_a_task_wherever_it_is(calm: Client, work: Path) -> None:
     client = calm
     big = {"minimum": {"cpu": 4}, "maximum": {"cpu": 4}, "clusters": ["left"], "cwd": str(work)}
@@ -83,7 +98,7 @@ def test_cancel_ends_a_task_wherever_it_is(calm: Client, work: Path) -> None:
     assert client.show(waiting).phase is Phase.QUEUED
     assert client.cancel(waiting).phase is Phase.CANCELLED
     client.cancel(running)
-    info = client.wait(running, 30)
+    info = client.wait(running, PATIENCE)
     assert info.phase is Phase.CANCELLED
     assert client.clusters()[0]["free"] == {"cpu": 4.0, "gpu": 0.0}
     assert b"begun" in b"".join(client.logs(running))
@@ -97,13 +112,13 @@ def test_a_killed_agent_finds_its_tasks_again(site: RealSite, work: Path) -> Non
     site.kill("left")
     site.agent("left")
     (work / "go").touch()
-    info = client.wait(task, 30)
+    info = client.wait(task, PATIENCE)
     assert (info.phase, info.attempt, info.losses) == (Phase.FINISHED, 1, 0)
     assert b"".join(client.logs(task, follow=True)) == b"begun 1\ndone 1\n"
 
 
-def test_a_task_whose_agent_stays_away_is_stopped_by_itself_and_runs_elsewhere(site: RealSite, work: Path) -> None:
-    client = site.up()
+def test_a_task_whose_agent_stays_away_is_stopped_by_itself_and_runs_elsewhere(away: RealSite, work: Path) -> None:
+    site, client = away, away.up()
     client.drain("right")
     stopped, kept = client.submit(
         python(WAITS, cwd=str(work)), python(WAITS.replace("begun.", "kept."), cwd=str(work), on_disconnect="keep")
@@ -117,10 +132,10 @@ def test_a_task_whose_agent_stays_away_is_stopped_by_itself_and_runs_elsewhere(s
     assert "silent" in [line["kind"] for line in client.events()]
     assert client.show(kept).attempt == 1, "to be kept: nobody else may run it"
     (work / "go").touch()
-    info = client.wait(stopped, 30)
+    info = client.wait(stopped, PATIENCE)
     assert (info.phase, info.attempt, info.cluster, info.losses) == (Phase.FINISHED, 2, "right", 1)
     site.agent("left")
-    info = client.wait(kept, 30)
+    info = client.wait(kept, PATIENCE)
     assert (info.phase, info.attempt, info.cluster) == (Phase.FINISHED, 1, "left")
     assert not (work / "kept.2").exists()
 
@@ -136,7 +151,7 @@ def test_a_killed_coordinator_comes_back_to_tasks_that_never_noticed(site: RealS
     site.kill("coordinator")
     (work / "go").touch()  # both end while nobody is there to hear of it
     client = site.serve()
-    infos = [client.wait(task, 30) for task in (running, waiting, ends)]
+    infos = [client.wait(task, PATIENCE) for task in (running, waiting, ends)]
     assert [(i.phase, i.attempt, i.losses) for i in infos] == [(Phase.FINISHED, 1, 0)] * 3
     assert b"".join(client.logs(running, follow=True)) == b"begun 1\ndone 1\n"
 
@@ -153,7 +168,7 @@ def test_an_agent_that_is_told_to_leave_lets_its_tasks_run_or_stops_them(site: R
     site.agent("left")
     wait_for((work / "begun.2").exists)
     (work / "go").touch()
-    assert client.wait(task, 30).attempt == 2
+    assert client.wait(task, PATIENCE).attempt == 2
 
 
 @pytest.fixture
@@ -255,7 +270,7 @@ def test_a_site_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Pat
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
         wait_for((tmp_path / "state" / "serve.log").exists)
         up.send_signal(signal.SIGTERM)
-        assert up.wait(60) != 0
+        assert up.wait(PATIENCE) != 0
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
@@ -266,6 +281,6 @@ def test_a_site_in_the_foreground_ends_with_its_terminal(tmp_path: Path) -> None
         assert up.stdout is not None
         assert "http://127.0.0.1:" in up.stdout.readline()
         up.send_signal(signal.SIGTERM)
-        assert up.wait(60) == 0
+        assert up.wait(PATIENCE) == 0
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert left.stdout == ""

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from live.sites import opened
 from live.test_backends import end_of
 
+from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.process import Process
 from tapfinger.live.backends.spool import Spool
-from tapfinger.live.leases import boot_clock, write_lease
-from tapfinger.live.messages import Launch
+from tapfinger.live.protocol.messages import Launch
 
 
 def read_all(spool: Spool, piece: int) -> tuple[dict[int, int], int]:
@@ -62,7 +63,7 @@ def test_a_task_that_writes_without_end_does_not_fill_the_disk(tmp_path: Path) -
     code = "import sys\nfor i in range(200_000): print('line', i)\nprint('the end')"
     run = Run(Launch((1, 1), (sys.executable, "-c", code), {"cpu": 1}, {}), tmp_path / "1", {}, tmp_path / "lease")
     run.directory.mkdir()
-    Process(max_log=10_000).start(run)
+    opened(Process(), max_log=10_000).start(run)
     end = end_of(run)
     written = sum(len(f"line {i}\n") for i in range(200_000)) + len("the end\n")
     spool = Spool(run.output)

@@ -1,4 +1,4 @@
-"""The store on real files and on a real PostgreSQL."""
+"""The store on real files; tests/engines/test_postgres_store.py runs most of this on a PostgreSQL too."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
-from live.postgres import PostgresServer
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import ConfigError, MissingDependency, NotLeading, StoreUnavailable
-from tapfinger.live import store as store_module
-from tapfinger.live.store import Piece, Store, Token
-from tapfinger.live.stores import leadership
-from tapfinger.live.stores import postgres as postgres_module
-from tapfinger.live.tasks import Happening, TaskRecord, TaskSpec
+from tapfinger.errors import ConfigError
+from tapfinger.live.protocol.events import Submitted, Warned
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.store import migrations
+from tapfinger.live.store.store import Piece, Store, Token
 
 SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",), {"A": "b"}, "/tmp", 2, 60.0, "keep")
 RECORD = TaskRecord(7, SPEC, "me", 1000.5)
@@ -35,13 +31,16 @@ Where = Path | str
 Opener = Callable[[], Store]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
-    """Where a store of each kind can be."""
-    if request.param == "sqlite":
-        return tmp_path / "new" / "store.db"
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return server.database()
+@pytest.fixture
+def where(tmp_path: Path) -> Where:
+    """Where a new store can be."""
+    return tmp_path / "new" / "store.db"
+
+
+@pytest.fixture
+def integrity_error() -> type[Exception]:
+    """What the database raises for a key that exists already."""
+    return sqlite3.IntegrityError
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def opened(where: Where) -> Iterator[Opener]:
 
 def test_what_is_saved_is_there_after_reopening(opened: Opener) -> None:
     store = opened()
-    line = Happening(1000.123456789, "submitted", 7, detail="a \N{SNOWMAN}")
+    line = Warned(1000.123456789, 7, text="a \N{SNOWMAN}")
     store.save([RECORD, replace(RECORD, id=8)], [line])
     store.save([RUNNING], [], {"drained": ["c0"]})
     again = opened()
@@ -91,12 +90,12 @@ def test_tasks_are_listed_from_the_newest_on_in_pages(opened: Opener) -> None:
     assert [r.id for r in store.tasks([Phase.FINISHED, Phase.LOST], 10, None)] == [2]
 
 
-def test_a_batch_is_saved_as_a_whole_or_not_at_all(opened: Opener) -> None:
+def test_a_batch_is_saved_as_a_whole_or_not_at_all(opened: Opener, integrity_error: type[Exception]) -> None:
     store = opened()
     keyed = replace(RECORD, spec=replace(SPEC, key="k"))
     store.save([keyed], [])
-    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
-        store.save([replace(RECORD, id=20), replace(keyed, id=21)], [Happening(1.0, "submitted", 20)])
+    with pytest.raises(integrity_error):
+        store.save([replace(RECORD, id=20), replace(keyed, id=21)], [Submitted(1.0, 20)])
     assert store.next_id() == 8
     assert store.history(0, 10) == []
     assert store.by_keys("me", [*map(str, range(1000)), "k"]) == {"k": keyed}
@@ -168,9 +167,9 @@ def test_a_store_of_a_newer_version_is_refused_and_an_older_one_brought_up_to_da
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened().save([RECORD], [])
-    more = (*store_module.MIGRATIONS, "CREATE TABLE colours (id INTEGER PRIMARY KEY AUTOINCREMENT, depth REAL);")
+    more = (*migrations.MIGRATIONS, "CREATE TABLE colours (id INTEGER PRIMARY KEY AUTOINCREMENT, depth REAL);")
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "MIGRATIONS", more)
+        patch.setattr(migrations, "MIGRATIONS", more)
         assert opened().unended() == [RECORD]
     with pytest.raises(ConfigError, match=f"has schema {len(more)}, this version of TapFinger knows {len(more) - 1}"):
         opened()
@@ -179,8 +178,8 @@ def test_a_store_of_a_newer_version_is_refused_and_an_older_one_brought_up_to_da
 WRITER = """
 import sys
 from pathlib import Path
-from tapfinger.live.store import Store
-from tapfinger.live.tasks import TaskRecord, TaskSpec
+from tapfinger.live.store.store import Store
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 store = Store(sys.argv[1] if sys.argv[1].startswith("postgresql:") else Path(sys.argv[1]))
 store.lead("")
 for n in range(1, 1_000_000):
@@ -201,103 +200,6 @@ def test_what_was_acknowledged_survives_a_kill(where: Where) -> None:
     store.close()
     assert set(told) <= saved
     assert len(saved) <= len(told) + 1
-
-
-# ---------------------------------------------------------------------- several on one
-
-
-@pytest.fixture
-def pair(postgres: PostgresServer) -> Iterator[tuple[Store, Store]]:
-    """Two coordinators' views of one database."""
-    address = postgres.database()
-    stores = Store(address), Store(address)
-    yield stores
-    for store in stores:
-        store.close()
-
-
-def test_one_leads_and_the_other_can_only_read(pair: tuple[Store, Store]) -> None:
-    first, second = pair
-    assert first.leader() is None
-    assert (first.lead("http://first"), second.lead("http://second")) == (1, None)
-    first.save([RECORD], [])
-    assert second.task(7) == RECORD
-    for change in (
-        lambda: second.save([RUNNING], []),
-        lambda: second.set_meta("drained", []),
-        lambda: second.add_token(Token("h", "ann", "viewer", None, 1.0)),
-        second.renew,
-    ):
-        with pytest.raises(NotLeading, match="the leader is at http://first"):
-            change()
-    assert second.task(7) == RECORD
-    assert second.leads_until < time.clock_gettime(time.CLOCK_BOOTTIME) < first.leads_until
-    first.close()  # as when its process dies: nobody waits for the end of its term
-    for _ in range(100):
-        if (leader := second.leader()) is not None and leader.gone:
-            break
-        time.sleep(0.02)
-    assert second.lead("http://second") == 2
-
-
-def test_a_leader_that_is_late_finds_itself_deposed(pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = pair
-    monkeypatch.setattr(leadership, "TERM", 0.3)
-    first.lead("http://first")
-    time.sleep(0.2)
-    first.renew()
-    time.sleep(0.2)
-    assert second.lead("http://second") is None, "it was renewed"
-    time.sleep(0.2)
-    assert first.leads_until < time.clock_gettime(time.CLOCK_BOOTTIME), "it knows by itself that it is late"
-    monkeypatch.setattr(leadership, "TERM", 3.0)
-    assert second.lead("http://second") == 2
-    with pytest.raises(NotLeading, match="http://second"):
-        first.save([RECORD], [])
-    assert (first.task(7), first.leads_until) == (None, 0.0)
-    second.save([RECORD], [])
-    assert first.task(7) == RECORD
-
-
-def test_a_leader_that_sleeps_in_a_transaction_keeps_nobody_from_leading(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leadership, "TERM", 0.3)
-    monkeypatch.setattr(postgres_module, "IDLE", 0.3)
-    address = postgres.database()
-    first, second = Store(address), Store(address)
-    first.lead("http://first")
-
-    def be_stopped_in_it() -> None:
-        with first._transaction() as work:
-            work.execute("INSERT INTO meta VALUES ('half', '1')")
-            time.sleep(0.5)
-            assert second.lead("http://second") == 2
-            work.execute("INSERT INTO meta VALUES ('rest', '1')")
-
-    with pytest.raises(StoreUnavailable):
-        be_stopped_in_it()
-    assert (second.meta("half"), second.meta("rest")) == (None, None)
-    with pytest.raises(NotLeading):
-        first.renew()
-    first.close()
-    second.close()
-
-
-def test_addresses_that_cannot_be_used_are_refused_without_showing_a_password(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for address in ("mysql://me:secret@x/y", "postgresql://me:secret@[x", "postgresql://me:secret@127.0.0.1:1/y"):
-        with pytest.raises(ConfigError) as refused:
-            Store(address)
-        assert "secret" not in str(refused.value)
-        assert "\n" not in str(refused.value)
-    postgres.run("postgres", "CREATE DATABASE old ENCODING 'SQL_ASCII' TEMPLATE template0")
-    with pytest.raises(ConfigError, match="not in UTF8; create the database with"):
-        Store(postgres.url("old"))
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'tapfinger\[postgres\]'"):
-        Store(postgres.url("postgres"))
 
 
 def test_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:

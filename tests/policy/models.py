@@ -6,12 +6,11 @@ import torch
 
 from tapfinger.config import load_scenario
 from tapfinger.core.state import EdgeState
-from tapfinger.observation import Observer
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import config_for
 from tapfinger.policy.card import make_card
-from tapfinger.policy.inputs import batch_of_one
-from tapfinger.training.views import input_maker
+from tapfinger.policy.encoding.inputs import batch_of_one
+from tapfinger.training.simulators import make_encoder
 from tapfinger.workloads.world import build_world
 
 #: Added to the logit of void: with the first a cluster starts whatever it can, with the second nothing.
@@ -23,8 +22,8 @@ def small_network(scenario="multi-3", network="full", void=EAGER, seed=0, **chan
     chosen = load_scenario(scenario) if isinstance(scenario, str) else scenario
     world = build_world(chosen)
     snapshot = EdgeState(world.clusters, world.mode).snapshot()
-    obs = Observer(world.clusters, world.task_types).observe(snapshot)
-    inputs = input_maker(world).make(batch_of_one(obs))
+    encoder = make_encoder(world)
+    inputs = encoder.make(batch_of_one(encoder.observer.observe(snapshot)))
     sizes = {"hidden": 8, "heads": 2, "layers": 1, **changes}
     config = config_for(inputs, world.resources.accelerator, **sizes)
     torch.manual_seed(seed)

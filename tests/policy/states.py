@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
+from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import TYPES
+from tapfinger.profiles.greedy_options import ADVISERS
 
 
 def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, resources=2, units=16, menu=0):
@@ -32,18 +35,22 @@ def random_inputs(seed, batch=4, clusters=3, places=5, nodes=None, running=4, re
         minimum = np.zeros((*node.shape, 1), dtype=np.int64)
         largest = rng.integers(0, 6, minimum.shape) * startable[..., None]
 
+    tables = (PROFILES if menu else TYPES).tables
+    sizes = {"resource": resources, "task type": 2, "adviser": len(ADVISERS)}
+    width = {kind: table.width(sizes) for kind, table in tables.items()}
+
     def features(*shape):
         return rng.normal(size=shape).astype(np.float32)
 
     return Inputs(
-        cluster=features(batch, clusters, 2 * resources + 3),
-        pending=features(batch, nodes, resources + 4),
+        cluster=features(batch, clusters, width["cluster"]),
+        pending=features(batch, nodes, width["pending"]),
         pending_mask=pending_mask,
-        running=features(batch, clusters, running, resources + 3),
+        running=features(batch, clusters, running, width["running"]),
         running_mask=rng.random((batch, clusters, running)) < 0.5,
         node=node,
         place_mask=place_mask,
-        pair=features(batch, clusters, places, 6),
+        pair=features(batch, clusters, places, width["pair"]),
         startable=startable,
         minimum=minimum,
         largest=largest,

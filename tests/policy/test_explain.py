@@ -22,12 +22,11 @@ from tapfinger.core.conflict import resolve
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.attention import draw
+from tapfinger.policy.actions import AmountChain, Scores
 from tapfinger.policy.actor_critic import Outputs, as_tensors
-from tapfinger.policy.amounts import AmountChain
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.policy.explain import plain
 from tapfinger.policy.export import export, random_inputs
-from tapfinger.policy.exported import Scores
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import new_session, run_scheduler
 from tapfinger.workloads.world import build_world, draw_workload
@@ -53,6 +52,10 @@ def model(tmp_path_factory):
     return make
 
 
+#: No task is ever overdue.
+PATIENT = {"max_wait": 1000.0, "calm_wait": 1000.0}
+
+
 class Explained(TapFinger):
     """Explains every decision with something waiting; keeps the snapshots, too."""
 
@@ -76,7 +79,7 @@ def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, seed=3, **options):
 
 @pytest.mark.parametrize("name", ["full", "joint", "no-pointer", "vanilla"])
 def test_the_numbers_are_those_of_the_decision(model, name):
-    _, seen = run(model(name), max_wait=1000.0, seniority=False)  # no guard
+    _, seen = run(model(name), **PATIENT, seniority=False)  # no guard
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     contests = 0
     for snapshot, decision, it in seen:
@@ -110,7 +113,7 @@ def test_the_numbers_are_those_of_the_decision(model, name):
 
 
 def test_an_older_task_that_went_first_is_told_and_the_contest_stays(model):
-    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0)
+    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT)
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     exchanged = 0
     for snapshot, decision, it in seen:
@@ -125,7 +128,7 @@ def test_an_older_task_that_went_first_is_told_and_the_contest_stays(model):
 
 
 def test_who_loses_a_task_chooses_again_and_that_is_told(model):
-    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0, seniority=False, again=True)
+    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT, seniority=False, again=True)
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     told = 0
     for snapshot, decision, it in seen:
@@ -146,12 +149,12 @@ def test_who_loses_a_task_chooses_again_and_that_is_told(model):
             show(it, world.resources, console)
             assert f"starts task {it.second[0].task}, after others had chosen" in console.file.getvalue()
     assert told
-    _, alone = run(model("full"), scenario="synthetic-3", tasks=60, max_wait=1000.0, seniority=False)
+    _, alone = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT, seniority=False)
     assert not any(it.second for _, _, it in alone)  # a model of one scenario waits, as in the paper
 
 
 def test_a_start_that_went_to_another_cluster_is_told():
-    world, seen = run("universal", scenario="hetero-6", tasks=60, max_wait=1000.0, max_stretch=0.0, lend=False)
+    world, seen = run("universal", scenario="hetero-6", tasks=60, **PATIENT, lend=False, late_first=False)
     moves = [(decision, it, p) for _, decision, it in seen for p in it.moved]
     assert moves
     for decision, it, placement in moves:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,10 +15,13 @@ from policy.models import EAGER, small_network
 
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy import export as exporting
+from tapfinger.policy import exported
+from tapfinger.policy.actions import Scores, best_actions
 from tapfinger.policy.actor_critic import Outputs, as_tensors
 from tapfinger.policy.distributions import draw
-from tapfinger.policy.export import change_card, export, random_inputs
-from tapfinger.policy.exported import Scores, best_actions, load_model
+from tapfinger.policy.export import export, random_inputs
+from tapfinger.policy.exported import load_model
+from tapfinger.policy.files import change_card
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_agrees_with_torch_and_holds_its_card(name, changes, tmp_path):
     network.train()
     path = export(network, config, card, tmp_path / "sub" / "m.onnx")
     assert network.training
-    assert [p.name for p in path.parent.iterdir()] == ["m.onnx"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["m.card.json", "m.onnx"]
     model = load_model(str(path))
     assert (model.card.network, model.card.config) == (name, config.as_dict())
     clusters = config.separate_actors or 5
@@ -136,7 +141,8 @@ def test_a_graph_that_does_not_agree_is_not_written(tmp_path, monkeypatch):
 
 
 def test_ships_under_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "resources", SimpleNamespace(files=lambda _: tmp_path))
+    monkeypatch.setattr(exported, "resources", SimpleNamespace(files=lambda _: tmp_path))
+    (tmp_path / "models").mkdir()
     network, config, card = small_network(void=EAGER)
     assert export(network, config, card) == tmp_path / "models" / "small-full.onnx"
 
@@ -144,18 +150,31 @@ def test_ships_under_its_name(tmp_path, monkeypatch):
 def test_another_card_leaves_the_graph_as_it_is(tmp_path):
     network, config, card = small_network(void=EAGER)
     path = export(network, config, card, tmp_path / "m.onnx")
-    before, graph = load_model(str(path)), graph_bytes(path)
+    before, graph = load_model(str(path)), path.read_bytes()
     change_card(path, replace(before.card, evaluation={"mean": 1.5, "words": "x" * 500}))
-    after = load_model(str(path))
-    assert after.card == replace(before.card, evaluation={"mean": 1.5, "words": "x" * 500})
+    assert load_model(str(path)).card == replace(before.card, evaluation={"mean": 1.5, "words": "x" * 500})
     change_card(path, before.card)
     assert load_model(str(path)).card == before.card
-    assert graph_bytes(path) == graph
-    path.write_bytes(path.read_bytes()[100:])
+    assert path.read_bytes() == graph
+
+
+def test_a_file_with_its_card_inside_still_runs(tmp_path):
+    network, config, card = small_network(void=EAGER)
+    path = export(network, config, card, tmp_path / "m.onnx")
+    wanted, graph = load_model(str(path)).card, path.read_bytes()
+    # As they were written before cards lay beside the model, and before features had names.
+    old = json.loads(wanted.to_json()) | {"schema": "types-3"}
+    del old["features"], old["schema_digest"]
+    metadata = onnx.ModelProto()
+    digest = f"{len(graph)}:{hashlib.sha256(graph).hexdigest()}"
+    onnx.helper.set_model_props(metadata, {exported.CARD_KEY: json.dumps(old), exported.GRAPH_KEY: digest})
+    alone = tmp_path / "old.onnx"
+    alone.write_bytes(graph + metadata.SerializeToString())
+    assert load_model(str(alone)).card == wanted
+    inputs = random_inputs(config, 1, 1, 3, 5, 9, 3, 16)
+    for mine, other in zip(load_model(str(alone)).run(inputs), load_model(str(path)).run(inputs), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    broken = graph[:2000] + bytes([graph[2000] ^ 1]) + graph[2001:]
+    alone.write_bytes(broken + metadata.SerializeToString())
     with pytest.raises(CheckpointMismatch, match="damaged"):
-        change_card(path, before.card)
-
-
-def graph_bytes(path):
-    model = onnx.load(str(path))
-    return model.graph.SerializeToString(deterministic=True)
+        load_model(str(alone))

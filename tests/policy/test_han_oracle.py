@@ -55,8 +55,8 @@ def test_a_layer_without_self_term_is_hanconv(seed):
     torch.manual_seed(seed)
     shape = {"clusters": 1 + seed % 5, "places": 1 + seed % 4, "running": 1 + seed % 3}
     inputs = as_tensors(random_inputs(seed, batch=1, **shape))
-    width = {"cluster": 7, "pending": 6, "running": 5, "shortcut": 3}
     nodes = Nodes(inputs.cluster, inputs.pending, inputs.running, torch.randn(1, 1, 3))
+    width = {kind: getattr(nodes, kind).shape[-1] for kind in KINDS}
     layer = HanLayer(width, 16, 4, self_term=False)
     conv = HANConv(width, 16, (list(KINDS), RELATIONS), heads=4)
     copy_weights(layer, conv)
@@ -75,7 +75,8 @@ def test_a_layer_without_self_term_is_hanconv(seed):
 def test_attention_sums_to_one_over_real_neighbours_only():
     inputs = as_tensors(random_inputs(3, batch=8))
     torch.manual_seed(0)
-    encoder = HanEncoder({"cluster": 7, "pending": 6, "running": 5, "pair": 6}, 16, 4, 2)
+    width = {kind: getattr(inputs, kind).shape[-1] for kind in ("cluster", "pending", "running", "pair")}
+    encoder = HanEncoder(width, 16, 4, 2)
     _, attention = encoder.nodes(inputs)
     joined = (edges_of(inputs).pending_bias == 0.0).float().unsqueeze(1).expand(-1, 4, -1, -1)
     some_task, some_cluster = joined.amax(dim=3), joined.amax(dim=2)

@@ -7,16 +7,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from policy.models import input_maker
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import Decision, Snapshot
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for
-from tapfinger.policy.inputs import Inputs, batch_of_one, trim
+from tapfinger.policy.encoding.inputs import Inputs, batch_of_one, trim
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.sim.run import run_scheduler
+from tapfinger.training.simulators import make_encoder
 from tapfinger.workloads.world import World, build_world
 
 
@@ -48,7 +48,7 @@ def equal(mine: Inputs, other: Inputs) -> None:
 @pytest.mark.parametrize(("scenario", "changes"), [("multi-3", ["arrivals.rate=6"]), ("hetero-6", [])])
 def test_without_padding_and_in_a_batch_the_same(scenario, changes, pending):
     world = build_world(load_scenario(scenario, changes))
-    observer, maker, seen = Observer(world.clusters, world.task_types, pending), input_maker(world), states(world)
+    observer, maker, seen = Observer(world.clusters, world.task_types, pending), make_encoder(world), states(world)
     padded = [observer.observe(snapshot) for snapshot in seen]
     batch = GraphObs(**{f.name: np.stack([getattr(obs, f.name) for obs in padded]) for f in fields(GraphObs)})
     together = maker.make(batch)
@@ -63,7 +63,7 @@ def test_without_padding_and_in_a_batch_the_same(scenario, changes, pending):
 
 
 def logits_of_the_first(name: str, batch: GraphObs, world: World) -> torch.Tensor:
-    inputs = input_maker(world).make(batch)
+    inputs = make_encoder(world).make(batch)
     torch.manual_seed(0)
     net = build(name, config_for(inputs, world.resources.accelerator, hidden=16))
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_inputs_by_hand():
         age=np.array([4, 100]),
         running_progress=np.full((2, 1), -1.0, dtype=np.float32),
     )
-    made = input_maker(world).make(batch_of_one(obs))
+    made = make_encoder(world).make(batch_of_one(obs))
     near = np.testing.assert_allclose
     for n, count in enumerate((0, 1)):
         rank = int(minimum[0][gpu] > 0) * n  # strictly emptier, or first by index

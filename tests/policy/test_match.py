@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tapfinger.policy.inputs import emptiest_first, match, pair_features, ranks
+from tapfinger.config import load_scenario
+from tapfinger.observation import GraphObs
+from tapfinger.policy.encoding.by_type import TypeEncoder
+from tapfinger.policy.encoding.inputs import batch_of_one
+from tapfinger.policy.encoding.rivals import emptiest_first, match, ranks
+from tapfinger.policy.encoding.type_features import PAIR
+from tapfinger.workloads.world import build_world
 
 
 def test_emptiest_has_the_oldest_and_the_next_one_the_rest() -> None:
@@ -49,14 +55,35 @@ def test_ranks_are_strict() -> None:
 
 
 def test_pair_features_by_hand() -> None:
-    gpu = np.array([[8.0, 4.0]], dtype=np.float32)
-    node = np.array([[[0, 1], [1, 0]]])  # the second cluster sees only task 1
-    mask = np.array([[[True, True], [True, False]]])
-    startable = np.array([[[True, True], [True, False]]])
-    largest = np.array([[[[2, 8], [2, 8]], [[2, 4], [0, 0]]]])
-    found = pair_features(emptiest_first(gpu), node, mask, startable, largest, 2)
-    # place, place among startable, startable, alone, others, emptier others, room (2), matched
-    assert found[0, 0, 0].tolist() == [0, 0, 1, 1, 0, 0, 0.125, 0.5, 1]
-    np.testing.assert_allclose(found[0, 0, 1], [0.1, 0.1, 1, 0, 0.5, 0, 0.125, 0.5, 0])
-    np.testing.assert_allclose(found[0, 1, 0], [0, 0, 1, 0, 0.5, 0.5, 0.125, 0.25, 1])
-    assert not found[0, 1, 1].any()
+    world = build_world(load_scenario("multi-3", ["clusters.edge.count=2"]))
+    minimum = np.array([t.minimum for t in world.task_types])
+    kinds = np.eye(2, dtype=np.float32)
+    mask = np.array([[True, True], [True, False]])  # the second cluster sees only task 1
+    obs = GraphObs(
+        cluster_features=np.array([[16, 8, 0], [16, 4, 0]], dtype=np.float32),
+        pending_features=np.array([[*minimum[0], *kinds[0], 0], [*minimum[1], *kinds[1], 0]], dtype=np.float32),
+        running_features=np.zeros((2, 1, 5), dtype=np.float32),
+        running_count=np.zeros(2, dtype=np.int64),
+        task=np.where(mask, 7, -1),
+        node=np.array([[0, 1], [1, -1]]),
+        startable=mask,
+        largest=np.array([[[2, 8], [2, 8]], [[2, 4], [0, 0]]]),
+        waiting=np.array([2, 1]),
+        age=np.zeros(2, dtype=np.int64),
+        running_progress=np.full((2, 1), -1.0, dtype=np.float32),
+    )
+    pair = TypeEncoder(world.context(0)).make(batch_of_one(obs)).pair[0]
+    columns = PAIR.columns({"resource": 2})
+    expected = {
+        "place": [[0, 0.1], [0, 0]],
+        "startable_before": [[0, 0.1], [0, 0]],
+        "startable": [[1, 1], [1, 0]],
+        "only_here": [[1, 0], [0, 0]],
+        "other_starters": [[0, 0.5], [0.5, 0]],
+        "emptier_starters": [[0, 0], [0.5, 0]],
+        "largest": [[[0.125, 0.5], [0.125, 0.5]], [[0.125, 0.25], [0, 0]]],
+        "matched": [[1, 0], [1, 0]],
+    }
+    assert list(expected) == list(columns)
+    for name, values in expected.items():
+        np.testing.assert_allclose(pair[..., columns[name]].squeeze(), values, err_msg=name)

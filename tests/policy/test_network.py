@@ -8,7 +8,7 @@ from policy.states import random_inputs
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.ablations import NETWORKS, build
 from tapfinger.policy.actor_critic import Outputs, as_tensors, config_for
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
 
 COLUMNS = 17
 VARIANTS = [

@@ -12,7 +12,7 @@ from policy.states import random_inputs
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import Outputs, Positional, as_tensors, config_for
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
 
 AXES = {"cluster": "BN", "pending": "BM", "pending_mask": "BM", "running": "BNS", "running_mask": "BNS"}
 OTHER_SIZES = [(1, 1, 2, 3, 5), (3, 6, 4, 7, 40), (2, 4, 10, 1, 9)]

@@ -1,13 +1,14 @@
 """A profiler's session with pretended runs: what it measures, in which order, and what never gets into a profile."""
 
 import math
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from tapfinger.errors import BackendError, DataError
 from tapfinger.profiles.testbed import testbed_seconds
-from tapfinger.profiling.campaign import Campaign, Plan
+from tapfinger.profiling import campaign as campaign_module
+from tapfinger.profiling.campaign import Campaign, CampaignPlan
 from tapfinger.profiling.grid import parse_grid
 from tapfinger.profiling.journal import Journal, RunLine, Subject
 from tapfinger.profiling.results import Files, save_profile, scenario_lines
@@ -57,7 +58,7 @@ def session(tmp_path):
         journal = Journal(tmp_path / (path or "task.runs.jsonl"), SUBJECT)
         opened.append(journal)
         pretended, watch = Pretended(make), Silent()
-        return Campaign(plan or Plan(GRID), journal, pretended, watch), pretended, watch
+        return Campaign(plan or CampaignPlan(GRID), journal, pretended, watch), pretended, watch
 
     yield start
     for journal in opened:
@@ -99,25 +100,26 @@ def test_what_was_run_is_never_run_again(session):
     assert set(findings.counted) == set(GRID.cells())
 
 
-def test_the_budget_is_kept_and_the_cells_measured_tell_the_rest(session):
+def test_the_budget_is_kept_and_the_cells_measured_tell_the_rest(session, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(campaign_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     grid = parse_grid(["cpu=1:16 gpu=1:8"])
     truth = testbed_seconds("language-modeling")
 
     def slow(cell, _):
-        time.sleep(0.004)
+        clock[0] += 0.04
         return truth({"cpu": cell[0], "gpu": cell[1]}) / 20_000
 
-    campaign, pretended, _ = session(slow, Plan(grid, repeats=1, budget=0.5))
-    begun = time.monotonic()
+    campaign, pretended, _ = session(slow, CampaignPlan(grid, repeats=1, budget=0.5))
     findings = campaign.play()
-    assert time.monotonic() - begun < 2.0
+    assert clock[0] < 100.55
     assert findings.cut_short
     assert 4 <= len(findings.counted) < 128
     assert len(findings.unknown) == 128 - len(pretended.ran)
 
 
 def test_no_run_is_begun_that_is_expected_to_outlast_the_budget(session):
-    campaign, pretended, _ = session(lambda *_: 100.0, Plan(GRID, budget=50.0))
+    campaign, pretended, _ = session(lambda *_: 100.0, CampaignPlan(GRID, budget=50.0))
     findings = campaign.play()
     # The corners are begun, as nothing is known of them; their repeats are known to take too long.
     assert len(pretended.ran) == 4
@@ -206,17 +208,17 @@ def test_limits_grow_with_what_is_expected(session):
     campaign.play()
     assert pretended.limits[0] == 3600.0
     assert 9_000 < pretended.limits[-1] < 30_000
-    fixed, limited, _ = session(smooth, Plan(GRID, limit=7.0), "fixed.runs.jsonl")
+    fixed, limited, _ = session(smooth, CampaignPlan(GRID, limit=7.0), "fixed.runs.jsonl")
     fixed.play()
     assert set(limited.limits) == {7.0}
 
 
 def test_a_larger_grid_goes_on_from_a_smaller_one(session):
-    campaign, _, _ = session(smooth, Plan(parse_grid(["cpu=1:2 gpu=1:2"])))
+    campaign, _, _ = session(smooth, CampaignPlan(parse_grid(["cpu=1:2 gpu=1:2"])))
     campaign.play()
     campaign._journal.close()
     larger, pretended, _ = session(smooth)
     findings = larger.play()
     assert set(findings.counted) == set(GRID.cells())
     assert len(pretended.ran) == 16
-    assert math.isinf(Plan(GRID).budget)
+    assert math.isinf(CampaignPlan(GRID).budget)

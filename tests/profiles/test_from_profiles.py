@@ -14,7 +14,8 @@ from tapfinger.config import load_scenario, parse_scenario
 from tapfinger.errors import ConfigError, DataError, TapfingerError
 from tapfinger.profiles.shape import fit_shape, from_losses
 from tapfinger.profiles.table import ProfileRow, write_profile
-from tapfinger.profiling.scenario import Measured, Options, build, read_measured
+from tapfinger.profiling.options import ScenarioChoices
+from tapfinger.profiling.scenario import MeasuredType, build, read_measured
 from tapfinger.workloads.describe import summarise
 from tapfinger.workloads.files import to_file
 from tapfinger.workloads.world import build_world, draw_workload
@@ -83,14 +84,14 @@ def test_a_table_with_a_shape_takes_as_long_as_it_says(tmp_path, offset):
 
 def grid_of(task_type, every=1):
     cells = measured(task_type)
-    return Measured(("cpu", "gpu"), {cell: runs for i, (cell, runs) in enumerate(cells.items()) if i % every == 0})
+    return MeasuredType(("cpu", "gpu"), {cell: runs for i, (cell, runs) in enumerate(cells.items()) if i % every == 0})
 
 
 def test_holes_are_filled_by_the_model_and_failures_left_out(tmp_path):
     kind = grid_of("language-modeling", every=3)
     kind.failed = {(float(c), 1.0): "too little memory" for c in range(1, 17)}
     kind.cells = {cell: runs for cell, runs in kind.cells.items() if cell not in kind.failed}
-    built = build({"lm": kind}, Options("s"), "s.profiles.csv")
+    built = build({"lm": kind}, ScenarioChoices("s"), "s.profiles.csv")
     assert built.scenario["task_types"][0]["minimum"]["gpu"] == 2.0
     assert all(row.amounts["gpu"] > 1 for row in built.rows)
     truth = measured("language-modeling", noise=0.0)
@@ -103,7 +104,9 @@ def test_time_is_scaled_and_the_load_is_as_wanted(tmp_path):
     kinds = {name: grid_of(name, every=2) for name in ("image-classification", "speech-recognition")}
     loads = {}
     for scale in (1.0, 60.0):
-        built = build(kinds, Options("s", time_scale=scale, slot_seconds=1.0 / scale, tasks=2000, load=0.5), "p.csv")
+        built = build(
+            kinds, ScenarioChoices("s", time_scale=scale, slot_seconds=1.0 / scale, tasks=2000, load=0.5), "p.csv"
+        )
         write_profile(tmp_path / "p.csv", built.rows)
         world = build_world(parse_scenario(built.scenario, directory=str(tmp_path)))
         fastest = min(row.seconds for row in built.rows if row.task_type == "speech-recognition")
@@ -129,9 +132,9 @@ def test_time_is_scaled_and_the_load_is_as_wanted(tmp_path):
     ],
 )
 def test_choices_that_cannot_be_are_refused(options, words):
-    kind = Measured(("cpu",), {(2.0,): [10.0], (4.0,): [6.0]})
+    kind = MeasuredType(("cpu",), {(2.0,): [10.0], (4.0,): [6.0]})
     with pytest.raises(TapfingerError, match=words):
-        build({"a": kind}, Options("s", **options), "p.csv")
+        build({"a": kind}, ScenarioChoices("s", **options), "p.csv")
 
 
 def test_from_files_to_a_comparison(tmp_path, monkeypatch):

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENCE, wait_for
 
 from tapfinger.cli import app
 from tapfinger.errors import TapfingerError
@@ -46,10 +46,10 @@ def lines_of(path="my_task.runs.jsonl"):
 
 
 def test_from_a_task_to_a_scenario(run, tmp_path):
-    output = run("time.sleep(0.3 if gpus else 0.6)", "--pictures", "--repeats", "1")
+    output = run("time.sleep(0.2 if gpus else 1.5)", "--pictures", "--repeats", "1")
     profile = load_profile(tmp_path / "my_task.csv", "my_task")
     assert "differ" not in output, "no allocation was run twice"
-    assert 0.3 < profile.seconds({"cpu": 1, "gpu": 1}) < profile.seconds({"cpu": 1, "gpu": 0}) < 5.0
+    assert 0.2 < profile.seconds({"cpu": 1, "gpu": 1}) < profile.seconds({"cpu": 1, "gpu": 0}) < 60.0
     assert (tmp_path / "my_task.heatmap.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "my_task.curves.png").stat().st_size > 5000
     toml = output[output.index("[[task_types]]") : output.index("A whole scenario")]
@@ -62,7 +62,7 @@ def test_from_a_task_to_a_scenario(run, tmp_path):
     assert not list(tmp_path.glob(".my_task*"))
     # Again: everything is known, nothing is run.
     before = lines_of()
-    run("time.sleep(0.3 if gpus else 0.6)", "--repeats", "1")
+    run("time.sleep(0.2 if gpus else 1.5)", "--repeats", "1")
     assert lines_of() == before
 
 
@@ -72,12 +72,12 @@ def test_bad_runs_are_recorded_and_never_in_the_profile(run):
 if gpus == 0: sys.exit("needs a gpu")
 if gpus == 1: print("x" * 3_000_000); report(0.5, loss=1.0); report(7); report(1.0, loss=0.5)
 if gpus == 2: report(0.5); sys.exit(0)
-if gpus == 3: time.sleep(60)
+if gpus == 3: time.sleep(600)
 """,
         "--repeats",
         "1",
         "--limit",
-        "3",
+        "6",
         grid=("--grid", "cpu=1", "--grid", "gpu=0:3", "--gpus", "3"),
     )
     found = {line["cell"]["gpu"]: line for line in lines_of()}
@@ -86,7 +86,7 @@ if gpus == 3: time.sleep(60)
     assert [point[1:] for point in found[1]["curve"]] == [[0.5, {"loss": 1.0}], [1.0, {"loss": 0.5}]]
     assert "above 1" in found[1]["faults"][0]
     assert "progress was 0.5" in found[2]["reason"]
-    assert found[3]["seconds"] < 20
+    assert found[3]["seconds"] < 300
     assert [row.amounts["gpu"] for _, row in read_rows("my_task.csv")] == [1.0]
     assert "failed: it exited with 1; it said: needs a gpu" in output
     assert "Did not run with 1 cpu, 0 gpu" in output
@@ -142,7 +142,7 @@ def test_what_is_there_is_not_overwritten(run):
 
 def test_ctrl_c_ends_the_task_keeps_the_runs_and_the_same_command_goes_on(tmp_path):
     (tmp_path / "my_task.py").write_text(
-        TASK + "open(f'pid-{gpus:g}', 'w').write(str(os.getpid())); time.sleep(60 if gpus == 0 and not "
+        TASK + "open(f'pid-{gpus:g}', 'w').write(str(os.getpid())); time.sleep(900 if gpus == 0 and not "
         "os.path.exists('quick') else 0.1)"
     )
     words = [sys.executable, "-m", "tapfinger", "profile", "--grid", "cpu=1", "gpu=0:1", "--gpus", "1", "--busy", "1"]
@@ -156,13 +156,10 @@ def test_ctrl_c_ends_the_task_keeps_the_runs_and_the_same_command_goes_on(tmp_pa
         # A shell lets what it runs in the background ignore Ctrl-C; the tests may be run so.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid-0").exists() or not (tmp_path / "pid-0").read_text():
-        assert time.monotonic() < deadline
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: ((tmp_path / "pid-0").exists() and (tmp_path / "pid-0").read_text()) or first.poll() is not None)
+    assert first.poll() is None, first.communicate()
     first.send_signal(signal.SIGINT)
-    output = first.communicate(timeout=30)[0]
+    output = first.communicate(timeout=PATIENCE)[0]
     assert first.returncode == 130
     assert "The same command goes on from here" in output
     assert not _alive(int((tmp_path / "pid-0").read_text()))
@@ -170,7 +167,7 @@ def test_ctrl_c_ends_the_task_keeps_the_runs_and_the_same_command_goes_on(tmp_pa
     assert len(read_rows(tmp_path / "my_task.csv")) == 1
 
     (tmp_path / "quick").write_text("")
-    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert second.returncode == 0, second.stderr
     assert "going on from 1 earlier runs" in second.stdout
     assert [line["cell"]["gpu"] for line in lines_of(tmp_path / "my_task.runs.jsonl")] == [1.0, 0.0]
@@ -179,21 +176,18 @@ def test_ctrl_c_ends_the_task_keeps_the_runs_and_the_same_command_goes_on(tmp_pa
 
 def test_what_a_killed_profiler_left_running_is_ended_by_the_next(tmp_path):
     (tmp_path / "my_task.py").write_text(
-        TASK + "open('pid', 'a').write(f'{os.getpid()}\\n'); time.sleep(0.1 if os.path.exists('quick') else 60)"
+        TASK + "open('pid', 'a').write(f'{os.getpid()}\\n'); time.sleep(0.1 if os.path.exists('quick') else 900)"
     )
     words = [sys.executable, "-m", "tapfinger", "profile", "--grid", "cpu=1", "--busy", "1", "--repeats", "1"]
     words += ["--no-pictures", "--", sys.executable, "my_task.py"]
     first = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     first.kill()
     first.wait()
     left = int((tmp_path / "pid").read_text())
     assert _alive(left)
     (tmp_path / "quick").write_text("")
-    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert second.returncode == 0, second.stderr
     assert not _alive(left)
     assert len(lines_of(tmp_path / "my_task.runs.jsonl")) == 1

@@ -14,8 +14,8 @@ from strategies import worlds
 from tapfinger.config import parse_scenario
 from tapfinger.core.model import MAX_SLOTS, Noise, SpeedProfile, TaskType
 from tapfinger.evaluation.specs import parse_spec
+from tapfinger.profiles.belief_wrapper import Believing
 from tapfinger.profiles.beliefs import FLOOR, HAIR, Belief
-from tapfinger.profiles.believing import Believing
 from tapfinger.sim.run import informed, new_session
 from tapfinger.workloads.world import World, build_world, draw_workload
 

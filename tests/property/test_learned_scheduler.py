@@ -15,9 +15,9 @@ from tapfinger.config import Scenario, parse_scenario
 from tapfinger.core.contract import Decision, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.events import Event, TaskArrived, TaskFinished, TaskStarted
 from tapfinger.core.feasibility import can_start
+from tapfinger.policy.actions import Scores
 from tapfinger.policy.card import make_card
-from tapfinger.policy.exported import Scores
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.schedulers import tapfinger as module
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
@@ -222,7 +222,7 @@ def test_a_large_task_is_not_starved_by_small_ones(max_wait: float, latest: int 
     work.type[:] = 1
     work.type[0] = 0
     work.slot[:] = [0, 0, 1, *(2 + np.arange(117) // 2)]  # out of step, so that it is never empty
-    scheduler = learned(world, newest_first, 0, max_wait=max_wait)
+    scheduler = learned(world, newest_first, 0, max_wait=max_wait, calm_wait=max_wait)
     events: list[Event] = []
     run_scheduler(world, scheduler, 0, [events.append], work)
     start = {e.task: e.slot for e in events if isinstance(e, TaskStarted)}
@@ -254,4 +254,4 @@ def test_untrained_networks_in_random_worlds(world: World, seed: int) -> None:
     scheduler = TapFinger(exported_for(len(world.resources.names)), max_wait=3.0)
     totals = run_scheduler(world, scheduler, seed, observe=lambda session: session.state.validate())
     assert totals.tasks == world.scenario.tasks
-    assert scheduler.failed == scheduler.fallbacks == 0
+    assert scheduler.counters["failed"] == scheduler.counters["fallbacks"] == 0

@@ -6,7 +6,7 @@ import numpy as np
 
 from tapfinger.records import RunRecord
 from tapfinger.reproduce.declare import Claim, Figure, Setting
-from tapfinger.reproduce.measured import Measured, Runs
+from tapfinger.reproduce.figure_data import FigureData, SettingRuns
 
 
 def record(scheduler: str, seed: int, mean: float, used: float = 0.5) -> RunRecord:
@@ -47,12 +47,12 @@ def record(scheduler: str, seed: int, mean: float, used: float = 0.5) -> RunReco
     )
 
 
-def measured(means: dict[str, list[float]], *claims: Claim, setting: str = "here", x: float = 1.0) -> Measured:
+def measured(means: dict[str, list[float]], *claims: Claim, setting: str = "here", x: float = 1.0) -> FigureData:
     """One setting; scheduler -> a mean per seed."""
-    runs = Runs(
+    runs = SettingRuns(
         Setting(setting, "multi-3", x=x),
         {name: [record(name, seed, mean) for seed, mean in enumerate(row)] for name, row in means.items()},
         10.0,
     )
     figure = Figure("made-up", "Made up", "Fig. 0", "Nothing.", (runs.setting,), tuple(means), claims=claims)
-    return Measured(figure, {setting: runs})
+    return FigureData(figure, {setting: runs})

@@ -7,9 +7,10 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from tapfinger.cli import main
 from tapfinger.config import load_scenario
 from tapfinger.evaluation import cells, runner
-from tapfinger.reproduce import looks
+from tapfinger.reproduce import catalog, styles
 from tapfinger.reproduce.catalog import FIGURES
 from tapfinger.reproduce.training_curve import shipped_logs, thinned
 from tapfinger.schedulers.greedy import Greedy
@@ -25,7 +26,6 @@ from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world
 
 SMALL = ("--seeds", "0:2", "--tasks", "15")
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture
@@ -51,6 +51,31 @@ def test_list_names_every_figure(run):
     code, out, _ = run("list")
     assert code == 0
     assert all(re.search(rf"\b{name}\b", out) for name in FIGURES)
+
+
+def test_a_figure_of_ones_own_is_listed_made_and_judged(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    word = "examples.patience:FIGURE"
+    code, out, err = run("list", word)
+    assert code == 0, err
+    assert re.search(r"\bpatience\b", out)
+    code, out, err = run(word, *SMALL, "--out", "here", "--docs", tmp_path)
+    assert code == 0, err
+    assert "Sharing clusters is better" in out
+    here = tmp_path / "here"
+    assert [path.name for path in (here / "figures").glob("*.png")] == ["patience-sweep.png"]
+    with (here / "tables" / "patience.csv").open(encoding="utf-8") as file:
+        assert {row["scheduler"] for row in csv.DictReader(file)} == {"greedy", "whole cluster", "fifo"}
+    for page in (here / "report.html", tmp_path / "reproduction.md"):
+        assert f"tapfinger reproduce {word}" in page.read_text(encoding="utf-8")
+
+
+def test_figures_of_installed_packages_are_among_all(monkeypatch):
+    mine = replace(FIGURES["load"], name="mine")
+    monkeypatch.setattr(catalog, "names", lambda kind: ["mine"])
+    monkeypatch.setattr(catalog, "find", lambda kind, name: [mine])
+    assert [figure.name for figure in catalog.choose(["mine"])] == ["mine"]
+    assert len(catalog.choose(["all"])) == len(FIGURES) + 1
 
 
 def test_two_figures_with_all_their_files(run, tmp_path):
@@ -80,34 +105,6 @@ def test_two_figures_with_all_their_files(run, tmp_path):
     changing = re.compile(r"time taken.*?minutes[^<|]*")
     after = (here / "report.html").read_text(encoding="utf-8"), (tmp_path / "reproduction.md").read_text("utf-8")
     assert [changing.sub("", text) for text in before] == [changing.sub("", text) for text in after]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_the_report_in_a_browser(run, tmp_path):
-    from playwright.sync_api import sync_playwright
-
-    assert run("motivation", "vanilla", *SMALL, "--out", "here")[0] == 0
-    faults: list[str] = []
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 375, "height": 800})
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "request",
-            lambda request: None if request.url.startswith(("file:", "data:")) else faults.append(request.url),
-        )
-        page.goto((tmp_path / "here" / "report.html").as_uri())
-        widths = page.evaluate("[...document.images].map(image => image.naturalWidth)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 375
-        assert page.locator("h3").count() == 2
-        page.locator("nav a").last.click()
-        page.set_viewport_size({"width": 1280, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-        browser.close()
-    assert len(widths) == 3
-    assert min(widths) > 500
-    assert not faults
 
 
 def test_interrupted_and_resumed(run, monkeypatch):
@@ -140,7 +137,7 @@ def test_a_change_of_the_source_makes_earlier_runs_stale_and_is_said(run, monkey
 
 
 def test_a_missing_model_is_said_before_anything_runs(run, monkeypatch):
-    monkeypatch.setitem(looks.SCHEDULERS, "vanilla", "tapfinger@model=nowhere.onnx")
+    monkeypatch.setitem(styles.SCHEDULERS, "vanilla", "tapfinger@model=nowhere.onnx")
     code, _, err = run("vanilla", *SMALL, "--out", "here")
     assert code == 2
     assert "'vanilla' of the setting 'synthetic-3' has no model" in err
@@ -172,7 +169,14 @@ def test_a_directory_with_other_things_is_left_alone(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("multi3",), "multi-3"), (("vanilla", "--seeds", "5:5"), "empty"), (("list", "all"), "list stands alone")],
+    [
+        (("multi3",), "multi-3"),
+        (("vanilla", "--seeds", "5:5"), "empty"),
+        (("list", "all"), "list takes no figures but your own"),
+        (("nowhere:FIGURE",), "there is no module 'nowhere'"),
+        (("tapfinger.reproduce.declare:OURS",), "is neither a Figure"),
+        (("list", "tapfinger.reproduce.beyond:LOAD"), "there is a figure 'load' already"),
+    ],
 )
 def test_slips_of_the_keyboard(run, words, said):
     code, _, err = run(*words)

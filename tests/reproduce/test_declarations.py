@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from reproduce.constructed import record
 
+from tapfinger.drawing import look
+from tapfinger.errors import ConfigError
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.evaluation.stats import measures
 from tapfinger.reproduce import sentences
 from tapfinger.reproduce.beyond import BEYOND
 from tapfinger.reproduce.catalog import FIGURES, choose
-from tapfinger.reproduce.declare import Bound, Flat, Less
+from tapfinger.reproduce.check import check_figure
+from tapfinger.reproduce.declare import Bound, Figure, Less, Setting
 from tapfinger.reproduce.drawings import CAPTIONS, PICTURES
-from tapfinger.reproduce.looks import SCHEDULERS, look_of
 from tapfinger.reproduce.paper import PAPER
-from tapfinger.reproduce.plan import Plan, run_seconds
+from tapfinger.reproduce.plan import RunPlan, run_seconds
+from tapfinger.reproduce.styles import PLACES, SCHEDULERS, places_of, scheduler_of
 from tapfinger.workloads.world import build_world, draw_workload
 
 #: What the paper shows, and what was asked for beyond it.
@@ -35,7 +41,7 @@ def test_all_figures_are_there():
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", FIGURES)
 def test_scenarios_and_models_exist(name, quick):
-    plan = Plan((FIGURES[name],), quick, most_tasks=20)
+    plan = RunPlan((FIGURES[name],), quick, most_tasks=20)
     plan.check()
     for planned in plan.of(FIGURES[name]):
         draw_workload(build_world(planned.scenario), planned.seeds[0])
@@ -49,49 +55,77 @@ def test_scenarios_and_models_exist(name, quick):
 def test_pictures_and_claims_refer_to_what_is_there(name):
     figure = FIGURES[name]
     assert figure.pictures
-    assert set(figure.pictures) <= set(PICTURES) & set(CAPTIONS)
+    check_figure(figure)
     assert set(figure.schedulers) <= set(SCHEDULERS)
-    keys = {setting.key for setting in figure.settings}
+    assert figure.measure in sentences._FIRST
     known = measures(record("any", 0, 3.0))
-    for claim in figure.claims:
-        if isinstance(claim, Bound):
-            assert figure.source != "runs"
-            continue
-        assert claim.measure in known
-        assert figure.measure in sentences._FIRST
-        assert claim.one in figure.schedulers
-        assert set(claim.settings) <= keys
-        if isinstance(claim, Less):
-            assert {*claim.others, *claim.published} <= set(figure.schedulers)
-            assert not claim.against or claim.against in keys
-        else:
-            assert isinstance(claim, Flat)
-    for setting in figure.settings:
-        assert set(setting.published) <= set(figure.schedulers)
+    assert all(claim.measure in known for claim in figure.claims if not isinstance(claim, Bound))
+
+
+SWEEP = Figure(
+    "mine",
+    "My sweep",
+    "",
+    "Nothing.",
+    (Setting("one", "multi-3", x=1.0), Setting("two", "multi-3", ("tasks=20",), x=2.0)),
+    ("greedy", "min"),
+    ("sweep",),
+    (Less("Greedy is better", ("min",), one="greedy"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pictures": ("swep",)}, "there is no drawing 'swep'. Did you mean 'sweep'?"),
+        ({"measure": "p98"}, "there is no measure 'p98'"),
+        ({"measure": "use.gpu"}, "there is no measure 'use'"),
+        ({"settings": ()}, "at least one setting"),
+        ({"settings": (Setting("one", "multi-3"),)}, "setting 'one': give x"),
+        ({"settings": SWEEP.settings[:1] * 2}, "the same key"),
+        ({"schedulers": ("greedy",)}, "claim 'Greedy is better': there is no scheduler 'min'"),
+        ({"claims": (Less("A", ("min",), one="greedy", settings=("three",)),)}, "there is no setting 'three'"),
+        ({"claims": (Bound("B", "seconds"),)}, "a Bound is of measured values"),
+    ],
+)
+def test_a_figure_that_cannot_be_made_is_refused_with_the_reason(change, said):
+    check_figure(SWEEP)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_figure(replace(SWEEP, **change))
+
+
+def test_labels_of_a_figure_alone_take_looks_that_the_others_leave():
+    figure = replace(SWEEP, schedulers=("greedy", "mine", "fifo@x=1"), labels={"mine": "min@pending=5"})
+    assert [scheduler_of(figure, label) for label in figure.schedulers] == ["greedy", "min@pending=5", "fifo@x=1"]
+    assert places_of(figure) == {"greedy": 1, "mine": 0, "fifo@x=1": 2}
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_enough_seeds_for_every_claim_of_the_paper(quick):
     for figure in PAPER:
-        for planned in Plan(PAPER, quick).of(figure):
+        for planned in RunPlan(PAPER, quick).of(figure):
             assert len(planned.seeds) >= (30 if (planned.scenario.tasks or 0) < 2000 else 10)
 
 
 def test_schedulers_have_looks_of_their_own():
-    looks = [tuple(map(str, look_of(label).values())) for label in SCHEDULERS]
+    looks = [tuple(map(str, look(place).values())) for place in PLACES.values()]
     assert len(set(looks)) == len(looks)
     for text in SCHEDULERS.values():
         parse_spec(text).create()
 
 
 def test_quick_is_planned_to_fit_into_its_time():
-    assert Plan(tuple(FIGURES.values()), quick=True).expected_seconds / 2 < 12 * 60  # the rest: drawing and messages
+    assert RunPlan(tuple(FIGURES.values()), quick=True).expected_seconds / 2 < 12 * 60  # the rest: drawing and messages
 
 
 def test_the_estimate_grows_with_the_work():
-    plan = Plan((FIGURES["growing"],), quick=True)
+    plan = RunPlan((FIGURES["growing"],), quick=True)
     short, *_, long = plan.of(FIGURES["growing"])
     assert run_seconds("tapfinger", long.scenario) == pytest.approx(16 * run_seconds("tapfinger", short.scenario))
+
+
+def test_every_drawing_has_a_caption():
+    assert set(PICTURES) == set(CAPTIONS)
 
 
 def test_choosing():

@@ -1,19 +1,28 @@
-"""The relay delays and throttles as it says, and the bench measures an exchange that really takes place."""
+"""The relay delays and throttles as it says, the bench measures a real exchange, and the figure reads its values."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tapfinger.reproduce import overhead
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from measure_overhead import write
+from overhead.bench import Bench, measure
+from overhead.relay import SlowLine, relay
+
+from tapfinger.errors import DataError
+from tapfinger.reproduce.overhead import FILE, measure_overhead
 from tapfinger.reproduce.paper import OVERHEAD
-from tapfinger.reproduce.relay import Line, relay
 from tapfinger.reproduce.verdicts import judge_all
 
 
-async def through(line: Line, size: int) -> tuple[float, float]:
+async def through(line: SlowLine, size: int) -> tuple[float, float]:
     """Seconds until the first and the last of so many bytes have come through."""
     times: list[float] = []
     done = asyncio.Event()
@@ -44,32 +53,43 @@ async def through(line: Line, size: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("latency", [0.0, 0.1])
 def test_the_relay_honours_latency_and_bandwidth(latency):
-    first, last = asyncio.run(through(Line(latency, 1e6), 25_000))
-    assert (
-        latency + 0.2 <= last < latency + 0.6
-    )  # 25,000 bytes take 0.2 s at 1 Mbps; the upper end allows for a busy machine
+    first, last = asyncio.run(through(SlowLine(latency, 1e6), 25_000))
+    # 25,000 bytes take 0.2 s at 1 Mbps; the upper end allows for a busy machine.
+    assert latency + 0.2 <= last < latency + 5.0
     assert latency + 0.012 <= first < last  # a packet of 1500 bytes takes 12 ms
 
 
 def test_a_small_message_costs_the_latency():
-    _, last = asyncio.run(through(Line(0.05, 1e6), 100))
-    assert 0.05 <= last < 0.35
+    _, last = asyncio.run(through(SlowLine(0.05, 1e6), 100))
+    assert 0.05 <= last < 5.0
 
 
 @pytest.mark.slow
-def test_coordinator_and_agents_exchange_real_messages(monkeypatch, tmp_path):
-    monkeypatch.setattr(overhead, "SCENARIOS", {"single": "synthetic-3", "multi": "multi-3"})
-    bench = overhead.Bench(latencies=(0.04,), slots=4, scheduler="greedy", padded=False)
-    phases: list[int] = []
-    kept = tmp_path / "overhead.json"
-    found, reused = overhead.measure_overhead(OVERHEAD, bench, kept, lambda: phases.append(1))
-    assert (reused, len(phases)) == (False, 2)
+def test_coordinator_and_agents_exchange_real_messages(tmp_path):
+    scenarios = {"single": "synthetic-3", "multi": "multi-3"}
+    bench = Bench(latencies=(0.04,), slots=4, scheduler="greedy", padded=False, scenarios=scenarios)
+    told: list[str] = []
+    write(tmp_path / FILE, measure(bench, lambda phase: told.append(phase.mode)), "by hand")
+    assert told == ["single", "multi"]
+    found = measure_overhead(OVERHEAD, tmp_path)
     for mode in ("single", "multi"):
-        assert 0.08 <= found.values[f"seconds.{mode}"].mean < 1.0
+        assert found.values[f"seconds.{mode}"].mean >= 0.08
         assert 80 < found.values[f"state.{mode}"].mean < 2000
         assert 80 < found.values[f"action.{mode}"].mean < 2000
     assert [row[:3] for row in found.table[1]] == [("single-task", "own", "40"), ("multi-task", "own", "40")]
     assert len(judge_all(found)) == len(OVERHEAD.claims)
-    again, reused = overhead.measure_overhead(OVERHEAD, bench, kept, lambda: phases.append(1))
-    assert (reused, len(phases)) == (True, 2)
-    assert again.values == found.values
+    assert found.figure.notes[-1].endswith("command by hand.")
+
+
+def test_the_shipped_values_say_where_they_are_from(tmp_path):
+    found = measure_overhead(OVERHEAD, tmp_path)
+    assert len(found.curves["overhead"]) == 4
+    assert "python benchmarks/measure_overhead.py" in found.figure.notes[-1]
+    assert len(judge_all(found)) == len(OVERHEAD.claims)
+
+
+@pytest.mark.parametrize("text", ["", "{}", json.dumps({"made": {}, "phases": [{"mode": "single"}]})])
+def test_a_file_that_holds_no_values_is_said(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(DataError, match=r"holds no values of benchmarks/measure_overhead.py"):
+        measure_overhead(OVERHEAD, tmp_path)

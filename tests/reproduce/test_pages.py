@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tapfinger.reproduce.catalog import FIGURES
-from tapfinger.reproduce.verdicts import Verdict
+from tapfinger.reproduce.verdicts import ClaimVerdict
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMMARY = (DOCS / "reproduction.md").read_text(encoding="utf-8")
@@ -44,11 +44,12 @@ def test_deviations_have_the_numbers_of_their_figures(row):
 def test_the_readme_counts_claims_as_the_summary_does():
     row = re.search(r"\| the paper's \|(.*)\|", SUMMARY)
     assert row is not None
-    counts = dict(zip(Verdict, (int(cell) for cell in row[1].split("|")), strict=True))
+    counts = dict(zip(ClaimVerdict, (int(cell) for cell in row[1].split("|")), strict=True))
     readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
     said = (
         f"{len(FIGURES)} figures with computed verdicts. Of the paper's {sum(counts.values())} claims "
-        f"{counts[Verdict.HOLDS]} hold, {counts[Verdict.PUBLISHED_ONLY]} hold only against the published baseline, "
-        f"{counts[Verdict.DOES_NOT_HOLD]} do not hold"
+        f"{counts[ClaimVerdict.HOLDS]} hold, "
+        f"{counts[ClaimVerdict.PUBLISHED_ONLY]} hold only against the published baseline, "
+        f"{counts[ClaimVerdict.DOES_NOT_HOLD]} do not hold"
     )
     assert said in readme

@@ -11,7 +11,7 @@ from tapfinger.evaluation.stats import Estimate
 from tapfinger.reproduce.declare import Bound, Flat, Less
 from tapfinger.reproduce.sentences import sentences
 from tapfinger.reproduce.tables import claims_table, main_table, numbers
-from tapfinger.reproduce.verdicts import Verdict, judge, judge_all
+from tapfinger.reproduce.verdicts import ClaimVerdict, judge, judge_all
 
 OURS = [4.0, 5.0, 6.0, 5.0]
 #: A quarter and a half more on every seed, with a little scatter.
@@ -33,40 +33,40 @@ def less(others=("optimus-central",), **given):
 
 def test_holds_where_every_interval_is_clear_and_the_size_is_reached():
     found = verdict(less(percent=15.0, published=("optimus-published",)))
-    assert (found.verdict, found.why) == (Verdict.HOLDS, "")
+    assert (found.verdict, found.why) == (ClaimVerdict.HOLDS, "")
     assert "-20.0 % against optimus-central: -1.25 (95 %:" in found.ours
     assert "optimus-published" in found.ours
 
 
 def test_holds_only_against_the_published_baseline():
     found = verdict(less(percent=40.0, published=("optimus-published",), paper="-40 %"))
-    assert found.verdict is Verdict.PUBLISHED_ONLY
+    assert found.verdict is ClaimVerdict.PUBLISHED_ONLY
     assert found.why == "the difference is clear, but smaller than claimed"
     assert found.paper == "-40 %"
 
 
 def test_does_not_hold_where_the_size_is_reached_against_nobody():
-    assert verdict(less(percent=60.0, published=("optimus-published",))).verdict is Verdict.DOES_NOT_HOLD
+    assert verdict(less(percent=60.0, published=("optimus-published",))).verdict is ClaimVerdict.DOES_NOT_HOLD
 
 
 def test_a_size_that_is_not_reached_counts_without_a_published_form_of_the_rival():
-    assert verdict(less(percent=40.0)).verdict is Verdict.DOES_NOT_HOLD
+    assert verdict(less(percent=40.0)).verdict is ClaimVerdict.DOES_NOT_HOLD
 
 
 def test_an_interval_that_touches_zero_is_no_lead():
     found = verdict(less(["greedy"]))
-    assert found.verdict is Verdict.DOES_NOT_HOLD
+    assert found.verdict is ClaimVerdict.DOES_NOT_HOLD
     assert "touches zero" in found.why
 
 
 def test_the_other_way_round():
     found = verdict(less(["tapfinger"], one="optimus-central"))
-    assert (found.verdict, found.why) == (Verdict.DOES_NOT_HOLD, "it is the other way round")
+    assert (found.verdict, found.why) == (ClaimVerdict.DOES_NOT_HOLD, "it is the other way round")
 
 
 def test_of_several_rivals_the_strongest_decides():
     found = verdict(less(["optimus-central", "greedy"]))
-    assert found.verdict is Verdict.DOES_NOT_HOLD
+    assert found.verdict is ClaimVerdict.DOES_NOT_HOLD
     assert found.ours.startswith("at worst ")
     assert "against greedy" in found.ours
     assert "clear in 1 of 2 comparisons" in found.ours
@@ -75,13 +75,13 @@ def test_of_several_rivals_the_strongest_decides():
 def test_one_seed_is_not_judged():
     claim = less()
     one = measured({name: row[:1] for name, row in DATA.items()}, claim)
-    assert judge(claim, one).verdict is Verdict.NOT_JUDGED
+    assert judge(claim, one).verdict is ClaimVerdict.NOT_JUDGED
 
 
 def test_nothing_measured_is_not_judged():
     claim = less()
     nothing = replace(measured(DATA, claim), missing="no model")
-    assert (judge(claim, nothing).verdict, judge(claim, nothing).ours) == (Verdict.NOT_JUDGED, "no model")
+    assert (judge(claim, nothing).verdict, judge(claim, nothing).ours) == (ClaimVerdict.NOT_JUDGED, "no model")
 
 
 def test_a_result_outside_the_expected_range_is_said():
@@ -94,10 +94,10 @@ def test_a_claim_across_settings_is_paired_by_seed():
     slow = measured({"tapfinger": [5.0, 7.0, 9.0]}, setting="slow").runs
     fast = measured({"tapfinger": [4.9, 6.88, 8.9]}, claim, setting="fast")
     found = judge(claim, replace(fast, runs={**fast.runs, **slow}))
-    assert found.verdict is Verdict.HOLDS  # each seed is better, though the settings' intervals overlap widely
+    assert found.verdict is ClaimVerdict.HOLDS  # each seed is better, though the settings' intervals overlap widely
 
 
-@pytest.mark.parametrize(("most", "wanted"), [(30.0, Verdict.HOLDS), (20.0, Verdict.DOES_NOT_HOLD)])
+@pytest.mark.parametrize(("most", "wanted"), [(30.0, ClaimVerdict.HOLDS), (20.0, ClaimVerdict.DOES_NOT_HOLD)])
 def test_flatness(most, wanted):
     claim = Flat("flat", most)
     short = measured({"tapfinger": [4.0, 4.0]}, claim, setting="short")
@@ -108,7 +108,7 @@ def test_flatness(most, wanted):
 
 
 @pytest.mark.parametrize(
-    ("times", "wanted"), [((4.0, 9.0, 4.2), Verdict.HOLDS), ((4.0, 3.0, 5.0), Verdict.DOES_NOT_HOLD)]
+    ("times", "wanted"), [((4.0, 9.0, 4.2), ClaimVerdict.HOLDS), ((4.0, 3.0, 5.0), ClaimVerdict.DOES_NOT_HOLD)]
 )
 def test_growth_is_from_the_first_setting_to_the_last(times, wanted):
     claim = Flat("does not grow", 10.0, growth=True)
@@ -121,9 +121,9 @@ def test_growth_is_from_the_first_setting_to_the_last(times, wanted):
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [
-        (Estimate(2.0, 0.5), Verdict.HOLDS),
-        (Estimate(2.8, 0.5), Verdict.DOES_NOT_HOLD),  # its interval passes the bound
-        (Estimate(4.0, None), Verdict.DOES_NOT_HOLD),
+        (Estimate(2.0, 0.5), ClaimVerdict.HOLDS),
+        (Estimate(2.8, 0.5), ClaimVerdict.DOES_NOT_HOLD),  # its interval passes the bound
+        (Estimate(4.0, None), ClaimVerdict.DOES_NOT_HOLD),
     ],
 )
 def test_bounds(value, wanted):

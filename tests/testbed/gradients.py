@@ -8,10 +8,10 @@ import sys
 import torch
 
 from tapfinger.testbed import convnet, parallel
-from tapfinger.testbed.common import Allotment, Options
+from tapfinger.testbed.common import Allotment, RunOptions
 
 
-def work(workers: parallel.Workers, options: Options) -> int:
+def work(workers: parallel.Workers, options: RunOptions) -> int:
     plan = convnet.plan(options)
     batch = torch.arange(7)  # shares of different size
     mine = workers.mine(batch)
@@ -25,4 +25,4 @@ def work(workers: parallel.Workers, options: Options) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(parallel.run_workers(work, Options(seed=20_001), Allotment(1, int(sys.argv[1]))))
+    sys.exit(parallel.run_workers(work, RunOptions(seed=20_001), Allotment(1, int(sys.argv[1]))))

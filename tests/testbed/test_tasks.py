@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,22 +16,17 @@ from tapfinger.progress import ProgressCheck, ProgressReader
 from tapfinger.reporting import VARIABLE
 from tapfinger.testbed import common, convnet, transformer, wav2vec
 from tapfinger.testbed import image_classification as images
-from tapfinger.testbed.common import Options
+from tapfinger.testbed.common import RunOptions
 from tapfinger.testbed.parallel import Workers
-from tapfinger.testbed.training import Approach, Curve, Plan, train
+from tapfinger.testbed.training import Approach, LossCurve, TrainingPlan, train
 
 ALONE = Workers(0, 1, torch.device("cpu"))
-SHORT = Options(0.05, 20_001)
+SHORT = RunOptions(0.05, 20_001)
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    return subprocess.run(words, env=whole, capture_output=True, text=True, check=False, timeout=100)
 
 
 def losses(text: str) -> list[float]:
@@ -46,7 +38,7 @@ def test_training_reaches_its_target_and_is_the_same_again(
     module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "reports"))
-    plan: Plan = module.plan(SHORT)  # type: ignore[attr-defined]
+    plan: TrainingPlan = module.plan(SHORT)  # type: ignore[attr-defined]
     assert train(ALONE, SHORT, plan) == 0
     first = losses(capsys.readouterr().out)
     assert first[-1] <= plan.target < first[0]
@@ -107,17 +99,6 @@ def test_the_encoder_transcribes_what_is_said() -> None:
     assert rate(after) < 0.4 < rate(before)
 
 
-def test_under_torchrun_it_is_one_of_several(tmp_path: Path) -> None:
-    # As torchrun starts it: two processes that meet by the environment. Output is the first one's.
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    words = ("--standalone", "--nproc-per-node", "2", "-m", "tapfinger.testbed.language_modeling")
-    done = run(torchrun, *words, "--scale", "0.05", "--seed", "20001", TAPFINGER_CPUS="2", TMPDIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = losses(done.stdout)
-    assert len(re.findall("step 0:", done.stdout)) == 1
-    assert found[0] > found[-1]
-
-
 def test_without_torch_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(common, "find_spec", lambda _name: None)
     assert images.main([]) == 2
@@ -136,7 +117,7 @@ amounts = st.floats(0.01, 10.0)
 @given(st.sampled_from([0.0, 0.5, 1.0]), amounts, amounts, st.floats(0.0, 1.0))
 def test_a_curve_and_its_inverse(bend: float, one: float, other: float, share: float) -> None:
     first, last = max(one, other) + 0.1, min(one, other)
-    curve = Curve(bend)
+    curve = LossCurve(bend)
     assert curve.share(first, last, curve.at(first, last, share)) == pytest.approx(share, abs=1e-6)
 
 
@@ -146,7 +127,7 @@ def test_a_curve_and_its_inverse(bend: float, one: float, other: float, share: f
 def test_progress_never_falls_and_is_one_only_at_the_target(
     bend: float, found: list[float], gap: float, floor: float
 ) -> None:
-    approach = Approach(floor + gap, floor, Curve(bend))
+    approach = Approach(floor + gap, floor, LossCurve(bend))
     before = 0.0
     for count, loss in enumerate(found, 1):
         progress = approach.take(loss)

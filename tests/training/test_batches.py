@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from policy.states import random_inputs
+from waiting import PATIENCE
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for
@@ -62,7 +63,7 @@ def test_the_number_of_threads_changes_no_bit_though_they_work_side_by_side():
         names = set()
 
         def watched(chunk, meet=meet, names=names, lose=lose):
-            meet.wait(timeout=20)
+            meet.wait(timeout=PATIENCE)
             names.add(threading.get_ident())
             return lose(chunk)
 

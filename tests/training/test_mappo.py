@@ -15,11 +15,12 @@ from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.sim.batch import BatchSim
-from tapfinger.training.act import AMOUNTS, TASK, VALUE, NetworkPolicy
+from tapfinger.training.config import MappoConfig, paper_config
 from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised
-from tapfinger.training.mappo import MappoConfig, finish, paper_config, update
-from tapfinger.training.rollout import Episode, Turns, play
-from tapfinger.training.views import TypesView, input_maker
+from tapfinger.training.mappo import finish, update
+from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE, NetworkPolicy
+from tapfinger.training.rollout import RolloutResult, Turns, play
+from tapfinger.training.simulators import make_encoder
 from tapfinger.workloads.world import build_world, draw_workload
 
 
@@ -73,10 +74,10 @@ def played(name: str = "multi-3", seed: int = 2, max_slots: int = 1000):
     """A small network and what it did on three workloads."""
     world = site(name)
     sim = BatchSim(world, [draw_workload(world, s) for s in range(3)])
-    maker = input_maker(world)
+    encoder = make_encoder(world)
     torch.manual_seed(seed)
-    network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    return network, sim, play(sim, TypesView(world), NetworkPolicy(network, 1, seed=3), keep=True, max_slots=max_slots)
+    network = make_network(config_for(encoder.make(sim.observations), 1, hidden=16))
+    return network, sim, play(sim, encoder, NetworkPolicy(network, 1, seed=3), keep=True, max_slots=max_slots)
 
 
 @pytest.mark.parametrize(("name", "max_slots"), [("multi-3", 1000), ("synthetic-3", 1000), ("synthetic-3", 9)])
@@ -108,7 +109,7 @@ def test_worlds_that_were_cut_have_no_mean() -> None:
     np.testing.assert_array_equal(finish(episode, sim, "system").mean, episode.mean)
 
 
-def step(network, episode: Episode, scale: ReturnScale | None = None, **changes):
+def step(network, episode: RolloutResult, scale: ReturnScale | None = None, **changes):
     """One update that leaves the weights as they are; what was logged, and the gradients."""
     config = MappoConfig(**{"epochs": 1, "batch": 10_000, "max_grad_norm": 1e9, **changes})
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
@@ -134,7 +135,7 @@ def test_losing_a_conflict_does_not_touch_the_allocation_head() -> None:
     episode = finish(episode, sim, "system")
     assert episode.turns.granted.any()
 
-    def head(chosen: Episode) -> float:
+    def head(chosen: RolloutResult) -> float:
         _, gradients = step(network, chosen)
         return sum(float(g.abs().sum()) for name, g in gradients.items() if "allocation" in name and g is not None)
 

@@ -24,19 +24,18 @@ from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.shortest_first import ShortestFirst
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import run_scheduler
-from tapfinger.training.act import NetworkPolicy
 from tapfinger.training.batches import chunks, evaluate_rows
-from tapfinger.training.config import TrainConfig
-from tapfinger.training.deviations import DeviationConfig
-from tapfinger.training.group import GroupConfig, advantages, update
-from tapfinger.training.imitation import imitate_in_turn, imitation_step
+from tapfinger.training.config import DeviationConfig, GroupConfig, TrainConfig
+from tapfinger.training.group import advantages, update
+from tapfinger.training.imitation import Pace, imitate_in_turn, imitation_step
 from tapfinger.training.logs import METRICS
-from tapfinger.training.rollout import Acts, Episode, play
+from tapfinger.training.network_policy import NetworkPolicy
+from tapfinger.training.rollout import BatchActions, RolloutResult, play
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of
+from tapfinger.training.simulators import make_encoder
 from tapfinger.training.teacher import Examples, Recorder
 from tapfinger.training.trainer import Trainer, training_worlds
-from tapfinger.training.views import TypesView, input_maker
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 
@@ -56,10 +55,10 @@ def test_recorded_turns_replay_the_teacher(name: str) -> None:
         for array, recorded in zip(inputs, examples.inputs, strict=True):
             np.testing.assert_array_equal(array[0], recorded[row])
         score = np.ones((1, len(site.clusters)))
-        return Acts(examples.choice[row][None], examples.amounts[row][None], score)
+        return BatchActions(examples.choice[row][None], examples.amounts[row][None], score)
 
     sim = BatchSim(site, [draw_workload(site, 3)], pending=40)
-    play(sim, TypesView(site), replay)
+    play(sim, make_encoder(site), replay)
     log: list[Event] = []
     run_scheduler(site, Greedy(), 3, [log.append])
     assert sim.events(0) == log
@@ -80,13 +79,13 @@ def test_imitation_learns_the_teacher() -> None:
     network = make_network(config_for(examples.inputs, 1, hidden=16))
     rows = np.arange(len(examples))
     before = imitation_step(network, examples, rows, 1)
-    imitate_in_turn(network, [examples], 1, epochs=20, seed=0, batch=64, learning_rate=5e-3)
+    imitate_in_turn(network, [examples], 1, epochs=20, seed=0, pace=Pace(64, 5e-3))
     assert imitation_step(network, examples, rows, 1) < 0.5 * before
 
 
 def test_advantages_by_hand() -> None:
     # Two rollouts of one workload: tasks in system 3, 1 and 1, 1. Discount one half.
-    episode = Episode(np.zeros(2), np.array([[3.0, 1.0], [1.0, 1.0]]), 0, None)
+    episode = RolloutResult(np.zeros(2), np.array([[3.0, 1.0], [1.0, 1.0]]), 0, None)
     # Apart from their mean by -1, 0 and 1, 0; the spread of the group is sqrt(1/2).
     np.testing.assert_allclose(advantages(episode, 2, 0.5), np.array([[-1.0, 0.0], [1.0, 0.0]]) * 2**0.5, rtol=1e-6)
 
@@ -95,10 +94,10 @@ def test_one_update_stays_close_to_the_policy_that_played() -> None:
     site = world()
     config = GroupConfig(group=4, entropy=0.0)
     sim = BatchSim(site, [draw_workload(site, 5)] * config.group)
-    maker = input_maker(site)
+    encoder = make_encoder(site)
     torch.manual_seed(1)
-    network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    episode = play(sim, TypesView(site), NetworkPolicy(network, 1, seed=0), keep=True)
+    network = make_network(config_for(encoder.make(sim.observations), 1, hidden=16))
+    episode = play(sim, encoder, NetworkPolicy(network, 1, seed=0), keep=True)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     logged = update(network, optimizer, [episode], config, 1, np.random.default_rng(0))
     assert logged["clipped"] < 0.2
@@ -109,10 +108,10 @@ def test_one_update_stays_close_to_the_policy_that_played() -> None:
 def test_stored_log_probs_are_those_of_the_network() -> None:
     site = world()
     sim = BatchSim(site, [draw_workload(site, seed) for seed in range(3)])
-    maker = input_maker(site)
+    encoder = make_encoder(site)
     torch.manual_seed(2)
-    network = make_network(config_for(maker.make(sim.observations), 1, hidden=16))
-    episode = play(sim, TypesView(site), NetworkPolicy(network, 1, seed=3), keep=True)
+    network = make_network(config_for(encoder.make(sim.observations), 1, hidden=16))
+    episode = play(sim, encoder, NetworkPolicy(network, 1, seed=3), keep=True)
     config = GroupConfig(group=1, epochs=1, batch=10_000, learning_rate=0.0, entropy=0.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
     logged = update(network, optimizer, [episode], config, 1, np.random.default_rng(0))
@@ -131,6 +130,13 @@ SHORT = {
 }
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds are left early: networks that have learnt little never finish them."""
+    for module in ("selection", "shards"):
+        monkeypatch.setattr(f"tapfinger.training.{module}.patience", lambda sim: 40)
+
+
 def weights(network) -> list[np.ndarray]:
     return [p.detach().numpy() for p in network.parameters()]
 
@@ -138,6 +144,7 @@ def weights(network) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("algorithm", "interrupted"), [("group", "deviations"), ("group", "rollouts"), ("mappo", "rollouts")]
 )
+@pytest.mark.usefixtures("impatient")
 def test_same_seed_same_weights_also_when_interrupted(tmp_path: Path, algorithm: str, interrupted: str) -> None:
     site = world()
     short = {**SHORT, "algorithm": algorithm, "evaluate_every": 1, "group": GroupConfig(group=2)}

@@ -339,4 +339,4 @@ def test_a_resource_can_be_added_by_override() -> None:
             "task_types.insensitive.minimum.memory=4",
         ],
     )
-    assert scenario.resources == {"cpu": 1.0, "gpu": 1.0, "memory": 4.0}
+    assert scenario.resolved()["resources"] == {"cpu": 1.0, "gpu": 1.0, "memory": 4.0}

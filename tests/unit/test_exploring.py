@@ -18,9 +18,10 @@ from tapfinger.core.contract import (
     Snapshot,
     TaskView,
 )
+from tapfinger.core.estimates import duration
 from tapfinger.core.model import Cluster, ResourceTypes, TaskType
 from tapfinger.errors import ConfigError
-from tapfinger.schedulers.exploring import Exploring, exploring, neighbours, slots_at
+from tapfinger.schedulers.exploring import Exploring, exploring, neighbours
 from tapfinger.testing import check_scheduler
 
 BOX = constant_type((1, 1), (8, 8), 10.0, "any")
@@ -78,7 +79,7 @@ def test_trials_are_neighbours_that_fit_and_cost_no_more_than_their_share() -> N
     assert sum(size[0] for size in given) <= 400
     assert sum(size[1] for size in given) <= 400
     # They are believed to be as fast; by the doubt about them they may cost exp(0.36) times that.
-    assert len(tried) * (1.4333 - 1.0) * slots_at(kind, R((4, 4))) <= 0.05 * 10.0 * 100 + 1e-6
+    assert len(tried) * (1.4333 - 1.0) * duration(kind, R((4, 4))) <= 0.05 * 10.0 * 100 + 1e-6
 
 
 def test_growth_needs_room_and_is_left_alone_where_others_change() -> None:

@@ -1,13 +1,22 @@
 from typing import Any
 
 import pytest
-from helpers import STEADY, R, arrive, make_state, make_task, place, play
+from helpers import STEADY, R, arrive, make_state, make_task, place, play, resize, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapfinger.core.contract import Mode
+from tapfinger.core.contract import Mode, Placement
 from tapfinger.core.events import ClusterLost
-from tapfinger.core.feasibility import can_start, check_size, largest_allocation
+from tapfinger.core.feasibility import (
+    can_start,
+    can_start_with,
+    check_size,
+    ever_fits,
+    largest_allocation,
+    resizable,
+    room,
+    within_bounds,
+)
 from tapfinger.errors import AboveMaximum, BelowMinimum, InvalidDecision
 
 
@@ -67,3 +76,40 @@ def test_can_start_needs_the_minimum_to_fit() -> None:
 def test_sizes_outside_the_box_are_refused_with_numbers(allocation: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=rf"task 9 \(steady\).*{words}"):
         check_size(9, STEADY, allocation)
+
+
+def test_a_start_with_a_size_needs_room_bounds_and_a_cluster_that_may_start() -> None:
+    state = make_state((16, 8), (4, 4), mode=Mode.SINGLE)
+    play(state, *arrive(make_task(0, eligible=(0,)), make_task(1, eligible=(0, 1))))
+    snapshot = state.snapshot()
+    first, second = snapshot.queue
+    here, there = snapshot.clusters
+    assert can_start_with(first, here, R((16, 8)))
+    assert not can_start_with(first, here, R((16, 9)))  # more than is free
+    assert not can_start_with(first, here, R((1, 1)))  # below its minimum
+    assert not can_start_with(first, there, R((2, 1)))  # not eligible
+    assert can_start_with(second, there, R((4, 4)))
+    assert (room(here), room(there)) == ((16, 8), (4, 4))
+    after = snapshot.after([Placement(0, 0, (2, 1))])
+    assert not can_start_with(second, after.clusters[0], R((2, 1)))  # it has started one already
+    assert room(after.clusters[0]) is None
+    assert room(snapshot.closed({1}).clusters[1]) is None
+
+
+def test_sizes_of_a_type_and_clusters_that_hold_it() -> None:
+    assert within_bounds(STEADY, (2, 1))
+    assert within_bounds(STEADY, (16, 16))
+    assert not within_bounds(STEADY, (17, 16))
+    assert not within_bounds(STEADY, (2, 0))
+    assert not within_bounds(STEADY, (2,))
+    assert ever_fits(STEADY.minimum, R((2, 1)))
+    assert not ever_fits(STEADY.minimum, R((16, 0)))
+
+
+def test_a_task_can_be_resized_once_it_has_started() -> None:
+    state = make_state((16, 16))
+    running(state, make_task(0), 0, 2, 1)
+    play(state, *arrive(make_task(1)), place(1, 0, 2, 1))
+    assert [resizable(task) for task in state.snapshot().running()] == [True, False]
+    play(state, resize(0, 0, 0))
+    assert [resizable(task) for task in state.snapshot().on_clusters()] == [False, True]

@@ -10,16 +10,20 @@ from helpers import R, arrive, constant_type, make_state, make_task, play, runni
 from tapfinger.core.contract import Mode, Proposal, SchedulerContext
 from tapfinger.core.events import ClusterLost, TaskFinished, TaskWithdrawn
 from tapfinger.core.model import ResourceTypes, SpeedProfile, TaskType
-from tapfinger.schedulers.guards import ENOUGH, Ageing, SizeLimit, TimeBudget
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
+from tapfinger.schedulers.lateness import MIN_SAMPLES
 
 SMALL = constant_type((1, 1), (2, 2), slots=2, name="small")
 LARGE = constant_type((6, 6), (8, 8), slots=5, name="large")
 
 
 def guard_for(state, max_wait=2.0, **more):
-    ageing = Ageing(max_wait, **more)
-    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (SMALL, LARGE), state.mode))
-    return ageing
+    return Ageing(site_of(state, SMALL, LARGE), max_wait, **more)
+
+
+def site_of(state, *types):
+    return SiteTables(SchedulerContext(ResourceTypes(), state.clusters, types, state.mode))
 
 
 def pass_slots(state, count):
@@ -40,7 +44,7 @@ def test_nobody_is_overdue_before_the_time():
         due.update((p.task, slot) for p in placements if p.task not in due)
         state.end_slot({})
     assert due == {0: 4, 1: 7}  # twice its 2 slots; twice 3.5, the mean of the two, since longer ones wait no longer
-    assert ageing.holds == 0
+    assert ageing.counters["holds"] == 0
 
 
 @pytest.mark.parametrize(("waiting", "due"), [(1, 4), (5, 4), (6, 6)])
@@ -59,7 +63,7 @@ def test_while_few_wait_tasks_are_overdue_earlier(waiting, due):
 def test_where_tasks_wait_long_a_task_is_overdue_early_only_if_it_is_late_for_the_site(adapt, due):
     state = make_state((8, 8))
     ageing = guard_for(state, max_wait=20.0, calm_wait=1.0, adapt=adapt)  # a small task's 2 slots
-    for i in range(ENOUGH):
+    for i in range(MIN_SAMPLES):
         play(state, *arrive(make_task(i, SMALL, arrival=4 * i)))
         for _ in range(4):
             ageing.start(
@@ -68,7 +72,7 @@ def test_where_tasks_wait_long_a_task_is_overdue_early_only_if_it_is_late_for_th
             state.end_slot({})
         play(state, TaskWithdrawn(state.slot, i))
     begin = state.slot
-    play(state, *arrive(make_task(ENOUGH, SMALL, arrival=begin)))
+    play(state, *arrive(make_task(MIN_SAMPLES, SMALL, arrival=begin)))
     for slot in range(due):
         assert not ageing.start(state.snapshot())[0], slot
         state.end_slot({})
@@ -93,8 +97,7 @@ def nearly_full(overdue):
     running(state, make_task(90, SMALL), 0, 1, 1)
     running(state, make_task(91, SMALL), 0, 2, 2)
     pass_slots(state, 20)
-    ageing = Ageing(2.0)
-    ageing.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    ageing = Ageing(site_of(state, HALVING), 2.0)
     play(state, *arrive(*(make_task(i, HALVING) for i in range(overdue))))
     return state, ageing
 
@@ -102,7 +105,7 @@ def nearly_full(overdue):
 def test_a_cluster_is_held_rather_than_a_slow_size_given():
     state, ageing = nearly_full(1)
     placements, rest = ageing.start(state.snapshot())
-    assert (placements, rest.clusters[0].up, ageing.holds) == ((), False, 1)  # 8 slots instead of 2
+    assert (placements, rest.clusters[0].up, ageing.counters["holds"]) == ((), False, 1)  # 8 slots instead of 2
     play(state, TaskFinished(state.slot, 91, 0))
     placements, _ = ageing.start(state.snapshot())
     assert [(p.task, p.allocation) for p in placements] == [(0, R((1, 2)))]  # 4 slots will do
@@ -124,7 +127,7 @@ def test_oldest_first_and_what_is_left_is_told():
     (cluster,) = rest.clusters
     assert (cluster.free, cluster.starts_left) == (R((7, 7)), 0)
     assert not cluster.up  # held for task 1
-    assert (ageing.forced, ageing.holds) == (1, 1)
+    assert (ageing.counters["forced"], ageing.counters["holds"]) == (1, 1)
 
 
 def test_a_cluster_is_held_for_what_does_not_fit():
@@ -191,10 +194,7 @@ class Clock:
 
 
 def budget_of(ms):
-    budget = TimeBudget(ms)
-    budget.reset()
-    budget.clock = Clock()
-    return budget
+    return TimeBudget(ms, Clock())
 
 
 def one_pass(budget, slot, ms):
@@ -202,7 +202,7 @@ def one_pass(budget, slot, ms):
     if not budget.allows(slot):
         return False
     begin = budget.begin()
-    budget.clock.now += ms / 1e3
+    budget._clock.now += ms / 1e3
     budget.end(begin)
     return True
 
@@ -210,7 +210,7 @@ def one_pass(budget, slot, ms):
 def test_passes_of_one_slot_share_the_budget():
     budget = budget_of(10.0)
     assert [one_pass(budget, 0, 4.0) for _ in range(5)] == [True, True, True, False, False]
-    assert budget.late == 1
+    assert budget.counters["over_budget"] == 1
     assert one_pass(budget, 1, 4.0)  # the next slot begins anew
 
 
@@ -218,10 +218,7 @@ def test_a_slow_network_is_asked_ever_less_often():
     budget = budget_of(10.0)
     asked = [slot for slot in range(400) if one_pass(budget, slot, 11.0)]
     assert [b - a - 1 for a, b in pairwise(asked)] == [1, 2, 4, 8, 16, 32, 64, 64, 64, 64, 64]
-    assert budget.late == len(asked)
-    budget.reset()
-    assert budget.late == 0
-    assert one_pass(budget, 0, 11.0)
+    assert budget.counters["over_budget"] == len(asked)
 
 
 def test_a_pass_in_time_ends_the_rests():
@@ -235,32 +232,30 @@ def test_a_pass_in_time_ends_the_rests():
 def test_no_budget_no_limit(ms):
     budget = budget_of(ms)
     assert all(one_pass(budget, slot, 1e6) for slot in range(5))
-    assert budget.late == 0
+    assert budget.counters["over_budget"] == 0
 
 
 def test_far_slower_sizes_are_refused():
     state = make_state((4, 4), (4, 4))
     play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
-    limit = SizeLimit(3.0)
-    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    limit = SizeLimit(site_of(state, HALVING), 3.0)
     slow, fair = Proposal(0, 0, R((1, 1)), 0.9), Proposal(0, 1, R((1, 2)), 0.8)
     assert limit.keep([slow, fair], state.snapshot().queue) == [fair]
-    assert limit.refused == 1
-    off = SizeLimit(0.0)
-    off.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    assert limit.counters["refused"] == 1
+    off = SizeLimit(site_of(state, HALVING), 0.0)
     assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]
     play(state, *arrive(make_task(2, HALVING), make_task(3, HALVING)))
-    assert limit.keep([slow, fair], state.snapshot().queue) == [fair], "two per cluster: still calm"
+    assert limit.keep([slow, fair], state.snapshot().queue) == [fair], "two per cluster: still short"
     play(state, *arrive(make_task(4, HALVING)))
     assert limit.keep([slow, fair], state.snapshot().queue) == [slow, fair], "any start counts"
 
 
 @pytest.mark.parametrize(("waiting", "kept"), [(5, False), (10, False), (11, True)])
 def test_the_slowest_sizes_are_refused_in_longer_queues_too(waiting, kept):
-    # Two clusters: calm up to four waiting tasks, few up to ten. 8 slots are four times the ideal, 2.5 x 1.4 the limit.
+    # Two clusters: the queue is short up to four waiting tasks, long from eleven on.
+    # 8 slots are four times the ideal, 2.5 x 1.4 the limit.
     state = make_state((4, 4), (4, 4))
     play(state, *arrive(*(make_task(i, HALVING) for i in range(waiting))))
-    limit = SizeLimit(2.5)
-    limit.reset(SchedulerContext(ResourceTypes(), state.clusters, (HALVING,), state.mode))
+    limit = SizeLimit(site_of(state, HALVING), 2.5)
     slow = Proposal(0, 0, R((1, 1)), 0.9)
     assert limit.keep([slow], state.snapshot().queue) == ([slow] if kept else [])

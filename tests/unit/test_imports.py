@@ -82,6 +82,10 @@ def test_every_foreign_package_is_declared() -> None:
     assert not undeclared, f"not in pyproject.toml: {[(name, foreign[name]) for name in undeclared]}"
 
 
-def test_files_stay_short() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
-    assert not [f"{path}: {count}" for path, count in lengths.items() if count > 500]
+def test_every_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: found for name, found in homes.items() if len(found) > 1}

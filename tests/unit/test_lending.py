@@ -11,6 +11,7 @@ from tapfinger.core.contract import VOID, Mode, Placement, Resize, SchedulerCont
 from tapfinger.core.model import Cluster, ResourceTypes, SpeedProfile, TaskType
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import ConfigError
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lending import Lending
 from tapfinger.testing import check_scheduler, tiny_scenarios
@@ -27,10 +28,9 @@ LONG, SHORT = by_gpus("long", 40.0), by_gpus("short", 16.0)
 
 
 def ready(state: EdgeState, cost: float = 0.0) -> Lending:
-    lending = Lending()
     clusters = tuple(Cluster(c.name, c.capacity) for c in state.clusters)
-    lending.reset(SchedulerContext(ResourceTypes(), clusters, (LONG, SHORT), state.mode, switching_cost=cost))
-    return lending
+    context = SchedulerContext(ResourceTypes(), clusters, (LONG, SHORT), state.mode, switching_cost=cost)
+    return Lending(SiteTables(context))
 
 
 def test_spare_goes_to_the_task_it_spares_most_slots():
@@ -111,8 +111,8 @@ def test_the_fastest_size_may_be_a_smaller_one():
     rebound = TaskType("long", low, high, SpeedProfile(low, high, tuple(g / 40 for g in (1, 2, 3, 8, 4, 3, 2, 1))))
     state = make_state((16, 8))
     running(state, make_task(0, rebound), 0, 1, 2)
-    lending = Lending()
-    lending.reset(SchedulerContext(ResourceTypes(), (Cluster("c0", R((16, 8))),), (rebound,), Mode.MULTI))
+    context = SchedulerContext(ResourceTypes(), (Cluster("c0", R((16, 8))),), (rebound,), Mode.MULTI)
+    lending = Lending(SiteTables(context))
     assert lending.lend(state.snapshot(), VOID).resizes == (Resize(0, R((1, 4))),)
 
 

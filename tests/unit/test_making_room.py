@@ -9,6 +9,7 @@ from tapfinger.core.contract import VOID, Mode, Placement, Resize, SchedulerCont
 from tapfinger.core.events import TaskFinished, TaskStarted
 from tapfinger.core.model import Cluster, ResourceTypes, SpeedProfile, TaskType
 from tapfinger.core.state import EdgeState
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.lending import Lending
 from tapfinger.schedulers.making_room import MakingRoom
 
@@ -23,15 +24,13 @@ def by_gpus(name: str, slots: float, most: int = 8) -> TaskType:
 LONG, SHORT = by_gpus("long", 400.0), by_gpus("short", 4.0, most=2)
 
 
-def context(state: EdgeState, cost: float = 0.0) -> SchedulerContext:
+def site(state: EdgeState, cost: float = 0.0) -> SiteTables:
     clusters = tuple(Cluster(c.name, c.capacity) for c in state.clusters)
-    return SchedulerContext(ResourceTypes(), clusters, (LONG, SHORT), state.mode, switching_cost=cost)
+    return SiteTables(SchedulerContext(ResourceTypes(), clusters, (LONG, SHORT), state.mode, switching_cost=cost))
 
 
 def ready(state: EdgeState, cost: float = 0.0) -> MakingRoom:
-    making = MakingRoom()
-    making.reset(context(state, cost))
-    return making
+    return MakingRoom(site(state, cost))
 
 
 def full(mode: Mode = Mode.MULTI) -> EdgeState:
@@ -100,10 +99,9 @@ def test_one_task_per_cluster_and_slot_and_only_where_a_start_is_left():
 
 def test_who_stepped_aside_has_its_size_again_as_soon_as_there_is_room():
     state = full()
-    lending = Lending()
-    lending.reset(context(state))
+    lending = Lending(site(state))
     decision = lending.lend(state.snapshot(), VOID)
-    assert lending.squeezed_in == 1
+    assert lending.counters["made_room"] == 1
     (placement,), (resize,) = decision.placements, decision.resizes
     assert isinstance(placement, Placement)
     assert isinstance(resize, Resize)

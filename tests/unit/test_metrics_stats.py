@@ -37,6 +37,12 @@ def test_interval_of_a_mean_by_hand():
     assert estimate([5.0]).text(sign=True) == "+5.00"
 
 
+def test_a_difference_to_nothing_has_no_percentage():
+    found = paired([1.0, 3.0], [0.0, 0.0])
+    assert found.mean.mean == 2.0
+    assert np.isnan(found.percent)
+
+
 def test_pairing_removes_what_seeds_share():
     baseline = [10.0, 20.0, 30.0]
     gap = paired([9.0, 19.0, 29.0], baseline)

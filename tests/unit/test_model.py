@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapfinger.config import load_scenario
+from tapfinger.core.feasibility import check_eligible
 from tapfinger.core.model import (
     Cluster,
     Noise,
@@ -14,7 +15,6 @@ from tapfinger.core.model import (
     ResourceTypes,
     SpeedProfile,
     TaskType,
-    check_eligible,
     unit_uniform,
 )
 from tapfinger.errors import ConfigError

@@ -11,6 +11,7 @@ from tapfinger.config import load_scenario
 from tapfinger.core.contract import Decision, Mode, Placement, SchedulerContext
 from tapfinger.core.events import ClusterLost
 from tapfinger.core.model import ResourceTypes, SpeedProfile, TaskType
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.moving import Moving
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
@@ -23,9 +24,7 @@ EVERYWHERE = (0, 1, 2)
 
 
 def moving_for(state) -> Moving:
-    moving = Moving()
-    moving.reset(SchedulerContext(ResourceTypes(), state.clusters, (FAST, STEADY), state.mode))
-    return moving
+    return Moving(SiteTables(SchedulerContext(ResourceTypes(), state.clusters, (FAST, STEADY), state.mode)))
 
 
 def start(task: int, cluster: int, gpus: int = 1) -> Placement:
@@ -45,9 +44,7 @@ def test_where_a_start_goes(eligible, goes):
     play(state, *arrive(make_task(0, STEADY, eligible=eligible)))
     moving = moving_for(state)
     assert moving.move([start(0, 0)], state.snapshot()) == (start(0, goes),)
-    assert moving.moved == (goes != 0)
-    moving.reset(SchedulerContext(ResourceTypes(), state.clusters, (FAST, STEADY), state.mode))
-    assert moving.moved == 0
+    assert moving.counters["moved"] == (goes != 0)
 
 
 def test_starts_of_one_turn_see_each_other():
@@ -95,6 +92,6 @@ def test_the_scheduler_counts_and_models_of_one_scenario_do_not_move():
     for name, options in {"universal": {}, "fixed": {"move": False}, "own": {"model": "hetero-6"}}.items():
         scheduler = TapFinger(**{"model": "universal", **options})
         run_scheduler(world, scheduler, 50)
-        counts[name] = scheduler.moved
+        counts[name] = scheduler.counters["moved"]
     assert counts["universal"] > 0
     assert counts["fixed"] == counts["own"] == 0

@@ -161,7 +161,9 @@ def test_the_heap_does_what_trying_every_unit_each_time_would_do(tasks, room):
     ours, plain, left = shares(), shares(), list(room)
     hand_out(ours, R(room))
     while True:
-        offers = [(s.gain(r), -i, -r) for i, s in enumerate(plain) for r in (0, 1) if left[r]]
+        offers = [
+            (s.gain(r, s.model.duration(s.amounts)), -i, -r) for i, s in enumerate(plain) for r in (0, 1) if left[r]
+        ]
         gain, i, r = max(offers, default=(0.0, 0, 0))
         if gain <= NO_GAIN:
             break

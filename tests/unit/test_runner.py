@@ -2,12 +2,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import grimp
 import pytest
 from helpers import make_scenario
+from waiting import PATIENCE, wait_for
 
 from tapfinger import digests
 from tapfinger.config import load_scenario
@@ -16,7 +16,15 @@ from tapfinger.evaluation import cells
 from tapfinger.evaluation.cells import EVENTS, CellStore, make_cells
 from tapfinger.evaluation.failure import explain
 from tapfinger.evaluation.output import Request
-from tapfinger.evaluation.runner import CellFailed, Interrupted, Question, Runner, cache_folder, open_store, same_draws
+from tapfinger.evaluation.runner import (
+    CellFailed,
+    ComparisonQuestion,
+    Interrupted,
+    Runner,
+    cache_folder,
+    open_store,
+    same_draws,
+)
 from tapfinger.evaluation.specs import parse_spec, parse_specs
 from tapfinger.evaluation.stats import summarise
 from tapfinger.registry import BUILT_IN
@@ -61,7 +69,7 @@ def test_cells_are_run_once_and_then_reused(store):
 def test_several_comparisons_share_their_cells(store):
     made, counted = [], []
     runner = Runner(store, on_cell=lambda cell: made.append(cell.key), on_progress=lambda *given: counted.append(given))
-    questions = [Question(scenario(), SPECS, (0, 1)), Question(scenario(), SPECS[:1], (1, 2))]
+    questions = [ComparisonQuestion(scenario(), SPECS, (0, 1)), ComparisonQuestion(scenario(), SPECS[:1], (1, 2))]
     one, two = runner.run_all(questions)
     assert (len(made), len(set(made)), counted[-1]) == (5, 5, (5, 5))  # min on seed 1 is in both
     assert [run.seed for run in two.records["min"]] == [1, 2]
@@ -337,25 +345,21 @@ def test_processes_end_with_the_one_that_started_them(number, code, tmp_path):
     (tmp_path / "slow_xyz.py").write_text(
         "import os, time\nfrom pathlib import Path\nfrom tapfinger.schedulers.naive import Min\n"
         "class Slow(Min):\n    def decide(self, snapshot):\n"
-        f"        Path({str(tmp_path)!r}, f'{{os.getpid()}}.pid').touch()\n        time.sleep(100)\n"
+        f"        Path({str(tmp_path)!r}, f'{{os.getpid()}}.pid').touch()\n        time.sleep(900)\n"
     )
     source = str(Path(cells.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": source, "TAPFINGER_CACHE_DIR": str(tmp_path / "cells")}
     words = ["compare", "multi-3", "--schedulers", "slow_xyz:Slow", "--seeds", "0:2", "--jobs", "2", "--json", "r.json"]
     command = [sys.executable, "-m", "tapfinger", *words]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while len(list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_for(lambda: len(list(tmp_path.glob("*.pid"))) >= 2)
     workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(workers) == 2
     process.send_signal(number)
-    said = process.communicate(timeout=30)[1]
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == code
     assert number == signal.SIGKILL or "interrupted after 0 of 2 runs" in said
-    while any(map(_alive, workers)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(map(_alive, workers))
+    wait_for(lambda: not any(map(_alive, workers)))
 
 
 def test_cells_nobody_uses_are_forgotten(store):

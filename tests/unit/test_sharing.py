@@ -16,9 +16,10 @@ from tapfinger.core.events import TaskStarted
 from tapfinger.core.model import Cluster, ResourceTypes, SpeedProfile, TaskType
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import ConfigError
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.registry import create
 from tapfinger.schedulers.greedy import Greedy
-from tapfinger.schedulers.sharing import Sharing
+from tapfinger.schedulers.sharing import Sharing, sharing_pays
 from tapfinger.sim.run import run_scheduler
 from tapfinger.testing import check_scheduler, tiny_scenarios
 from tapfinger.workloads.sites import draw_site
@@ -34,11 +35,14 @@ def by_gpus(name: str, slots: float, exponent: float) -> TaskType:
 LONG, SHORT, LINEAR = by_gpus("long", 40.0, 0.5), by_gpus("short", 30.0, 0.5), by_gpus("linear", 40.0, 1.0)
 
 
-def ready(state: EdgeState, *types: TaskType, cost: float = 0.0) -> Sharing:
-    sharing = Sharing()
+def tables(state: EdgeState, *types: TaskType, cost: float = 0.0) -> SiteTables:
     clusters = tuple(Cluster(c.name, c.capacity) for c in state.clusters)
-    sharing.reset(SchedulerContext(ResourceTypes(), clusters, types or (LONG, SHORT), state.mode, switching_cost=cost))
-    return sharing
+    context = SchedulerContext(ResourceTypes(), clusters, types or (LONG, SHORT), state.mode, switching_cost=cost)
+    return SiteTables(context)
+
+
+def ready(state: EdgeState, *types: TaskType, cost: float = 0.0) -> Sharing:
+    return Sharing(tables(state, *types, cost=cost))
 
 
 def first_that_fits(snapshot: Snapshot) -> Decision:
@@ -56,10 +60,9 @@ def held(state: EdgeState) -> dict[int, int]:
 
 def test_it_pays_where_small_sizes_are_more_efficient_and_changes_are_free():
     state = make_state((16, 8))
-    assert ready(state, LONG).pays
-    assert not ready(state, LINEAR).pays
-    assert not ready(state, LONG, cost=0.5).pays
-    assert ready(state, LONG).slack == pytest.approx(8**0.5, rel=0.1)  # durations are whole slots
+    assert sharing_pays(tables(state, LONG))  # the fastest size costs 8 ** 0.5 times what the cheapest does
+    assert not sharing_pays(tables(state, LINEAR))
+    assert not sharing_pays(tables(state, LONG, cost=0.5))
 
 
 def test_who_waits_is_let_in_and_the_others_shrink():
@@ -132,8 +135,7 @@ class SharingGreedy(Greedy):
 
     def reset(self, context: SchedulerContext) -> None:
         super().reset(context)
-        self.sharing = Sharing()
-        self.sharing.reset(context)
+        self.sharing = Sharing(SiteTables(context))
 
     def decide(self, snapshot: Snapshot) -> Decision:
         return self.sharing.decide(snapshot, super().decide)
@@ -185,7 +187,7 @@ def test_tapfinger_shares_where_it_pays_unless_told_otherwise():
     world = site(7, 20)
     chosen = create("scheduler", "tapfinger", {"model": "universal"})
     run_scheduler(world, chosen, 0)
-    assert chosen.shares == chosen._sharing.pays
+    assert chosen.shares == sharing_pays(SiteTables(world.context(0)))
     for share in (True, False):
         told = create("scheduler", "tapfinger", {"model": "universal", "share": share})
         run_scheduler(world, told, 0)

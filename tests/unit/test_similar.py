@@ -11,9 +11,8 @@ from helpers import R, constant_type
 
 from tapfinger.core.model import SpeedProfile, TaskType
 from tapfinger.profiles.beliefs import log_sizes
-from tapfinger.profiles.narrow import narrowed
+from tapfinger.profiles.initial_knowledge import usual_profile
 from tapfinger.profiles.similar import LEAST_DOUBT, similar_profile
-from tapfinger.profiles.told import usual_profile
 
 
 def power(name: str, minimum: tuple[int, int], maximum: tuple[int, int], slots: float, *exponents: float) -> TaskType:
@@ -56,7 +55,9 @@ def test_types_that_agree_leave_less_doubt_than_types_that_do_not() -> None:
 def test_a_narrowed_type_has_the_speeds_and_doubts_of_its_base() -> None:
     base = power("base", (1, 0), (4, 3), 7.0, 0.5, 0.2)
     base = replace(base, profile=replace(base.profile, doubt=tuple(0.01 * n for n in range(16))))
-    found = narrowed(base, "base[2,1:4,2]", R((2, 1)), R((4, 2)))
+    found = base.narrowed(R((2, 1)), R((4, 2)))
+    assert (found.name, found.base, found.family) == ("base[2,1:4,2]", "base", "base")
+    assert found.narrowed(R((3, 1)), R((4, 1))) == base.narrowed(R((3, 1)), R((4, 1)))
     assert found.profile.doubt is not None
     for size in found.profile.allocations():
         at = base.profile.index(size)

@@ -1,11 +1,12 @@
 """The state as lists of events and decisions -> commands; every invariant is checked after each."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from helpers import STEADY, R, arrive, constant_type, make_state, make_task, place, play, resize, running
 
-from tapfinger.core.contract import VOID, Decision, Mode, Phase, Placement, Resize
+from tapfinger.core.contract import VOID, Decision, Mode, Phase, Placement, Proposal, Resize
 from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
@@ -221,7 +222,7 @@ FAULTS: dict[str, tuple[Any, type[InvalidDecision], str]] = {
     "pause with too few amounts": (resize(0, 0), BelowMinimum, "has 1 amounts"),
     "pause with no amounts": (resize(0), BelowMinimum, "has 0 amounts"),
     "half a unit": (place(1, 0, 2, 1.5), InvalidDecision, "holds a float"),  # type: ignore[arg-type]
-    "a plain tuple": (Decision(placements=(Placement(1, 0, (2, 1)),)), InvalidDecision, "is a tuple"),  # type: ignore[arg-type]
+    "a list": (Decision(placements=(Placement(1, 0, [2, 1]),)), InvalidDecision, "is a list"),  # type: ignore[arg-type]
     "no decision": (None, InvalidDecision, "must return a Decision, got None"),
     "good and bad": (both(resize(0, 4, 4), place(1, 0, 2, 1), place(2, 2, 2, 1)), NotEligible, "task 2"),
 }
@@ -240,6 +241,17 @@ def test_an_illegal_decision_raises_and_changes_nothing(fault: str) -> None:
     assert state.snapshot() == before
     # The state still works: what is legal is still accepted.
     play(state, both(resize(0, 4, 4), place(1, 0, 12, 12)))
+
+
+def test_a_decision_may_give_amounts_as_a_plain_tuple() -> None:
+    assert Placement(1, 0, (2, 1)) == Placement(1, 0, R((2, 1)))
+    assert Resize(0, (4, 4)) == Resize(0, R((4, 4)))
+    placement, resized = Placement(1, 0, (2, 1)), Resize(0, (4, 4))
+    given = (placement, resized, Proposal(0, 1, (2, 1)), replace(resized, task=2))
+    assert all(type(one.allocation) is R for one in given)
+    state = crowded()
+    play(state, Decision((placement,), (resized,)))
+    assert state.snapshot().clusters[0].running[-1].allocation == (2, 1)
 
 
 def test_a_resize_over_capacity_names_old_and_new() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +15,11 @@ from tapfinger.errors import ConfigError, DataError, UnknownNameError
 from tapfinger.registry import create
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.files import write_workload
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace
+from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace
 from tapfinger.workloads.importers.binning import bin_tasks
-from tapfinger.workloads.importers.convert import ConvertOptions, convert
+from tapfinger.workloads.importers.convert import convert
 from tapfinger.workloads.importers.formats import read_trace
-from tapfinger.workloads.importers.toml import to_toml
+from tapfinger.workloads.importers.options import ConvertOptions, ReadOptions
 from tapfinger.workloads.world import build_world
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
@@ -148,7 +149,7 @@ def test_unknown_columns_format_or_nothing_usable(tmp_path):
 def play(tmp_path, imported, scheduler):
     """Run the written scenario to its end; returns (tasks, total completion time)."""
     write_workload(tmp_path / "workload.csv", imported.workload)
-    scenario = parse_scenario(tomllib.loads(to_toml(imported.scenario)), directory=str(tmp_path))
+    scenario = parse_scenario(tomllib.loads(tomli_w.dumps(imported.scenario)), directory=str(tmp_path))
     world = build_world(scenario)
     totals = run_scheduler(world, create("scheduler", scheduler, {}), 0)
     return world, totals
@@ -318,7 +319,7 @@ def test_written_toml_reads_back():
         "table": {"odd key": "é\n", "inner": {"x": 2}},
         "tables": [{"a": 1}, {"b": {"c": 2.5}}],
     }
-    assert tomllib.loads(to_toml(data)) == data
+    assert tomllib.loads(tomli_w.dumps(data)) == data
 
 
 def test_same_import_twice_is_the_same(tmp_path):

@@ -49,7 +49,10 @@ def check_contents(wheel: Path) -> None:
         assert f"tapfinger/scenarios/{path.name}" in inside
     for path in (ROOT / "src" / "tapfinger" / "live" / "dashboard").iterdir():
         assert f"tapfinger/live/dashboard/{path.name}" in inside
-    assert "tapfinger/py.typed" in inside
+    for room in ("evaluation", "reproduce"):
+        for path in (ROOT / "src" / "tapfinger" / room / "templates").iterdir():
+            assert f"tapfinger/{room}/templates/{path.name}" in inside
+    assert {"tapfinger/py.typed", "tapfinger/reproduce/curves.json", "tapfinger/reproduce/overhead.json"} <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
     assert not [name for name in inside if name.endswith((".pyc", ".nbc", ".nbi")) or name.startswith("tests")]
 

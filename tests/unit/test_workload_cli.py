@@ -111,7 +111,7 @@ def test_import_warns_when_clusters_cannot_keep_up(tmp_path, trace):
         (["import", "gone.csv", "--out", "x"], DataError, "there is no trace file gone.csv"),
         (["import", "gone.csv", "--out", "x", "--capacity", "cpu"], ConfigError, "'cpu' must look like name=number"),
         (["import", "gone.csv", "--out", "x", "--capacity", "cpu=-1"], ConfigError, "'cpu=-1' must be above 0"),
-        (["import", "gone.csv", "--out", "x", "--cpus-per-gpu", "0"], ConfigError, "cpus-per-gpu = 0"),
+        (["import", "gone.csv", "--out", "x", "--cpus-per-gpu", "0"], ConfigError, "--cpus-per-gpu 0 must be above 0"),
     ],
 )
 def test_mistakes_are_named(tmp_path, monkeypatch, arguments, error, words):

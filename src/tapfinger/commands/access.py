@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tapfinger.commands.tasks import StateOption, UrlOption, open_client
+from tapfinger.commands.options import StateOption, UrlOption, open_client
 
 
 class _NewByDefault(TyperGroup):

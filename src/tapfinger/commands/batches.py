@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tapfinger.live.client import Client
-    from tapfinger.live.tasks import TaskSpec
+    from tapfinger.live.http.client import Client
+    from tapfinger.live.protocol.records import TaskSpec
 
 #: Tasks and characters of one request, well below what coordinators take.
 MOST_TASKS, MOST_TEXT = 1000, 4 << 20
@@ -35,7 +35,7 @@ def _spec(line: str, where: str) -> TaskSpec:
     import json
 
     from tapfinger.errors import ConfigError
-    from tapfinger.live.client import make_spec
+    from tapfinger.live.http.client import make_spec
 
     try:
         given = json.loads(line)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tapfinger.commands.options import Fields, JobsOption, RayOption, ScenarioArgument, SetOption, expand_fields
+from tapfinger.commands.screen import plain_console
+from tapfinger.settings import FieldHelp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,71 +23,58 @@ if TYPE_CHECKING:
 
     from tapfinger.config import Scenario
     from tapfinger.evaluation.output import Request
-    from tapfinger.evaluation.runner import Outcome
+    from tapfinger.evaluation.runner import ComparisonResult
     from tapfinger.evaluation.specs import SchedulerSpec
-    from tapfinger.evaluation.stats import Summary
+    from tapfinger.evaluation.stats import SchedulerSummary
 
 #: Width of tables where there is no terminal to ask.
 _WIDTH = 140
 
-ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A shipped scenario (see 'tapfinger scenarios') or a TOML file.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override any key of the scenario, e.g. arrivals.rate=4. May be repeated."
-    ),
-]
 
-JobsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")]
-RayOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Run on a Ray cluster: HOST:PORT, auto (the one this machine belongs to) or local (start one here). "
-        "Results do not depend on it.",
-    ),
-]
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared, and what is written."""
 
-
-def compare(
-    scenario: ScenarioArgument,
     schedulers: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,C",
-            help="Schedulers, separated by commas; options after @, e.g. min@pending=5; your own class as "
+        FieldHelp(
+            "Schedulers, separated by commas; options after @, e.g. min@pending=5; your own class as "
             "package.module:Class. Without it: the usual baselines.",
+            "A,B,C",
         ),
-    ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="SEEDS", help="0:30 (that is 0 to 29), 1,2,3 or 7. Each seed is another workload.")
-    ] = "0:10",
-    overrides: SetOption = None,
+    ] = None
+    seeds: Annotated[str, FieldHelp("0:30 (that is 0 to 29), 1,2,3 or 7. Each seed is another workload.", "SEEDS")] = (
+        "0:10"
+    )
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The scheduler that differences are taken against. Without it: greedy, or else the first one.",
+        FieldHelp(
+            "The scheduler that differences are taken against. Without it: greedy, or else the first one.", "NAME"
         ),
-    ] = None,
-    jobs: JobsOption = 1,
-    ray: RayOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory for the results. Without it: below results/SCENARIO."),
-    ] = None,
+    ] = None
+    out: Annotated[Path | None, FieldHelp("Directory for the results. Without it: below results/SCENARIO.", "DIR")] = (
+        None
+    )
     json_path: Annotated[
         Path | None,
-        typer.Option("--json", metavar="PATH", help="Write results.json to this file. Without --out, write only that."),
-    ] = None,
+        FieldHelp("Write results.json to this file. Without --out, write only that.", "PATH", option="--json"),
+    ] = None
     cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Reuse runs that were finished before, and keep those made now.")
-    ] = True,
-    event_logs: Annotated[
-        bool, typer.Option("--event-logs/--no-event-logs", help="Keep an event log of every run.")
-    ] = True,
+        bool, FieldHelp("Reuse runs that were finished before, and keep those made now.", option="--cache/--no-cache")
+    ] = True
+    event_logs: Annotated[bool, FieldHelp("Keep an event log of every run.", option="--event-logs/--no-event-logs")] = (
+        True
+    )
+
+
+@expand_fields
+def compare(
+    scenario: ScenarioArgument,
+    *,
+    asked: Annotated[CompareOptions, Fields(CompareOptions)],
+    overrides: SetOption = None,
+    jobs: JobsOption = 1,
+    ray: RayOption = None,
 ) -> None:
     """Compare schedulers on the same workloads.
 
@@ -91,42 +83,39 @@ def compare(
     are kept: stop with Ctrl-C and give the same command to go on.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
-    from rich.console import Console
 
     from tapfinger.config import load_scenario
     from tapfinger.evaluation import output, specs
     from tapfinger.evaluation.stats import summarise
 
     loaded = load_scenario(scenario, overrides or ())
-    chosen = specs.parse_specs(schedulers) if schedulers is not None else _usual(loaded)
+    chosen = specs.parse_specs(asked.schedulers) if asked.schedulers is not None else _usual(loaded)
     request = output.Request(
         scenario,
         loaded,
         tuple(overrides or ()),
         chosen,
-        specs.parse_seeds(seeds),
-        _baseline(baseline, chosen),
+        specs.parse_seeds(asked.seeds),
+        _baseline(asked.baseline, chosen),
     )
-    only_json = json_path is not None and out is None
-    folder = out or request.default_folder()
+    only_json = asked.json_path is not None and asked.out is None
+    folder = asked.out or request.default_folder()
     if not only_json:
         output.prepare_folder(folder)
-    if json_path is not None:
-        output.check_target(json_path)
-    messages = Console(stderr=True)
-    with_events = event_logs and not only_json
-    with _run(request, (jobs, ray), cache, with_events, messages) as outcome:
+    if asked.json_path is not None:
+        output.check_target(asked.json_path)
+    messages = plain_console(stderr=True)
+    with_events = asked.event_logs and not only_json
+    with _run(request, (jobs, ray), asked.cache, with_events, messages) as outcome:
         summaries = summarise(outcome.records, request.baseline, independent=not outcome.same_draws)
-        screen = Console()
-        if not screen.is_terminal:
-            screen = Console(width=_WIDTH)
+        screen = plain_console(width=_WIDTH)
         _show(request, summaries, screen)
-        if json_path is not None:
-            output.write_json(json_path, output.results(request, summaries, outcome.same_draws))
+        if asked.json_path is not None:
+            output.write_json(asked.json_path, output.results(request, summaries, outcome.same_draws))
         if not only_json:
             with messages.status("drawing figures and writing the report"):
                 output.write_all(folder, request, outcome, summaries, with_events)
-    where = str(json_path) if only_json else f"{folder} (open {folder / 'report.html'})"
+    where = str(asked.json_path) if only_json else f"{folder} (open {folder / 'report.html'})"
     screen.print(f"Results are in {where}", highlight=False, soft_wrap=True)
 
 
@@ -154,14 +143,14 @@ def _baseline(wanted: str | None, chosen: tuple[SchedulerSpec, ...]) -> str:
 @contextmanager
 def _run(
     request: Request, where: tuple[int, str | None], cache: bool, with_events: bool, messages: Console
-) -> Iterator[Outcome]:
+) -> Iterator[ComparisonResult]:
     """All runs, under a progress bar; a context, because without a cache they are gone afterwards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tapfinger.evaluation.runner import Interrupted, Runner, open_store
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("runs"),
@@ -212,7 +201,7 @@ _NAME_WIDTH = 32
 _HEAD_WIDTH = 12
 
 
-def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -> None:
+def _show(request: Request, summaries: Mapping[str, SchedulerSummary], screen: Console) -> None:
     """The table, best first, with as many columns as fit."""
     from rich.measure import Measurement
 
@@ -227,9 +216,8 @@ def _show(request: Request, summaries: Mapping[str, Summary], screen: Console) -
     screen.print(table)
 
 
-def _table(request: Request, summaries: Mapping[str, Summary], without: tuple[str, ...], room: int) -> Table:
+def _table(request: Request, summaries: Mapping[str, SchedulerSummary], without: tuple[str, ...], room: int) -> Table:
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     from tapfinger.evaluation.stats import SAME_DRAWS
@@ -240,8 +228,8 @@ def _table(request: Request, summaries: Mapping[str, Summary], without: tuple[st
     used = f"; in use: {', '.join(resources)}" if "in use" not in without else ""
     rest = f"; not shown for want of width: {', '.join(without)}" if without else ""
     table = Table(
-        title=escape(f"Completion time in slots, {request.title}"),
-        caption=escape(note.removesuffix(".") + used + rest),
+        title=f"Completion time in slots, {request.title}",
+        caption=note.removesuffix(".") + used + rest,
         box=box.SIMPLE_HEAD,
     )
     rows = {name: _row(name, summary, request.baseline) for name, summary in summaries.items()}
@@ -252,14 +240,14 @@ def _table(request: Request, summaries: Mapping[str, Summary], without: tuple[st
         width = max(len(row[head]) for row in rows.values())
         text = f"minus {request.baseline}" if head == "minus" else head
         width = max(width, min(len(text), _HEAD_WIDTH))
-        table.add_column(escape(text), justify="right", overflow="fold", width=width)
+        table.add_column(text, justify="right", overflow="fold", width=width)
     for name, row in rows.items():
         style = "bold" if name == first.scheduler else None
-        table.add_row(escape(name), *(row[head] for head in heads), style=style)
+        table.add_row(name, *(row[head] for head in heads), style=style)
     return table
 
 
-def _row(name: str, summary: Summary, baseline: str) -> dict[str, str]:
+def _row(name: str, summary: SchedulerSummary, baseline: str) -> dict[str, str]:
     """Column -> what it says about a scheduler."""
     return {
         "mean": summary.estimate("mean").text(),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption
+from tapfinger.commands.options import StateOption, UrlOption
 
 
 def dashboard_link(url: str, token: str) -> str:
@@ -22,7 +22,7 @@ def dashboard(
     """Print a link to the dashboard that signs in. Whoever has it can do what you can: keep it to yourself."""
     import webbrowser
 
-    from tapfinger.live.home import find_coordinator
+    from tapfinger.live.state_dir import find_coordinator
 
     link = dashboard_link(*find_coordinator(state, url))
     typer.echo(link)

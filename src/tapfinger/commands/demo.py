@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.demo_tasks import Batch, choose
+from tapfinger.commands.options import StateOption, UrlOption
 from tapfinger.commands.progress import bar
-from tapfinger.commands.tasks import StateOption, UrlOption
+from tapfinger.commands.screen import plain_console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tapfinger.live.client import Client, TaskInfo
-    from tapfinger.live.tasks import TaskSpec
+    from tapfinger.live.http.client import Client, TaskInfo
+    from tapfinger.live.protocol.records import TaskSpec
 
 #: Seconds between looks.
 PULSE = 0.25
@@ -40,11 +41,9 @@ def demo(
     """Submit a mixed batch of small tasks and show how they flow; starts a site of its own if none runs."""
     import signal
 
-    from rich.console import Console
-
     from tapfinger.commands.live import interrupt
 
-    console = Console()
+    console = plain_console()
     batch = choose(testbed, _is_local(state, url))
     console.print(batch.about, highlight=False, soft_wrap=True)
     before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
@@ -74,7 +73,7 @@ def _is_local(state: Path | None, url: str | None) -> bool:
     from urllib.parse import urlsplit
 
     from tapfinger.errors import CoordinatorError
-    from tapfinger.live.home import find_coordinator
+    from tapfinger.live.state_dir import find_coordinator
 
     try:
         addresses = find_coordinator(state, url)[0].split(",")
@@ -89,9 +88,9 @@ def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -
     from tempfile import TemporaryDirectory
 
     from tapfinger.errors import CoordinatorError
-    from tapfinger.live.client import Client
-    from tapfinger.live.home import find_coordinator
-    from tapfinger.live.local import LocalSite
+    from tapfinger.live.http.client import Client
+    from tapfinger.live.local_site import LocalSite
+    from tapfinger.live.state_dir import find_coordinator
 
     try:
         address, token = find_coordinator(state, url)
@@ -117,13 +116,14 @@ def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -
 
 def _specs(client: Client, batch: Batch, count: int) -> list[TaskSpec]:
     """Tasks of every kind in turn, of the site's type of that name or of another, within what that allows."""
-    from tapfinger.live.client import make_spec
+    from tapfinger.live.http.client import make_spec
+    from tapfinger.live.protocol.records import DEFAULT_TYPE
 
     types = {kind["name"]: kind for kind in client.site()["scenario"]["task_types"]}
     specs = []
     for number in range(count):
         kind = batch.kinds[number % len(batch.kinds)]
-        chosen: dict[str, Any] = types.get(kind.name) or types.get("demo") or next(iter(types.values()))
+        chosen: dict[str, Any] = types.get(kind.name) or types.get(DEFAULT_TYPE) or next(iter(types.values()))
         low = chosen["minimum"].get("cpu", 0)
         high = {**chosen["minimum"], **chosen["maximum"]}.get("cpu", 0)
         least = min(max(low, kind.least), high)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from tapfinger.core.contract import Decision, LearningScheduler, Proposal, Scheduler, SchedulerContext, Snapshot
+from tapfinger.commands.screen import plain_console
+from tapfinger.core.contract import Decision, Proposal, Scheduler, Snapshot
 from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Explains(Scheduler, Protocol):
         ...
 
 
-class Watched:
+class Watched(SchedulerWrapper):
     """A scheduler that explains some of its decisions as it goes."""
 
     def __init__(self, scheduler: Scheduler, spec: str, slots: Collection[int]) -> None:
@@ -43,32 +44,23 @@ class Watched:
                 f"scheduler {spec!r} cannot explain itself: --explain needs one that can, such as "
                 "tapfinger@model=FILE.onnx"
             )
-        self._scheduler = scheduler
+        super().__init__(scheduler)
+        self._explains: Explains = scheduler
         self.slots = frozenset(slots)
-        self.one_shot = scheduler.one_shot
         self.explanations: list[Explanation] = []
         self._interest = (False, 0)
 
-    def reset(self, context: SchedulerContext) -> None:
-        """As the scheduler."""
-        self._scheduler.reset(context)
-
-    def learn(self, context: SchedulerContext) -> None:
-        """As the scheduler, if it does."""
-        if isinstance(self._scheduler, LearningScheduler):
-            self._scheduler.learn(context)
-
     def decide(self, snapshot: Snapshot) -> Decision:
-        """As the scheduler."""
-        decision = self._scheduler.decide(snapshot)
+        """Decide as the scheduler does, and keep its reasons."""
+        decision = self.inner.decide(snapshot)
         if snapshot.slot in self.slots and snapshot.queue:
-            self.explanations.append(self._scheduler.explain())
+            self.explanations.append(self._explains.explain())
         elif not self.slots and not decision.void:
             # Without a conflict there may be one later; with one, nothing is more interesting.
             interest = (True, 0) if decision.lost else (False, len(snapshot.queue))
             if interest > self._interest:
                 self._interest = interest
-                self.explanations = [self._scheduler.explain()]
+                self.explanations = [self._explains.explain()]
         return decision
 
 
@@ -78,7 +70,7 @@ def report(watched: Watched, world: World, record: RunRecord, out: Path | None) 
         asked = ", ".join(map(str, sorted(watched.slots)))
         where = f"no task was waiting in slot {asked}" if asked else "nothing was started"
         raise ConfigError(f"--explain: {where}; the run has {record.slots} slots, choose others with --at SLOT")
-    console = Console(highlight=False)
+    console = plain_console()
     for explanation in watched.explanations:
         show(explanation, world.resources, console)
     if out is not None:
@@ -93,7 +85,7 @@ def report(watched: Watched, world: World, record: RunRecord, out: Path | None) 
 def show(explanation: Explanation, resources: ResourceTypes, console: Console) -> None:
     """Print one decision: a table per cluster with something to start, conflicts, and what guards did."""
     words = _Words(explanation, resources)
-    console.print(f"[bold]Slot {explanation.slot}, turn {explanation.turn}[/]: {escape(words.outcome())}")
+    console.print(f"Slot {explanation.slot}, turn {explanation.turn}: {words.outcome()}", style="bold")
     busy = [a for a in explanation.agents if any(o.startable for o in a.options)]
     # Those that wanted something first, if not all can be shown; in their own order then.
     wanted = sorted(busy, key=lambda a: (a.wants is None, a.cluster))[:MAX_CLUSTERS]
@@ -103,11 +95,11 @@ def show(explanation: Explanation, resources: ResourceTypes, console: Console) -
         console.print(f"{len(busy) - len(wanted)} clusters more could start something; --out DIR writes them all.")
     idle = [a.name for a in explanation.agents if a not in busy]
     if idle:
-        console.print(escape(f"Nothing to start on {', '.join(idle)}."))
+        console.print(f"Nothing to start on {', '.join(idle)}.")
     for table in words.contests():
         console.print(table)
     for line in words.guards():
-        console.print(escape(line))
+        console.print(line)
 
 
 class _Words:
@@ -128,7 +120,7 @@ class _Words:
 
     def table(self, agent: AgentView) -> Table:
         table = Table(
-            title=escape(f"{agent.name}, {self._amounts(agent.free)} free: {self._fate(agent.wants)}"),
+            title=f"{agent.name}, {self._amounts(agent.free)} free: {self._fate(agent.wants)}",
             box=box.SIMPLE_HEAD,
             title_justify="left",
             title_style="bold",
@@ -149,7 +141,7 @@ class _Words:
                 shares.append(f"chosen: {self._amounts(agent.wants.allocation)}  {_percent(agent.amounts_probability)}")
             style = "bold" if chosen else None if option.startable else "dim"
             cells = [str(option.task), option.type, str(option.waited), odds, "\n".join(shares)]
-            table.add_row(">" if chosen else "", *map(escape, cells), style=style)
+            table.add_row(">" if chosen else "", *cells, style=style)
         void = agent.wants is None
         table.add_row(">" if void else "", "void", "", "", _percent(agent.void), "", style="bold" if void else None)
         return table
@@ -158,7 +150,7 @@ class _Words:
         for contest in self._it.contests:
             winner = contest.winner
             table = Table(
-                title=escape(f"Conflict over task {winner.task}: {self._names[winner.cluster]} wins"),
+                title=f"Conflict over task {winner.task}: {self._names[winner.cluster]} wins",
                 box=box.SIMPLE_HEAD,
                 title_justify="left",
                 title_style="bold",
@@ -171,7 +163,7 @@ class _Words:
             best = sorted(rows, key=lambda row: (row[0] is not winner, -row[3]))[:MAX_CLUSTERS]
             for p, copies, prior, posterior in sorted(best, key=lambda row: row[0].cluster):
                 won = p is winner
-                cells = [escape(self._names[p.cluster]), _percent(p.score), f"{copies} x"]
+                cells = [self._names[p.cluster], _percent(p.score), f"{copies} x"]
                 cells += [_percent(prior), _percent(posterior)]
                 table.add_row(">" if won else "", *cells, style="bold" if won else None)
             if len(contest.rivals) > MAX_CLUSTERS:
@@ -236,9 +228,9 @@ def write(
     explanations: Sequence[Explanation], resources: ResourceTypes, about: dict[str, Any], folder: Path
 ) -> tuple[list[Path], str]:
     """Write explain.json and a picture per decision; returns the files, and why there is no picture if so."""
+    from tapfinger.drawing import save
     from tapfinger.evaluation.attention import draw
     from tapfinger.evaluation.output import write_json
-    from tapfinger.evaluation.plots import save
     from tapfinger.policy.explain import plain
 
     written = [folder / "explain.json"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption, open_client
+from tapfinger.commands.options import StateOption, UrlOption, open_client
 
 app = typer.Typer(no_args_is_help=True, help="What a live site has run, as files that scenarios can play.")
 
@@ -29,11 +29,12 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier files.")] = False,
 ) -> None:
     """Write what has run as a workload file, and beside it a scenario of this site that plays it."""
+    import tomli_w
+
     from tapfinger.config import parse_scenario
     from tapfinger.errors import ConfigError, DataError
     from tapfinger.evaluation import live_history
     from tapfinger.workloads.files import write_workload
-    from tapfinger.workloads.importers.toml import to_toml
     from tapfinger.workloads.world import build_world
 
     scenario_file = file.with_suffix(".toml")
@@ -49,7 +50,7 @@ def export(
     )  # faults are found before anything is written
     write_workload(file, made.workload)
     try:
-        scenario_file.write_text(to_toml(scenario), encoding="utf-8")
+        scenario_file.write_text(tomli_w.dumps(scenario), encoding="utf-8")
     except OSError as error:
         raise DataError(f"{scenario_file} cannot be written: {error}") from None
     typer.echo(f"{len(made.workload)} tasks written to {file}, the scenario that plays them to {scenario_file}")

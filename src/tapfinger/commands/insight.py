@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, TaskArgument, UrlOption, open_client
+from tapfinger.commands.options import JsonOption, StateOption, UrlOption, open_client
+from tapfinger.commands.screen import plain_console
+from tapfinger.commands.tasks import TaskArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 def explain(task: TaskArgument, state: StateOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -32,10 +32,10 @@ def explain(task: TaskArgument, state: StateOption = None, url: UrlOption = None
 
 def _waiting(found: dict[str, Any], console: Console) -> None:
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
-    from tapfinger.live.explain import named, seconds
+    from tapfinger.live.insight.explain import named
+    from tapfinger.live.protocol.words import seconds
 
     odds = any(row["probability"] is not None for row in found["clusters"])
     table = Table(box=box.SIMPLE_HEAD)
@@ -46,7 +46,7 @@ def _waiting(found: dict[str, Any], console: Console) -> None:
     table.add_column("why")
     for row in found["clusters"]:
         chance = [] if not odds else ["" if row["probability"] is None else f"{100 * row['probability']:.1f} %"]
-        table.add_row(*map(escape, (row["cluster"], row["verdict"], *chance, row["text"])))
+        table.add_row(row["cluster"], row["verdict"], *chance, row["text"])
     console.print(table)
     console.print(f"It has waited for {seconds(found['waited'])}.", highlight=False)
     if found["overtaken_by"]:
@@ -57,7 +57,7 @@ def _waiting(found: dict[str, Any], console: Console) -> None:
 
 
 def _placed(placement: dict[str, Any], waited: float, console: Console) -> None:
-    from tapfinger.live.explain import seconds
+    from tapfinger.live.protocol.words import seconds
 
     size = ", ".join(f"{amount:g} {name}" for name, amount in placement["allocation"].items() if amount)
     console.print(f"It waited for {seconds(waited)} and got {size} on {placement['cluster']}.", highlight=False)
@@ -129,6 +129,5 @@ def _size(allocation: dict[str, float]) -> str:
 
 
 def _console() -> Console:
-    from rich.console import Console
 
-    return Console()
+    return plain_console()

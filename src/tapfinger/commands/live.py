@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tapfinger.commands.dashboard import dashboard_link
+from tapfinger.commands.options import Fields, expand_fields
+from tapfinger.live.http.options import ServeOptions
+from tapfinger.settings import FieldHelp
 
 StateOption = Annotated[
     Path | None,
@@ -20,8 +24,17 @@ ConfigOption = Annotated[
     typer.Option("--config", metavar="TOML", help="Clusters and task types. Without it: two on this machine."),
 ]
 
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Log everything that happens.")]
-LogFormatOption = Annotated[str, typer.Option(metavar="FORMAT", help="Of the log: text, or json (an object per line).")]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How tasks are run: process, ray, fake, package.module:Class. Without it: as the configuration says.",
+    ),
+]
+BackendOptions = Annotated[
+    list[str] | None,
+    typer.Option("--backend-option", metavar="KEY=VALUE", help="An option of the backend; may be given repeatedly."),
+]
 
 
 def up(
@@ -29,14 +42,16 @@ def up(
     config: ConfigOption = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything runs.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 for any that is free.")] = 0,
+    backend: BackendOption = None,
+    backend_option: BackendOptions = None,
 ) -> None:
     """Start a whole site on this machine: a coordinator and an agent per cluster."""
     import signal
 
-    from tapfinger.live.home import state_directory
-    from tapfinger.live.local import LocalSite
+    from tapfinger.live.local_site import LocalSite
+    from tapfinger.live.state_dir import state_directory
 
-    site = LocalSite(state_directory(state).absolute(), config)
+    site = LocalSite(state_directory(state).absolute(), config, backend, backend_option or ())
     before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
     try:
         url = site.up(port)
@@ -73,10 +88,10 @@ def down(
     ] = False,
 ) -> None:
     """End a site that was started with up; tasks that run are stopped, and wait for the next up."""
-    from tapfinger.live.home import state_directory
-    from tapfinger.live.local import LocalSite
+    from tapfinger.live.local_site import LocalSite
+    from tapfinger.live.state_dir import state_directory
 
-    site = LocalSite(state_directory(state).absolute(), None)
+    site = LocalSite(state_directory(state).absolute())
     stopped = site.down()
     typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
     if forget:
@@ -84,107 +99,93 @@ def down(
         typer.echo(f"Removed what it kept in {site.state}{f'; left alone: {left}' if left else ''}.")
 
 
+@expand_fields
 def serve(
+    *,
     state: StateOption = None,
     config: ConfigOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 7410,
-    allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Listen beyond this machine, although nothing is encrypted.")
-    ] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="PostgreSQL database, which several coordinators may share. Without it: a file."
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Address at which others reach this coordinator, if it is another."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate to show, with those that it was signed with.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate.")] = None,
-    verbose: VerboseOption = False,
-    log_format: LogFormatOption = "text",
+    options: Annotated[ServeOptions, Fields(ServeOptions)],
 ) -> None:
     """Run the coordinator; of several that share a store, one leads and the others stand by."""
     from tapfinger.evaluation.specs import parse_spec
-    from tapfinger.live.config import load_site
-    from tapfinger.live.home import state_directory
-    from tapfinger.live.server import check_address, serve_site
-    from tapfinger.live.tls import certificate
+    from tapfinger.live.config import build_site, load_site
+    from tapfinger.live.http.server import check_address, serve_site
+    from tapfinger.live.http.tls import certificate
+    from tapfinger.live.logging_setup import set_up_logging
+    from tapfinger.live.service.service import Service
+    from tapfinger.live.state_dir import state_directory
     from tapfinger.schedulers.exploring import Exploring
 
-    tls = certificate(tls_cert, tls_key)
-    check_address(host, allow_remote, tls is not None)
+    tls = certificate(options.tls_cert, options.tls_key)
+    check_address(options.host, options.allow_remote, tls is not None)
     scenario, live = load_site(config)
-    if store is not None:
-        live = live.model_copy(update={"store": store})
+    if options.store is not None:
+        live = live.model_copy(update={"store": options.store})
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
     if live.explore:
         scheduler = Exploring(scheduler, live.explore)
     shadows = {name: parse_spec(name).create() for name in live.shadow}
-    serve_site(
-        state_directory(state),
-        scenario,
-        live,
-        scheduler,
-        fallback,
-        host,
-        port,
-        verbose,
-        advertise,
-        shadows,
-        tls,
-        log_format,
-    )
+    set_up_logging(options.verbose, options.log_format)
+    directory = state_directory(state)
+    serve_site(directory, Service(directory, build_site(scenario), live, scheduler, fallback, shadows), options, tls)
 
 
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent runs tasks, and what it logs."""
+
+    pin: Annotated[bool, FieldHelp("Give each task cores of its own, if there are enough.")] = True
+    cores: Annotated[
+        str | None, FieldHelp("Cores to give to tasks, such as 0,1 or 4-7. Without it: the first ones.", "LIST")
+    ] = None
+    token_file: Annotated[
+        Path | None, FieldHelp("File with the agent's token. Without it: $TAPFINGER_TOKEN.", "FILE")
+    ] = None
+    ray_address: Annotated[
+        str | None, FieldHelp("Ray's dashboard: the option 'address' of the backend ray.", "URL")
+    ] = None
+    ray_desk: Annotated[
+        str | None, FieldHelp("This machine as Ray's nodes reach it: the option 'callback_address'.", "ADDRESS")
+    ] = None
+    cgroup: Annotated[
+        Path | None, FieldHelp("Limit tasks in control groups (cgroup2) below this: the option 'cgroup'.", "DIR")
+    ] = None
+    memory_per_cpu: Annotated[
+        float | None, FieldHelp("Most memory of a task for each cpu: the option 'memory_per_cpu'.", "GIB", min=0.001)
+    ] = None
+    tls_ca: Annotated[
+        Path | None, FieldHelp("Certificates to believe. Without it: $TAPFINGER_TLS_CA, or the machine's.", "FILE")
+    ] = None
+    verbose: Annotated[bool, FieldHelp("Log everything that happens.", option="--verbose")] = False
+    log_format: Annotated[str, FieldHelp("Of the log: text, or json (an object per line).", "FORMAT")] = "text"
+
+
+@expand_fields
 def agent(
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster that this agent runs.")],
     coordinator: Annotated[str, typer.Option(metavar="URL[,URL]", help="Addresses of the coordinator.")],
     state: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where the agent keeps its state.")],
     config: ConfigOption = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="How tasks are run: process, ray, fake, package.module:Class.")
-    ] = ("process"),
-    pin: Annotated[bool, typer.Option(help="Give each task cores of its own, if there are enough.")] = True,
-    cores: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Cores to give to tasks, such as 0,1 or 4-7. Without it: the first ones."),
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the agent's token. Without it: $TAPFINGER_TOKEN.")
-    ] = None,
-    ray_address: Annotated[
-        str, typer.Option(metavar="URL", help="Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.")
-    ] = "http://127.0.0.1:8265",
-    ray_desk: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of this machine that Ray's nodes reach. Without it: found out."),
-    ] = None,
-    cgroup: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Limit tasks in control groups (cgroup2) below this one.")
-    ] = None,
-    memory_per_cpu: Annotated[
-        float | None, typer.Option(metavar="GIB", min=0.001, help="Most memory of a task for each cpu; needs --cgroup.")
-    ] = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Certificates to believe. Without it: $TAPFINGER_TLS_CA, or the machine's."),
-    ] = None,
-    verbose: VerboseOption = False,
-    log_format: LogFormatOption = "text",
+    backend: BackendOption = None,
+    backend_option: BackendOptions = None,
+    *,
+    asked: Annotated[AgentOptions, Fields(AgentOptions)],
 ) -> None:
     """Run the agent of one cluster. SIGTERM leaves its tasks running for the next agent; Ctrl-C stops them."""
     import os
 
-    from tapfinger.live.devices import parse_cores
-    from tapfinger.live.worker import Means, run_agent
+    from tapfinger.live.agent.devices import parse_cores
+    from tapfinger.live.agent.main import AgentSettings, run_agent
+    from tapfinger.overrides import parse_options
 
-    chosen = parse_cores(cores) if cores is not None else ()
-    means = Means(backend, pin, chosen, ray_address, ray_desk, cgroup, memory_per_cpu)
-    ca = str(tls_ca) if tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
-    run_agent(cluster, coordinator.split(","), state, config, means, token_file, verbose, ca, log_format)
+    named = {
+        "address": asked.ray_address,
+        "callback_address": asked.ray_desk,
+        "cgroup": None if asked.cgroup is None else str(asked.cgroup),
+        "memory_per_cpu": asked.memory_per_cpu,
+    }
+    options = parse_options(backend_option or ()) | {key: value for key, value in named.items() if value is not None}
+    chosen = parse_cores(asked.cores) if asked.cores is not None else ()
+    settings = AgentSettings(cluster, state, config, backend, options, asked.pin, chosen)
+    ca = str(asked.tls_ca) if asked.tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
+    run_agent(settings, coordinator.split(","), asked.token_file, asked.verbose, ca, asked.log_format)

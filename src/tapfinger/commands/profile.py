@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tapfinger.commands.live import interrupt
-from tapfinger.commands.tasks import EnvOption, name_values
+from tapfinger.commands.options import Fields, expand_fields, name_values
+from tapfinger.commands.screen import plain_console
+from tapfinger.settings import FieldHelp
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tapfinger.live.backends.base import Backend
     from tapfinger.profiling.campaign import Findings
     from tapfinger.profiling.grid import Grid
     from tapfinger.profiling.results import Files
-    from tapfinger.profiling.runner import Runner
+    from tapfinger.profiling.runner import Command, TaskRunner
 
 
-def profile(
-    argv: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="The task: what to run.")],
-    kind: Annotated[
-        str | None, typer.Option("--type", metavar="NAME", help="Task type; the program's name if left out.")
-    ] = None,
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What is measured, and where."""
+
+    kind: Annotated[str | None, FieldHelp("Task type; the program's name if left out.", "NAME", option="--type")] = None
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=AMOUNTS",
-            help="Allocations to measure: cpu=1:8 gpu=0:2, cpu=2:16:2 or cpu=1,2,4,8. Without it: all of this machine.",
+        FieldHelp(
+            "Allocations to measure: cpu=1:8 gpu=0:2, cpu=2:16:2 or cpu=1,2,4,8. Without it: all of this machine.",
+            "NAME=AMOUNTS",
         ),
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="Undisturbed runs of each allocation.")] = 2,
+    ] = None
+    repeats: Annotated[int, FieldHelp("Undisturbed runs of each allocation.", min=1, max=100)] = 2
     budget: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stop after this long, such as 30m: the most informative cells come first."),
-    ] = None,
+        str | None, FieldHelp("Stop after this long, such as 30m: the most informative cells come first.", "TIME")
+    ] = None
     limit: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Longest run. Without it: ten times what is expected, first an hour."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Profile to write; NAME.csv if left out. More lies beside it.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier runs instead of going on from them.")] = False,
+        str | None, FieldHelp("Longest run. Without it: ten times what is expected, first an hour.", "TIME")
+    ] = None
+    out: Annotated[Path | None, FieldHelp("Profile to write; NAME.csv if left out. More lies beside it.", "CSV")] = None
+    fresh: Annotated[bool, FieldHelp("Forget earlier runs instead of going on from them.", option="--fresh")] = False
     gpus: Annotated[
-        int | None,
-        typer.Option(min=0, help="GPUs there are. Where there is no hardware, tasks get the number to work with."),
-    ] = None,
-    env: EnvOption = None,
-    cwd: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the task runs. Without it: here.")] = None,
+        int | None, FieldHelp("GPUs there are. Where there is no hardware, tasks get the number to work with.", min=0)
+    ] = None
+    env: Annotated[list[str] | None, FieldHelp("Environment of the task; repeatable.", "NAME=VALUE")] = None
+    cwd: Annotated[Path | None, FieldHelp("Where the task runs. Without it: here.", "DIR")] = None
     busy: Annotated[
         float,
-        typer.Option(
-            min=0.0, max=1.0, help="Share of its cores that others may use before a run is disturbed, and repeated."
-        ),
-    ] = 0.1,
-    pin: Annotated[bool, typer.Option(help="Give the task cores of its own: as many as the allocation says.")] = True,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="How the task is run: process or ray.")] = "process",
-    ray_address: Annotated[
-        str, typer.Option(metavar="URL", help="Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.")
-    ] = "http://127.0.0.1:8265",
-    pictures: Annotated[bool, typer.Option(help="Draw a heat map and curves beside the profile.")] = True,
+        FieldHelp("Share of its cores that others may use before a run is disturbed, and repeated.", min=0.0, max=1.0),
+    ] = 0.1
+    pin: Annotated[bool, FieldHelp("Give the task cores of its own: as many as the allocation says.")] = True
+    backend: Annotated[str, FieldHelp("How the task is run: process or ray.", "NAME")] = "process"
+    ray_address: Annotated[str, FieldHelp("Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.", "URL")] = (
+        "http://127.0.0.1:8265"
+    )
+    pictures: Annotated[bool, FieldHelp("Draw a heat map and curves beside the profile.")] = True
+
+
+@expand_fields
+def profile(
+    argv: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="The task: what to run.")],
+    *,
+    asked: Annotated[ProfileOptions, Fields(ProfileOptions)],
 ) -> None:
     """Run a task under many allocations and write its speed profile.
 
@@ -72,33 +74,35 @@ def profile(
     import math
     import signal
 
-    from rich.console import Console
-
-    from tapfinger.profiling.campaign import Campaign, Plan
+    from tapfinger.profiling.campaign import Campaign, CampaignPlan
     from tapfinger.profiling.grid import parse_seconds
     from tapfinger.profiling.journal import Journal, Subject
     from tapfinger.profiling.results import Files
+    from tapfinger.profiling.runner import Command
     from tapfinger.profiling.show import Show
 
-    words, argv = _leading_grid(grid or [], argv)
-    kind = _type_name(kind, argv)
-    place = (cwd or Path.cwd()).resolve()
-    files = Files((out or Path(f"{kind}.csv")).absolute())
-    variables = name_values("--env", env)
-    whole, cpus, declared = _grid(words, gpus, backend, ray_address)
-    plan = Plan(
+    words, argv = _leading_grid(asked.grid or [], argv)
+    kind = _type_name(asked.kind, argv)
+    place = (asked.cwd or Path.cwd()).resolve()
+    files = Files((asked.out or Path(f"{kind}.csv")).absolute())
+    variables = name_values("--env", asked.env)
+    whole, cpus, declared = _grid(words, asked.gpus, asked.backend, asked.ray_address)
+    plan = CampaignPlan(
         whole,
-        repeats,
-        parse_seconds("--budget", budget) if budget else math.inf,
-        parse_seconds("--limit", limit) if limit else None,
-        busy,
+        asked.repeats,
+        parse_seconds("--budget", asked.budget) if asked.budget else math.inf,
+        parse_seconds("--limit", asked.limit) if asked.limit else None,
+        asked.busy,
     )
-    _check_out(files, place, fresh)
-    journal = Journal(files.runs, Subject(kind, argv, whole.resources, backend, str(place), variables), fresh)
-    console = Console()
+    _check_out(files, place, asked.fresh)
+    journal = Journal(
+        files.runs, Subject(kind, argv, whole.resources, asked.backend, str(place), variables), asked.fresh
+    )
+    console = plain_console()
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        runner = _runner(files, argv, place, variables, cpus, declared, backend, ray_address, pin)
+        capacity = {"cpu": float(cpus), "gpu": float(declared)}
+        runner = _runner(files, Command(argv, place, variables), capacity, asked)
         show = Show(console, plan, len(journal.runs), kind)
         campaign = Campaign(plan, journal, runner, show)
         interrupted = False
@@ -112,7 +116,7 @@ def profile(
     finally:
         journal.close()
         signal.signal(signal.SIGTERM, before)
-    _finish(console, files, kind, findings, pictures and not interrupted)
+    _finish(console, files, kind, findings, asked.pictures and not interrupted)
     if interrupted:
         console.print("Interrupted. The same command goes on from here.")
         raise typer.Exit(130)
@@ -194,29 +198,16 @@ def _check_out(files: Files, place: Path, fresh: bool) -> None:
         )
 
 
-def _runner(
-    files: Files,
-    argv: list[str],
-    place: Path,
-    env: dict[str, str],
-    cpus: int,
-    gpus: int,
-    backend: str,
-    ray_address: str,
-    pin: bool,
-) -> Runner:
-    from tapfinger.live.config import LiveConfig
-    from tapfinger.live.devices import Devices, device_ids
-    from tapfinger.live.worker import Means, make_backend
-    from tapfinger.profiling.runner import Command, Runner
+def _runner(files: Files, command: Command, capacity: dict[str, float], asked: ProfileOptions) -> TaskRunner:
+    from tapfinger.live.agent.devices import make_devices
+    from tapfinger.live.backends.base import BackendContext
+    from tapfinger.live.config import BackendConfig
+    from tapfinger.profiling.runner import TaskRunner
 
-    capacity = {"cpu": float(cpus), "gpu": float(gpus)}
-    local = backend == "process"
-    made: Backend = make_backend(
-        Means(backend, ray_address=ray_address), LiveConfig(max_log=1 << 20), capacity, local and pin
-    )
-    devices = Devices(device_ids(capacity, local and pin))
-    return Runner(made, files.work, devices, Command(argv, place, env), local, pin)
+    local = asked.backend == "process"
+    made = BackendConfig(kind=asked.backend, **({} if local else {"address": asked.ray_address})).create()
+    context = BackendContext(files.work, capacity=capacity, pin=local and asked.pin, max_log=1 << 20)
+    return TaskRunner(made, context, make_devices(context), command, local)
 
 
 def _finish(console: Console, files: Files, kind: str, findings: Findings, pictures: bool) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption, open_client
+from tapfinger.commands.options import JsonOption, StateOption, UrlOption, open_client
+from tapfinger.commands.screen import plain_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,6 @@ FileOption = Annotated[
 ]
 TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="A task type.")]
 EveryOption = Annotated[bool, typer.Option("--all", help="Every size, not only those that were seen.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 @app.command("list")
@@ -37,13 +37,12 @@ def list_types(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    from rich.markup import escape
 
     table = _table("type", "runs", "sizes", "usual size", "seconds", "configured", "doubt", "drift")
     for row in rows:
         drift = row["drift"]
         table.add_row(
-            escape(row["name"]),
+            row["name"],
             f"{row['runs']}",
             f"{row['sizes']}",
             _size(row["usual"]),
@@ -184,9 +183,8 @@ def _table(*heads: str) -> Table:
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
 
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _size(allocation: Mapping[str, float]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tapfinger.live.client import Client, TaskInfo
+    from tapfinger.live.http.client import Client, TaskInfo
 
 #: Characters of a bar.
 WIDTH = 8

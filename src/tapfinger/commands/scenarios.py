@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tapfinger.commands.screen import plain_console
+
 app = typer.Typer(help="List the shipped scenarios, show one, or draw a random one.", invoke_without_command=True)
 
 
@@ -15,7 +17,6 @@ def list_scenarios(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from tapfinger.config import load_scenario, scenario_names
@@ -27,7 +28,7 @@ def list_scenarios(context: typer.Context) -> None:
         scenario = load_scenario(name)
         clusters = sum(cluster.count for cluster in scenario.clusters)
         table.add_row(name, scenario.mode, str(clusters), str(scenario.tasks or ""), scenario.description)
-    Console().print(table)
+    plain_console().print(table)
 
 
 @app.command()
@@ -57,10 +58,11 @@ def site(
     tasks: Annotated[int, typer.Option(min=1, help="Number of tasks per workload.")] = 150,
 ) -> None:
     """Print the TOML of a random site, as universal policies learn on (docs/universal.md)."""
-    from tapfinger.workloads.importers.toml import to_toml
+    import tomli_w
+
     from tapfinger.workloads.sites import draw_site
 
-    typer.echo(to_toml(draw_site(seed, tasks).written()), nl=False)
+    typer.echo(tomli_w.dumps(draw_site(seed, tasks).written()), nl=False)
 
 
 def schedulers() -> None:
@@ -68,8 +70,6 @@ def schedulers() -> None:
     import inspect
 
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from tapfinger.registry import lookup, names
@@ -81,11 +81,11 @@ def schedulers() -> None:
         try:
             factory = lookup("scheduler", name)
         except Exception as error:  # an installed plug-in may be broken in any way; list the others all the same
-            table.add_row(name, escape(f"cannot be loaded: {error}"), "")
+            table.add_row(name, f"cannot be loaded: {error}", "")
             continue
         parameters = inspect.signature(factory).parameters.values()
         options = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
         summary = (inspect.getdoc(factory) or "").partition("\n")[0]
-        table.add_row(name, escape(summary), escape(", ".join(options)))
-    Console().print(table)
+        table.add_row(name, summary, ", ".join(options))
+    plain_console().print(table)
     typer.echo("Options are given after @: min@pending=5. Your own scheduler: package.module:Class.")

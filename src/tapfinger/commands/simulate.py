@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapfinger.commands.compare import ScenarioArgument, SetOption
+from tapfinger.commands.options import Fields, ScenarioArgument, SetOption, expand_fields
+from tapfinger.commands.screen import plain_console
+from tapfinger.settings import FieldHelp
 
 if TYPE_CHECKING:
     from tapfinger.records import RunRecord
 
 
+@dataclass(frozen=True)
+class SimulateOptions:
+    """What a run shows and writes."""
+
+    gantt: Annotated[Path | None, FieldHelp("Draw who held what on each cluster over time.", "PNG")] = None
+    slots: Annotated[
+        str | None,
+        FieldHelp("Slots that the Gantt chart shows, from A to before B. Without it: the busiest ones.", "A:B"),
+    ] = None
+    resource: Annotated[
+        str | None, FieldHelp("Resource that the Gantt chart shows. Without it: the last one.", "NAME")
+    ] = None
+    events: Annotated[
+        Path | None, FieldHelp("Write the event log (JSON lines; compressed if it ends in .gz).", "FILE")
+    ] = None
+    json_path: Annotated[Path | None, FieldHelp("Write the measurements to this file.", "PATH", option="--json")] = None
+    explain: Annotated[
+        bool, FieldHelp("Say why: the first decision with a conflict, or those of --at.", option="--explain")
+    ] = False
+    at: Annotated[list[int] | None, FieldHelp("Slot whose decisions are explained; repeatable.", "SLOT", min=0)] = None
+    out: Annotated[
+        Path | None, FieldHelp("Write the explanations there: JSON, and pictures of the attention.", "DIR")
+    ] = None
+
+
+@expand_fields
 def simulate(
     scenario: ScenarioArgument,
     scheduler: Annotated[
@@ -21,36 +50,8 @@ def simulate(
     ],
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the workload.")] = 0,
     overrides: SetOption = None,
-    gantt: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Draw who held what on each cluster over time.")
-    ] = None,
-    slots: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A:B", help="Slots that the Gantt chart shows, from A to before B. Without it: the busiest ones."
-        ),
-    ] = None,
-    resource: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Resource that the Gantt chart shows. Without it: the last one.")
-    ] = None,
-    events: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the event log (JSON lines; compressed if it ends in .gz)."),
-    ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="PATH", help="Write the measurements to this file.")
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Say why: the first decision with a conflict, or those of --at."),
-    ] = False,
-    at: Annotated[
-        list[int] | None, typer.Option(min=0, metavar="SLOT", help="Slot whose decisions are explained; repeatable.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the explanations there: JSON, and pictures of the attention."),
-    ] = None,
+    *,
+    asked: Annotated[SimulateOptions, Fields(SimulateOptions)],
 ) -> None:
     """Run one scheduler on one workload and say how it went."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
@@ -68,43 +69,43 @@ def simulate(
     spec = parse_spec(scheduler)
     world = build_world(load_scenario(scenario, overrides or ()))
     names = world.resources.names
-    shown = resource if resource is not None else names[-1]
+    shown = asked.resource if asked.resource is not None else names[-1]
     if shown not in names:
         raise ConfigError(f"--resource {shown!r}: resources are {', '.join(names)}")
-    window = _window(slots, gantt)
-    if not explain and (at or out):
+    window = _window(asked.slots, asked.gantt)
+    if not asked.explain and (asked.at or asked.out):
         raise ConfigError("--at and --out are about explanations; ask for them with --explain")
-    for path in (events, json_path, gantt, out / "explain.json" if out else None):
+    for path in (asked.events, asked.json_path, asked.gantt, asked.out / "explain.json" if asked.out else None):
         if path is not None:
             check_target(path)
     made = spec.create()  # faults of its options are found before anything is started
-    watched = Watched(made, spec.text, at or ()) if explain else None
+    watched = Watched(made, spec.text, asked.at or ()) if asked.explain else None
     sinks = []
-    if gantt is not None:
+    if asked.gantt is not None:
         from tapfinger.evaluation.gantt import Gantt
 
         chart = Gantt(world.clusters, world.task_types, names.index(shown))
         sinks.append(chart)
     try:
-        record = run_once(world, spec, seed, events, *sinks, scheduler=watched or made)
+        record = run_once(world, spec, seed, asked.events, *sinks, scheduler=watched or made)
     except Exception as error:  # the user's own scheduler may raise anything
         raise CellFailed(f"scheduler {spec.text!r}, seed {seed}: {failure.explain(error)}") from error
     found = measures(record)
     _show(record, found)
-    if json_path is not None:
+    if asked.json_path is not None:
         plain = {"scenario": record.scenario, "scheduler": spec.text, "seed": seed, **found}
-        write_json(json_path, plain)
-    if gantt is not None:
-        from tapfinger.evaluation.plots import save
+        write_json(asked.json_path, plain)
+    if asked.gantt is not None:
+        from tapfinger.drawing import save
 
         title = f"{record.scenario}, {spec.text}, seed {seed}"
         unit = world.resources.units[names.index(shown)]
-        save(chart.draw(title, shown, world.scenario.slot_seconds, window, unit), gantt)
-    for path in (events, json_path, gantt):
+        save(chart.draw(title, shown, world.scenario.slot_seconds, window, unit), asked.gantt)
+    for path in (asked.events, asked.json_path, asked.gantt):
         if path is not None:
             typer.echo(f"Wrote {path}")
     if watched is not None:
-        report(watched, world, record, out)
+        report(watched, world, record, asked.out)
 
 
 def _window(slots: str | None, gantt: Path | None) -> range | None:
@@ -130,12 +131,10 @@ def _window(slots: str | None, gantt: Path | None) -> range | None:
 
 def _show(record: RunRecord, found: dict[str, float]) -> None:
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     title = f"{record.scenario}, {record.scheduler}, seed {record.seed}"
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, show_header=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False)
     table.add_column("what")
     table.add_column("value", justify="right")
     rows = [
@@ -155,5 +154,5 @@ def _show(record: RunRecord, found: dict[str, float]) -> None:
         ),
     ]
     for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+        table.add_row(*row)
+    plain_console().print(table)

@@ -8,142 +8,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from tapfinger.live.client import Client, TaskInfo
-    from tapfinger.live.tasks import TaskSpec
+from tapfinger.commands.options import Fields, StateOption, UrlOption, amounts, expand_fields, name_values, open_client
+from tapfinger.commands.screen import plain_console
+from tapfinger.errors import ConfigError
+from tapfinger.live.protocol.records import DEFAULT_TYPE, TaskSpec
 
-StateOption = Annotated[
-    Path | None,
-    typer.Option("--state", metavar="DIR", help="State directory of the site. Without it: $TAPFINGER_STATE."),
-]
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL[,URL]", help="Addresses of coordinators. Without it: $TAPFINGER_URL."),
-]
+if TYPE_CHECKING:
+    from tapfinger.live.http.client import TaskInfo
+
 TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number of a task.")]
 ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]
-TypeOption = Annotated[str, typer.Option("--type", metavar="NAME", help="Task type of the site.")]
-MinimumOption = Annotated[
-    list[str] | None,
-    typer.Option("--minimum", "--min", metavar="NAME=AMOUNT", help="Least of a resource, such as cpu=2; repeatable."),
-]
-MaximumOption = Annotated[
-    list[str] | None, typer.Option("--maximum", "--max", metavar="NAME=AMOUNT", help="Most of a resource; repeatable.")
-]
-ClusterOption = Annotated[
-    list[str] | None,
-    typer.Option("--cluster", metavar="NAME", help="Cluster it may run on; repeatable. Without it: any."),
-]
-EnvOption = Annotated[
-    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Environment of the task; repeatable.")
-]
-CwdOption = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Where it runs, on the cluster; '' for a new empty directory. Without it: here."),
-]
-RetriesOption = Annotated[int, typer.Option(min=0, help="How often it may fail and be run again.")]
-LimitOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="Longest time an attempt may take.")]
-KeepOption = Annotated[
-    bool, typer.Option("--keep", help="Let it run on if its cluster loses the coordinator; it is never moved then.")
-]
-RequeueOption = Annotated[
-    bool, typer.Option("--requeue-lost/--no-requeue-lost", help="Run it again if its cluster was lost.")
-]
-NameOption = Annotated[str, typer.Option(metavar="TEXT", help="What to call it in lists. Without it: its program.")]
-ResizableOption = Annotated[
-    bool, typer.Option("--resizable", help="It may get more or fewer cores while it runs, if the scheduler does that.")
-]
-KeyOption = Annotated[
-    str | None, typer.Option(metavar="KEY", help="Submitting again with the same key gives the same task.")
-]
 
 
 #: Seconds that a coordinator may be away while someone watches a task: it may be starting again.
 PATIENCE = 120.0
 
 
-def open_client(state: Path | None, url: str | None) -> Client:
-    """A client of the site that a command is about."""
-    from tapfinger.live.client import Client
-    from tapfinger.live.home import find_ca, find_coordinator
-
-    return Client(*find_coordinator(state, url), ca=find_ca(state, url))
+def _here(_: str, cwd: str | None) -> str | None:
+    return str(Path.cwd()) if cwd is None else cwd or None
 
 
-def name_values(option: str, given: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` texts of an option."""
-    from tapfinger.errors import ConfigError
-
-    pairs = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise ConfigError(f"{option} {text!r} must look like NAME=VALUE")
-        pairs[name] = value
-    return pairs
-
-
-def _amounts(option: str, given: list[str] | None) -> dict[str, float]:
-    from tapfinger.errors import ConfigError
-
-    try:
-        return {name: float(value) for name, value in name_values(option, given).items()}
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}; an amount is a number, such as cpu=2") from None
+#: Fields of a task that both commands have.
+_FIELDS = "type minimum maximum clusters env cwd retries time_limit on_disconnect requeue_lost resizable name"
+_PARSERS = {
+    "minimum": (list[str] | None, amounts),
+    "maximum": (list[str] | None, amounts),
+    "clusters": (list[str] | None, lambda _, names: names or []),
+    "env": (list[str] | None, name_values),
+    "cwd": (str | None, _here),
+    "on_disconnect": (bool, lambda _, keep: "keep" if keep else "stop"),
+}
+RunOptions = Annotated[
+    dict[str, Any], Fields(TaskSpec, _FIELDS, defaults={"type": DEFAULT_TYPE}, parsers=_PARSERS, make=dict)
+]
+SubmitOptions = Annotated[
+    dict[str, Any], Fields(TaskSpec, f"{_FIELDS} key", defaults={"type": DEFAULT_TYPE}, parsers=_PARSERS, make=dict)
+]
 
 
-def _spec(
-    argv: list[str],
-    kind: str,
-    minimum: list[str] | None,
-    maximum: list[str] | None,
-    cluster: list[str] | None,
-    env: list[str] | None,
-    cwd: str | None,
-    retries: int,
-    time_limit: float | None,
-    keep: bool,
-    requeue_lost: bool,
-    resizable: bool,
-    name: str,
-    key: str | None = None,
-) -> TaskSpec:
-    from tapfinger.live.client import make_spec
-
-    return make_spec(
-        argv=argv,
-        type=kind,
-        minimum=_amounts("--minimum", minimum),
-        maximum=_amounts("--maximum", maximum),
-        clusters=cluster or [],
-        env=name_values("--env", env),
-        cwd=str(Path.cwd()) if cwd is None else cwd or None,
-        retries=retries,
-        time_limit=time_limit,
-        on_disconnect="keep" if keep else "stop",
-        requeue_lost=requeue_lost,
-        resizable=resizable,
-        name=name,
-        key=key,
-    )
-
-
+@expand_fields
 def run(
     argv: ArgvArgument,
     state: StateOption = None,
     url: UrlOption = None,
-    kind: TypeOption = "demo",
-    minimum: MinimumOption = None,
-    maximum: MaximumOption = None,
-    cluster: ClusterOption = None,
-    env: EnvOption = None,
-    cwd: CwdOption = None,
-    retries: RetriesOption = 0,
-    time_limit: LimitOption = None,
-    keep: KeepOption = False,
-    requeue_lost: RequeueOption = True,
-    resizable: ResizableOption = False,
-    name: NameOption = "",
+    *,
+    given: RunOptions,
     progress: Annotated[
         bool | None,
         typer.Option(help="Say on standard error how far it is, if it reports that. Without it: in a terminal."),
@@ -154,9 +63,9 @@ def run(
     from contextlib import ExitStack
 
     from tapfinger.commands.progress import lines_of
+    from tapfinger.live.http.client import make_spec
 
-    sizes = (kind, minimum, maximum, cluster, env, cwd, retries)
-    spec = _spec(argv, *sizes, time_limit, keep, requeue_lost, resizable, name)
+    spec = make_spec(argv=argv, **given)
     with open_client(state, url) as client, ExitStack() as meanwhile:
         (task,) = client.submit(spec)
         client.patience = PATIENCE
@@ -186,6 +95,7 @@ def _exit_code(info: TaskInfo) -> int:
     return 128 - info.code if info.code < 0 else info.code
 
 
+@expand_fields
 def submit(
     context: typer.Context,
     argv: Annotated[
@@ -193,19 +103,8 @@ def submit(
     ] = None,
     state: StateOption = None,
     url: UrlOption = None,
-    kind: TypeOption = "demo",
-    minimum: MinimumOption = None,
-    maximum: MaximumOption = None,
-    cluster: ClusterOption = None,
-    env: EnvOption = None,
-    cwd: CwdOption = None,
-    retries: RetriesOption = 0,
-    time_limit: LimitOption = None,
-    keep: KeepOption = False,
-    requeue_lost: RequeueOption = True,
-    resizable: ResizableOption = False,
-    name: NameOption = "",
-    key: KeyOption = None,
+    *,
+    given: SubmitOptions,
     copies: Annotated[int, typer.Option(min=1, max=10_000, help="How many of it.")] = 1,
     file: Annotated[
         str | None,
@@ -213,17 +112,16 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a program, or a file of many, and print their numbers; they are safe with the coordinator then."""
-    from tapfinger.errors import ConfigError
+    from tapfinger.live.http.client import make_spec
 
     if (file is None) == (not argv):
         raise ConfigError("give a program after --, or a file of tasks with --file, one of the two")
     if file is not None:
         _submit_file(file, context, state, url)
         return
-    if key is not None and copies > 1:
+    if given["key"] is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
-    sizes = (kind, minimum, maximum, cluster, env, cwd, retries)
-    spec = _spec(argv or [], *sizes, time_limit, keep, requeue_lost, resizable, name, key)
+    spec = make_spec(argv=argv or [], **given)
     with open_client(state, url) as client:
         for task in client.submit(*[spec] * copies):
             typer.echo(task)
@@ -233,7 +131,6 @@ def _submit_file(file: str, context: typer.Context, state: Path | None, url: str
     import sys
 
     from tapfinger.commands.batches import submit_all
-    from tapfinger.errors import ConfigError
 
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
@@ -280,8 +177,6 @@ def list_tasks(
 ) -> None:
     """List the latest tasks."""
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from tapfinger.core.contract import Phase
@@ -297,7 +192,7 @@ def list_tasks(
     table = Table(box=box.SIMPLE_HEAD)
     # What nothing is said of takes no room from what there is, on a narrow terminal above all.
     shown = [n for n, head in enumerate(HEADS) if head in ALWAYS or any(row[n] for row in rows)]
-    console = Console()
+    console = plain_console()
     taken = sum(2 + max(len(text) for text in (HEADS[n], *(row[n] for row in rows))) for n in shown[:-1])
     for head in (HEADS[n] for n in shown[:-1]):
         right = head in ("task", "attempt", "code")
@@ -305,7 +200,7 @@ def list_tasks(
     # The program alone is cut, to what is left: a phase or a bar of which half is seen says nothing.
     table.add_column(HEADS[-1], no_wrap=True, max_width=min(50, max(LEAST, console.width - taken - 2)))
     for row in rows:
-        table.add_row(*(escape(row[n]) for n in shown))
+        table.add_row(*(row[n] for n in shown))
     console.print(table)
     typer.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
 
@@ -394,8 +289,6 @@ def cancel(
 def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     """Show the clusters and what is free."""
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     with open_client(state, url) as client:
@@ -409,8 +302,8 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         )
         agent = "connected" if cluster["connected"] else "silent"
         agent += ", drained" if cluster["drained"] else ""
-        table.add_row(*map(escape, (cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))))
-    Console().print(table)
+        table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
+    plain_console().print(table)
 
 
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a cluster.")]

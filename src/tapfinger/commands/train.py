@@ -1,4 +1,4 @@
-"""``tapfinger train``: learn a scheduler for one scenario."""
+"""``tapfinger train`` and ``finetune``: learn a scheduler for one scenario, or for any site."""
 
 from __future__ import annotations
 
@@ -9,70 +9,61 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapfinger.commands.compare import JobsOption, RayOption, ScenarioArgument, SetOption
+from tapfinger.commands.options import Fields, JobsOption, RayOption, ScenarioArgument, SetOption, expand_fields
+from tapfinger.commands.screen import plain_console
+from tapfinger.errors import ConfigError, MissingDependency
+from tapfinger.training.config import (
+    FINETUNE,
+    PRESETS,
+    TrainConfig,
+    finetune_config,
+    parse_loads,
+    preset_config,
+    universal_config,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from tapfinger.training.trainer import Trainer
+    from tapfinger.workloads.world import World
 
 #: The scenario's name that stands for all sites.
 UNIVERSAL = "universal"
 
+OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run here; a run found there goes on.")]
+_PARSERS = {"loads": (str, lambda _, text: parse_loads(text))}
+TrainOptions = Annotated[
+    dict[str, Any],
+    Fields(
+        TrainConfig,
+        "preset algorithm network teacher start teacher_runs imitation_epochs refinements iterations max_steps loads "
+        "tasks pending features seed",
+        presets=PRESETS,
+        always="preset seed",
+        parsers=_PARSERS,
+        make=dict,
+    ),
+]
+FinetuneOptions = Annotated[
+    dict[str, Any],
+    Fields(
+        TrainConfig,
+        "start refinements iterations loads tasks seed",
+        presets={"": FINETUNE},
+        always="seed",
+        parsers=_PARSERS,
+        make=dict,
+    ),
+]
 
+
+@expand_fields
 def train(
     scenario: ScenarioArgument,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the run here; a run found there goes on.")
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(metavar="NAME", help="cpu: trains on two cores. paper: the paper's network and MAPPO.")
-    ] = "cpu",
-    algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="After imitation: group or mappo. [default: by preset]")
-    ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="full, no-han, hints-only, no-pointer, vanilla, no-self or joint-head. [default: full]"
-        ),
-    ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Schedulers imitated first, or none. [default: greedy; paper: none]"),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Start from this checkpoint instead of a teacher.")
-    ] = None,
-    teacher_runs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Workloads they are recorded on. [default: 100]")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Passes over the recorded decisions. [default: 10]")
-    ] = None,
-    refinements: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations then. [default: 60]")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts at last. [default: 20]")
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Stop after so many env-steps. [default: no limit; paper: 8M]"),
-    ] = None,
-    loads: Annotated[
-        str | None, typer.Option(metavar="X,X", help="Arrival rates to train on, times the scenario's. [default: 1]")
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tasks per training workload. [default: the scenario's]")
-    ] = None,
-    pending: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Waiting tasks that a cluster sees. [default: 10]")
-    ] = None,
-    features: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What a task is known by: types or profiles. [default: types]")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same weights.")] = 0,
+    *,
+    out: OutOption = None,
+    given: TrainOptions,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of the model. [default: the scenario's, and the network's]")
     ] = None,
@@ -87,72 +78,31 @@ def train(
     Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
     Logs for TensorBoard lie in DIR/logs. For the shipped scenarios, defaults are those of the shipped models.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from tapfinger.config import load_scenario
-    from tapfinger.errors import ConfigError, MissingDependency
-    from tapfinger.workloads.world import build_world
-
-    try:
-        from tapfinger.training.config import parse_loads, preset_config
-        from tapfinger.training.publish import publish
-        from tapfinger.training.trainer import Trainer
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"training needs {error.name}: pip install 'tapfinger[train]'") from None
-
-    given = {
-        "algorithm": algorithm,
-        "network": network,
-        "teacher": teacher,
-        "start": start,
-        "teacher_runs": teacher_runs,
-        "imitation_epochs": epochs,
-        "refinements": refinements,
-        "iterations": iterations,
-        "max_steps": max_steps,
-        "loads": parse_loads(loads) if loads else None,
-        "tasks": tasks,
-        "pending": pending,
-        "features": features,
-        "seed": seed,
-    }
     if name is not None and (not name or Path(name).name != name):
         raise ConfigError(f"--name {name!r} must be a plain file name without its ending")
+    preset = given.pop("preset")
     if scenario == UNIVERSAL:
         if name is not None:
             raise ConfigError(f"--name {name}: the model for any site is always {UNIVERSAL!r}")
-        _train_universal(given, out, overrides, jobs, ray)
+        if overrides:
+            raise ConfigError(
+                f"--set {overrides[0]}: the universal model is trained on random sites; there is no scenario"
+            )
+        _train_universal(universal_config(**given), out, jobs, ray)
         return
-    world = build_world(load_scenario(scenario, overrides or ()))
+    world = _world(scenario, overrides)
     config = preset_config(preset, world.scenario.name, world.mode, **given)
     usual = world.scenario.name if config.network == "full" else f"{world.scenario.name}-{config.network}"
     name = name or usual
-    folder = out or Path("results") / "train" / name
-    trainer, trained, sizes = _run(lambda report, pool: Trainer(world, config, folder, report, pool), folder, jobs, ray)
-    path, evaluation = publish(world, trained, sizes, config, folder, name)
-    _tell(path, evaluation, trainer.rivals)
+    _train_one(world, config, out or Path("results") / "train" / name, name, (jobs, ray))
 
 
+@expand_fields
 def finetune(
     scenario: ScenarioArgument,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the run here; a run found there goes on.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Checkpoint to start from. [default: the universal model]")
-    ] = None,
-    refinements: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from simulated deviations. [default: 40]")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Updates from rollouts then. [default: none]")
-    ] = None,
-    loads: Annotated[
-        str | None, typer.Option(metavar="X,X", help="Arrival rates to train on, times the scenario's. [default: 1]")
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tasks per training workload. [default: the scenario's]")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Same seed, same weights.")] = 0,
+    *,
+    out: OutOption = None,
+    given: FinetuneOptions,
     jobs: JobsOption = 1,
     ray: RayOption = None,
     overrides: SetOption = None,
@@ -161,47 +111,49 @@ def finetune(
 
     Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    world = _world(scenario, overrides)
+    name = world.scenario.name
+    _train_one(world, finetune_config(name, **given), out or Path("results") / "finetune" / name, name, (jobs, ray))
+
+
+def _world(scenario: str, overrides: list[str] | None) -> World:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
     from tapfinger.config import load_scenario
-    from tapfinger.errors import MissingDependency
     from tapfinger.workloads.world import build_world
 
+    return build_world(load_scenario(scenario, overrides or ()))
+
+
+def needs_torch(error: ModuleNotFoundError) -> MissingDependency:
+    """The error of an install without torch."""
+    return MissingDependency(f"training needs {error.name}: pip install 'tapfinger[train]'")
+
+
+def _train_one(world: World, config: TrainConfig, folder: Path, name: str, where: tuple[int, str | None]) -> None:
+    """Train for one scenario and write the model. ``where``: processes, and the address of Ray."""
     try:
-        from tapfinger.training.config import finetune_config, parse_loads
         from tapfinger.training.publish import publish
         from tapfinger.training.trainer import Trainer
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"training needs {error.name}: pip install 'tapfinger[train]'") from None
-
-    world = build_world(load_scenario(scenario, overrides or ()))
-    config = finetune_config(
-        world.scenario.name,
-        start=start,
-        refinements=refinements,
-        iterations=iterations,
-        loads=parse_loads(loads) if loads else None,
-        tasks=tasks,
-        seed=seed,
+        raise needs_torch(error) from None
+    trainer, trained, sizes = run_training(
+        lambda report, pool: Trainer(world, config, folder, report, pool), folder, *where
     )
-    folder = out or Path("results") / "finetune" / world.scenario.name
-    trainer, trained, sizes = _run(lambda report, pool: Trainer(world, config, folder, report, pool), folder, jobs, ray)
-    path, evaluation = publish(world, trained, sizes, config, folder, world.scenario.name)
+    path, evaluation = publish(world, trained, sizes, config, folder, name)
     _tell(path, evaluation, trainer.rivals)
 
 
-def _train_universal(
-    given: dict[str, Any], out: Path | None, overrides: list[str] | None, jobs: int, ray: str | None
-) -> None:
-    from tapfinger.errors import ConfigError
-    from tapfinger.training.config import universal_config
-    from tapfinger.training.publish import publish_universal
-    from tapfinger.training.universal import UniversalTrainer
-
-    if overrides:
-        raise ConfigError(f"--set {overrides[0]}: the universal model is trained on random sites; there is no scenario")
-    config = universal_config(**given)
+def _train_universal(config: TrainConfig, out: Path | None, jobs: int, ray: str | None) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        from tapfinger.training.publish import publish_universal
+        from tapfinger.training.universal import UniversalTrainer
+    except ModuleNotFoundError as error:
+        raise needs_torch(error) from None
     folder = out or Path("results") / "train" / UNIVERSAL
-    _, trained, sizes = _run(lambda report, pool: UniversalTrainer(config, folder, report, pool), folder, jobs, ray)
+    _, trained, sizes = run_training(
+        lambda report, pool: UniversalTrainer(config, folder, report, pool), folder, jobs, ray
+    )
     path, evaluation = publish_universal(trained, sizes, config, folder)
     typer.echo(f"Mean completion time on fresh sites ({evaluation['sites']}), as a share of that of a rival:")
     for name, shares in evaluation.items():
@@ -211,20 +163,21 @@ def _train_universal(
     typer.echo(f"The model is {path}; use it as --scheduler tapfinger@model={path}")
 
 
-def _run(make: Callable[[Any, Any], Trainer], folder: Path, jobs: int, ray: str | None) -> tuple[Trainer, Any, Any]:
+def run_training(
+    make: Callable[[Any, Any], Trainer], folder: Path, jobs: int, ray: str | None
+) -> tuple[Trainer, Any, Any]:
     """A training run with its progress on the screen; the trainer, the best network and its sizes."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from tapfinger.parallel.choose import open_pool
 
-    screen = Console()
+    screen = plain_console()
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[known]}"),
+        TextColumn("{task.fields[known]}", markup=False),
     )
     with Progress(*columns, console=screen) as bar, open_pool(jobs, ray) as pool:
         trainer = make(_Screen(bar).report, pool)

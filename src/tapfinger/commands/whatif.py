@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapfinger.commands.tasks import StateOption, UrlOption, open_client
+from tapfinger.commands.options import StateOption, UrlOption, open_client
+from tapfinger.commands.screen import plain_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tapfinger.core.model import Cluster, ResourceTypes
     from tapfinger.evaluation.whatif import Present, Result, Variant
-    from tapfinger.live.client import Client
+    from tapfinger.live.http.client import Client
 
 
 def what_if(
@@ -35,8 +36,7 @@ def what_if(
     """Play the live queue, what runs, and a future like the recent past forward; compare configurations."""
     import time
 
-    from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
     from tapfinger.evaluation import live_history, whatif
     from tapfinger.evaluation.specs import parse_spec
@@ -59,11 +59,11 @@ def what_if(
             label = ", ".join([*([spec.text] if others else []), *changes])
             variants.append(whatif.Variant(label, spec, clusters, rate))
     results: list[list[Result]] = []
-    with Console(stderr=True).status("") as status:
+    with plain_console(stderr=True).status("") as status:
         for variant in variants:
             results.append([])
             for seed in range(seeds):
-                status.update(f"{escape(variant.label)}: future {seed + 1} of {seeds}")
+                status.update(Text(f"{variant.label}: future {seed + 1} of {seeds}"))
                 results[-1].append(player.play(variant, seed))
     _show(variants, results, present, player.slot_seconds, seeds)
 
@@ -128,11 +128,9 @@ def _show(
     variants: Sequence[Variant], results: Sequence[Sequence[Result]], present: Present, slot: float, seeds: int
 ) -> None:
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    from tapfinger.live.explain import seconds
+    from tapfinger.live.protocol.words import seconds
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("configuration", overflow="fold")
@@ -144,8 +142,8 @@ def _show(
         times = (_mean(found, name) for name in ("wait", "completion", "completion_p95"))
         used = ", ".join(f"{name} {share:.0%}" for name, share in mean.items())
         row = (variant.label, *map(seconds, times), used, seconds(_mean(found, "queue_gone")))
-        table.add_row(*map(escape, row))
-    console = Console()
+        table.add_row(*row)
+    console = plain_console()
     console.print(table)
     for line in _assumed(present, variants, results, slot, seeds):
         console.print(line, highlight=False, markup=False)
@@ -159,7 +157,7 @@ def _assumed(
     present: Present, variants: Sequence[Variant], results: Sequence[Sequence[Result]], slot: float, seeds: int
 ) -> list[str]:
     """What the table rests on."""
-    from tapfinger.live.explain import seconds
+    from tapfinger.live.protocol.words import seconds
 
     recent = present.recent
     lines = [
@@ -170,7 +168,7 @@ def _assumed(
         f"Assumed: tasks take exactly as long as profiles and recent tasks say; slots of {seconds(slot)}; none fails, "
         "is cancelled or resized; only clusters that take tasks now; tasks of removed clusters begin anew.",
     ]
-    names = sorted({t.type.name.partition("[")[0] for t in recent})
+    names = sorted({t.type.family for t in recent})
     unseen = [name for name in names if not present.history.known[name].finished]
     if unseen:
         lines.append(f"No task of type {', '.join(unseen)} has finished yet: its profile is trusted.")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapfinger.commands.from_profiles import from_profiles, numbers
+from tapfinger.commands.from_profiles import from_profiles
+from tapfinger.commands.options import Fields, expand_fields, numbers
+from tapfinger.commands.screen import plain_console
 from tapfinger.errors import ConfigError, DataError
+from tapfinger.settings import check_settings
+from tapfinger.workloads.importers.options import ConvertOptions, ReadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tapfinger.workloads.describe import Summary
+    from tapfinger.workloads.describe import WorkloadSummary
     from tapfinger.workloads.files import WorkloadFile
     from tapfinger.workloads.importers.convert import Imported
     from tapfinger.workloads.world import World
@@ -46,65 +49,37 @@ def generate(
 
 
 @app.command("import")
+@expand_fields
 def import_(
     trace: Annotated[Path, typer.Argument(help="A recorded trace: philly, pollux, openb (CSV) or swf.")],
+    *,
     out: Annotated[Path, typer.Option(help="Directory for scenario.toml and the workload file.")],
     format_: Annotated[
         str | None, typer.Option("--format", help="philly, pollux, openb or swf; found by its columns.")
     ] = None,
-    clusters: Annotated[int | None, typer.Option(help="So many equal clusters instead of the trace's own.")] = None,
-    capacity: Annotated[
-        str | None, typer.Option(help="Capacity of each cluster, as cpu=64,gpu=8; sized by --load if left out.")
-    ] = None,
-    load: Annotated[float, typer.Option(help="Wanted load where capacities are not given.")] = 0.9,
-    eligible: Annotated[
-        str | None, typer.Option(help="own (cluster it ran on), all, or draw (by the scenario's model).")
-    ] = None,
-    elastic: Annotated[
-        float | None, typer.Option(help="Share of the time that more GPUs (or CPUs) divide; rigid if left out.")
-    ] = None,
-    maximum_factor: Annotated[float, typer.Option(help="Largest allocation of elastic tasks, times the request.")] = 4,
-    slot_seconds: Annotated[
-        float | None, typer.Option(help="Seconds per slot; from the median task if left out.")
-    ] = None,
-    time_scale: Annotated[float, typer.Option(help="Multiplies arrival times; 0.5 doubles the rate.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many tasks.")] = None,
-    types: Annotated[int, typer.Option(help="Largest number of task types.")] = 24,
-    cpus_per_gpu: Annotated[float, typer.Option(help="CPUs per GPU where a trace counts GPUs only.")] = 2.0,
-    gpu_hours: Annotated[
-        str | None, typer.Option(help="GPU-hours per application (pollux), as bert=3,cifar10=0.5.")
-    ] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Make memory a resource (openb).")] = False,
-    mode: Annotated[str, typer.Option(help="multi or single.")] = "multi",
-    drop_oversized: Annotated[bool, typer.Option("--drop-oversized", help="Leave out tasks no cluster holds.")] = False,
+    conversion: Annotated[
+        dict[str, Any],
+        Fields(
+            ConvertOptions,
+            "clusters capacity load eligible elastic maximum_factor slot_seconds time_scale limit types mode "
+            "drop_oversized",
+            parsers={"capacity": (str | None, numbers)},
+            make=dict,
+        ),
+    ],
+    reading: Annotated[
+        ReadOptions, Fields(ReadOptions, parsers={"gpu_hours": (str | None, lambda *given: numbers(*given) or {})})
+    ],
     parquet: Annotated[bool, typer.Option("--parquet", help="Write workload.parquet instead of workload.csv.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier import.")] = False,
 ) -> None:
     """Turn a recorded trace into a scenario that every scheduler can run."""
-    from tapfinger.workloads.importers.base import ReadOptions
-    from tapfinger.workloads.importers.convert import ConvertOptions, convert
+    from tapfinger.workloads.importers.convert import convert
     from tapfinger.workloads.importers.formats import read_trace
 
-    hours = numbers("gpu-hours", gpu_hours) or {}
-    if not (math.isfinite(cpus_per_gpu) and cpus_per_gpu > 0):
-        raise ConfigError(f"cpus-per-gpu = {cpus_per_gpu:g} must be above 0")
-    options = ConvertOptions(
-        name=out.resolve().name,
-        clusters=clusters,
-        capacity=numbers("capacity", capacity),
-        load=load,
-        eligible=eligible,
-        elastic=elastic,
-        maximum_factor=maximum_factor,
-        slot_seconds=slot_seconds,
-        time_scale=time_scale,
-        limit=limit,
-        types=types,
-        drop_oversized=drop_oversized,
-        mode=mode,
-    )
-    found, recorded = read_trace(trace, format_, ReadOptions(cpus_per_gpu, hours, memory))
-    imported = convert(recorded, options)
+    check_settings(reading, options=True)
+    found, recorded = read_trace(trace, format_, reading)
+    imported = convert(recorded, ConvertOptions(out.resolve().name, **conversion))
     imported.scenario["description"] += f", imported from {trace.name} ({found})"
     _write(imported, out, "workload.parquet" if parquet else "workload.csv", force)
     _report(imported, found, out)
@@ -138,9 +113,8 @@ def plot(
 
 
 def _console() -> Console:
-    from rich.console import Console
 
-    return Console()
+    return plain_console()
 
 
 def _load(
@@ -166,9 +140,10 @@ def _load(
 
 def _write(imported: Imported, out: Path, file: str, force: bool) -> None:
     """Check that the scenario can be built, then write it and its workload."""
+    import tomli_w
+
     from tapfinger.config import parse_scenario
     from tapfinger.workloads.files import write_workload
-    from tapfinger.workloads.importers.toml import to_toml
     from tapfinger.workloads.world import build_world
 
     target = out / "scenario.toml"
@@ -179,7 +154,7 @@ def _write(imported: Imported, out: Path, file: str, force: bool) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_workload(out / file, imported.workload)
-        target.write_text(to_toml(imported.scenario), encoding="utf-8")
+        target.write_text(tomli_w.dumps(imported.scenario), encoding="utf-8")
     except OSError as error:
         raise DataError(f"{out} cannot be written: {error}") from None
 
@@ -206,10 +181,10 @@ def _report(imported: Imported, found: str, out: Path) -> None:
     console.print(f"run it: tapfinger compare {out / 'scenario.toml'}", soft_wrap=True)
 
 
-def _print_summary(console: Console, subject: str, summary: Summary, world: World | None) -> None:
+def _print_summary(console: Console, subject: str, summary: WorkloadSummary, world: World | None) -> None:
     from rich.table import Column, Table
 
-    console.print(f"[bold]{subject}[/bold]: {summary.tasks:,} tasks in {_span(summary.span)}", soft_wrap=True)
+    console.print(f"{subject}: {summary.tasks:,} tasks in {_span(summary.span)}", soft_wrap=True)
     if summary.rate_per_hour is not None:
         per_slot = ""
         if world is not None:

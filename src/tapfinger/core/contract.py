@@ -6,7 +6,7 @@ change the snapshot, and everything it returns is checked again before anything 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -77,6 +77,26 @@ class ClusterView:
     #: How many tasks it may still start in this slot; None means no limit (multi-task mode).
     starts_left: int | None
 
+    def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
+        """What would be free if running tasks held these sizes, by id; below zero where that is too much."""
+        free = self.free
+        for task in self.running:
+            size = sizes.get(task.id)
+            if size is not None and task.allocation is not None:
+                free = free + task.allocation - size
+        return free
+
+    def with_sizes(self, sizes: Mapping[int, Resources]) -> ClusterView:
+        """As if running tasks held these sizes, by id; where that is too much, nothing is free."""
+        if not any(task.id in sizes for task in self.running):
+            return self
+        free = self.free_with(sizes)
+        return replace(
+            self,
+            free=free if min(free) >= 0 else Resources([max(0, amount) for amount in free]),
+            running=tuple(replace(t, allocation=sizes[t.id]) if t.id in sizes else t for t in self.running),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -93,6 +113,29 @@ class Snapshot:
     def free(self) -> tuple[Resources, ...]:
         """What each cluster has free."""
         return tuple(cluster.free for cluster in self.clusters)
+
+    def on_clusters(self) -> Iterator[TaskView]:
+        """Running and paused tasks, cluster by cluster."""
+        for cluster in self.clusters:
+            yield from cluster.running
+            yield from cluster.paused
+
+    def running(self) -> Iterator[TaskView]:
+        """Placed and running tasks, cluster by cluster."""
+        for cluster in self.clusters:
+            yield from cluster.running
+
+    def tasks(self) -> Iterator[TaskView]:
+        """Every task in the system: those on clusters, then those that wait."""
+        yield from self.on_clusters()
+        yield from self.queue
+
+    def arrived_since(self, slot: int) -> Iterator[TaskView]:
+        """Waiting tasks that arrived after this slot, the latest first."""
+        for task in reversed(self.queue):
+            if task.arrival <= slot:
+                return
+            yield task
 
     def queue_of(self, cluster: int) -> Iterator[TaskView]:
         """Waiting tasks that may run on this cluster, oldest first."""
@@ -132,6 +175,37 @@ class Snapshot:
             )
         return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=tuple(waiting.values()))
 
+    def booked(self, placements: Sequence[Placement]) -> Snapshot:
+        """The room and the queue that these placements leave, in the same turn; their tasks do not show as running."""
+        if not placements:
+            return self
+        later = self.after(placements)
+        pairs = zip(self.clusters, later.clusters, strict=True)
+        clusters = tuple(replace(then, running=now.running) for now, then in pairs)
+        return replace(later, turn=self.turn, clusters=clusters)
+
+    def with_sizes(self, sizes: Mapping[int, Resources]) -> Snapshot:
+        """As if running tasks held these sizes, by id; see ``ClusterView.with_sizes``."""
+        return replace(self, clusters=tuple(cluster.with_sizes(sizes) for cluster in self.clusters))
+
+    def with_queue(self, tasks: Iterable[TaskView]) -> Snapshot:
+        """As if only these tasks waited, oldest first."""
+        return replace(self, queue=tuple(tasks))
+
+    def closed(self, clusters: Collection[int]) -> Snapshot:
+        """As if these clusters were down: for whoever must start nothing there, since they are held for others."""
+        if not clusters:
+            return self
+        return replace(self, clusters=tuple(replace(c, up=False) if c.index in clusters else c for c in self.clusters))
+
+
+_set = object.__setattr__  # the way to write a field of a frozen dataclass
+
+
+def _resources(allocation: tuple[int, ...]) -> Resources:
+    """Amounts as ``Resources``. What is no tuple stays: ``core.feasibility.check_amounts`` refuses it with a reason."""
+    return Resources(allocation) if type(allocation) is tuple else allocation  # type: ignore[return-value]
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -139,7 +213,14 @@ class Placement:
 
     task: int
     cluster: int
+    #: A plain tuple of amounts is accepted and becomes ``Resources``; the same in ``Resize`` and ``Proposal``.
     allocation: Resources
+
+    def __init__(self, task: int, cluster: int, allocation: tuple[int, ...]) -> None:
+        """``allocation``: amounts in the order of the scenario's resources, as a tuple or ``Resources``."""
+        _set(self, "task", task)
+        _set(self, "cluster", cluster)
+        _set(self, "allocation", _resources(allocation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +229,11 @@ class Resize:
 
     task: int
     allocation: Resources
+
+    def __init__(self, task: int, allocation: tuple[int, ...]) -> None:
+        """``allocation``: amounts in the order of the scenario's resources, as a tuple or ``Resources``."""
+        _set(self, "task", task)
+        _set(self, "allocation", _resources(allocation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +245,13 @@ class Proposal:
     allocation: Resources
     #: Pr(j|n): the agent's probability of choosing this task.
     score: float = 1.0
+
+    def __init__(self, cluster: int, task: int, allocation: tuple[int, ...], score: float = 1.0) -> None:
+        """``allocation``: amounts in the order of the scenario's resources, as a tuple or ``Resources``."""
+        _set(self, "cluster", cluster)
+        _set(self, "task", task)
+        _set(self, "allocation", _resources(allocation))
+        _set(self, "score", score)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,35 @@
-"""Which allocations are legal. The only place that knows the rule: minimum <= x <= min(maximum, free)."""
+"""What is legal: which task may start where, at which size, and which decisions. The only place that knows.
+
+A task may start on a cluster that is up, that may still start a task in this slot and that the task is eligible for,
+with an allocation x of ``minimum <= x <= min(maximum, free)``. The compiled kernels mirror it (``tapfinger.sim``).
+"""
 
 from __future__ import annotations
 
-from tapfinger.core.contract import ClusterView, TaskView
-from tapfinger.core.model import Resources, TaskType
-from tapfinger.errors import AboveMaximum, BelowMinimum, InvalidDecision
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import le
+from typing import Protocol
+
+from tapfinger.core.contract import ClusterView, Decision, Phase, Placement, Resize, TaskView
+from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.errors import (
+    AboveMaximum,
+    BelowMinimum,
+    CapacityExceeded,
+    ConfigError,
+    InvalidDecision,
+    NotEligible,
+    NotPending,
+    TooManyStarts,
+)
+
+#: Clusters that a message lists at most.
+MOST_SHOWN = 8
+
+_STARTED = (Phase.RUNNING, Phase.PAUSED)
+
+# ---------------------------------------------------------------- questions
 
 
 def largest_allocation(task_type: TaskType, free: Resources) -> Resources | None:
@@ -12,9 +37,25 @@ def largest_allocation(task_type: TaskType, free: Resources) -> Resources | None
     return task_type.maximum.at_most(free) if task_type.minimum.fits(free) else None
 
 
+def within_bounds(task_type: TaskType, size: tuple[int, ...]) -> bool:
+    """Whether the type allows this size, on whatever cluster."""
+    minimum = task_type.minimum
+    return len(size) == len(minimum) and minimum.fits(size) and all(map(le, size, task_type.maximum))
+
+
+def ever_fits(minimum: Resources, capacity: Resources) -> bool:
+    """Whether a task of this minimum could run on a cluster of this capacity if it were empty."""
+    return minimum.fits(capacity)
+
+
 def may_start(cluster: ClusterView) -> bool:
     """Whether the cluster may start a task now, whatever its size."""
     return cluster.up and (cluster.starts_left is None or cluster.starts_left > 0)
+
+
+def room(cluster: ClusterView) -> Resources | None:
+    """What a task that starts there now may get at most; None where nothing may start."""
+    return cluster.free if may_start(cluster) else None
 
 
 def can_start(task: TaskView, cluster: ClusterView) -> bool:
@@ -22,12 +63,35 @@ def can_start(task: TaskView, cluster: ClusterView) -> bool:
     return may_start(cluster) and cluster.index in task.eligible and task.type.minimum.fits(cluster.free)
 
 
+def can_start_with(task: TaskView, cluster: ClusterView, allocation: Resources) -> bool:
+    """Whether the task may start on the cluster now with this allocation."""
+    legal = may_start(cluster) and cluster.index in task.eligible and allocation.fits(cluster.free)
+    return legal and within_bounds(task.type, allocation)
+
+
+def resizable(task: TaskView) -> bool:
+    """Whether the task's allocation may change now: it is on a cluster and has started."""
+    return task.phase in _STARTED
+
+
+# ------------------------------------------------------------------- checks
+
+
+class HeldTask(Protocol):
+    """A task that is on a cluster, as the state keeps it."""
+
+    task: Task
+    cluster: int
+    allocation: Resources
+    phase: Phase
+
+
 def check_amounts(task_id: int, task_type: TaskType, allocation: Resources) -> None:
     """Raise unless the allocation is one whole number per resource."""
     if not isinstance(allocation, Resources):
         raise InvalidDecision(
             f"task {task_id} ({task_type.name}): allocation {allocation!r} is a {type(allocation).__name__}; "
-            "give Resources([...])"
+            "give a tuple of amounts"
         )
     for amount in allocation:
         # An amount of 1.5 would pass every comparison and break the profile's table later.
@@ -56,3 +120,136 @@ def check_size(task_id: int, task_type: TaskType, allocation: Resources) -> None
             f"task {task_id} ({task_type.name}): allocation {tuple(allocation)} is above its maximum "
             f"{tuple(task_type.maximum)}; allot at most that"
         )
+
+
+def check_eligible(
+    task: Task,
+    clusters: Iterable[Cluster],
+    label: str = "",
+    describe: Callable[[Resources], str] = lambda amounts: str(tuple(amounts)),
+) -> None:
+    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever.
+
+    For the message: ``label`` is what to call the task, ``describe`` puts amounts in words.
+    """
+    listed = list(clusters)
+    who = f"{label or f'task {task.id}'} ({task.type.name})"
+    if not task.eligible:
+        raise ConfigError(f"{who}: no eligible cluster; name at least one of {', '.join(c.name for c in listed)}")
+    bad = [n for n in task.eligible if not 0 <= n < len(listed)]
+    if bad:
+        raise ConfigError(f"{who}: there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}")
+    if not any(ever_fits(task.type.minimum, listed[n].capacity) for n in task.eligible):
+        shown = [f"{listed[n].name} with {describe(listed[n].capacity)}" for n in task.eligible[:MOST_SHOWN]]
+        more = len(task.eligible) - len(shown)
+        raise ConfigError(
+            f"{who}: minimum {describe(task.type.minimum)} fits none of its eligible clusters: {'; '.join(shown)}"
+            f"{f' and {more} more' if more else ''}; lower the minimum, raise a capacity or make another cluster "
+            "eligible"
+        )
+
+
+def check_decision(
+    decision: Decision,
+    clusters: Sequence[ClusterView],
+    waiting: Mapping[int, TaskView],
+    held: Mapping[int, HeldTask],
+    story: Callable[[int], str],
+) -> dict[int, Resources]:
+    """Raise on the first fault; return what is free afterwards on the clusters that the decision touches.
+
+    ``waiting`` and ``held``: the tasks of the queue and those on clusters, by id. ``story``: what is known of a task,
+    for messages.
+    """
+    free: dict[int, Resources] = {}
+    seen: set[int] = set()
+    limited = False
+    for resize in decision.resizes:
+        mine = held.get(resize.task)
+        if mine is None:
+            raise NotPending(f"resize of task {resize.task}: it is on no cluster ({story(resize.task)}); leave it out")
+        if resize.task in seen or mine.phase is Phase.PLACED:
+            twice = "it appears twice in one decision; leave one out"
+            why = twice if resize.task in seen else "it has not started yet; leave it out in this slot"
+            raise NotPending(f"resize of task {resize.task}: {why}")
+        seen.add(resize.task)
+        check_amounts(resize.task, mine.task.type, resize.allocation)
+        if not resize.allocation.none:
+            check_size(resize.task, mine.task.type, resize.allocation)
+        now = free.get(mine.cluster, clusters[mine.cluster].free)
+        free[mine.cluster] = now + mine.allocation - resize.allocation
+    for placement in decision.placements:
+        task = waiting.get(placement.task)
+        if task is None or placement.task in seen:
+            twice = "it appears twice in one decision; leave one out"
+            why = twice if task else f"it does not wait ({story(placement.task)}); leave it out"
+            raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {why}")
+        seen.add(placement.task)
+        cluster = _checked_cluster(task, placement.cluster, clusters)
+        limited |= cluster.starts_left is not None
+        check_size(placement.task, task.type, placement.allocation)
+        free[cluster.index] = free.get(cluster.index, cluster.free) - placement.allocation
+    if limited:
+        _check_starts(decision, clusters)
+    for index, amount in free.items():
+        if min(amount) < 0:
+            _raise_capacity(decision, clusters[index], held)
+    return free
+
+
+def _checked_cluster(task: TaskView, cluster: int, clusters: Sequence[ClusterView]) -> ClusterView:
+    if type(cluster) is not int or cluster not in task.eligible:
+        raise NotEligible(
+            f"placement of task {task.id}: cluster {cluster!r} is not among its eligible clusters "
+            f"{list(task.eligible)}; choose one of those"
+        )
+    found = clusters[cluster]
+    if not found.up:
+        up = [n for n in task.eligible if clusters[n].up]
+        raise NotEligible(
+            f"placement of task {task.id}: cluster {cluster} ({found.name}) is down; "
+            + (f"choose one of {up}" if up else "leave it waiting")
+        )
+    return found
+
+
+def _check_starts(decision: Decision, clusters: Sequence[ClusterView]) -> None:
+    started: Counter[int] = Counter()
+    for placement in decision.placements:
+        most = clusters[placement.cluster].starts_left
+        if most is None:
+            continue
+        started[placement.cluster] += 1
+        if started[placement.cluster] > most:
+            raise TooManyStarts(
+                f"placement of task {placement.task}: cluster {placement.cluster} already starts a task in "
+                "this slot, and single-task mode allows one; choose another cluster or leave it waiting"
+            )
+
+
+def _raise_capacity(decision: Decision, cluster: ClusterView, held: Mapping[int, HeldTask]) -> None:
+    asked = [f"task {p.task} asks {tuple(p.allocation)}" for p in decision.placements if p.cluster == cluster.index]
+    resized = [r for r in decision.resizes if held[r.task].cluster == cluster.index]
+    asked += [f"task {r.task} asks {tuple(r.allocation)} instead of {tuple(held[r.task].allocation)}" for r in resized]
+    most = cluster.free
+    for r in resized:
+        most = most + held[r.task].allocation
+    raise CapacityExceeded(
+        f"cluster {cluster.index} ({cluster.name}) has {tuple(cluster.free)} free of {tuple(cluster.capacity)}: "
+        f"{'; '.join(asked)}. Ask for at most {tuple(most)}{' in all' if len(asked) > 1 else ''}, or leave a task out"
+    )
+
+
+def check_form(decision: object) -> None:
+    """Refuse what only looks like a decision: a generator, say, would be used up by the checks."""
+    if not isinstance(decision, Decision):
+        raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
+    for name, kind in (("placements", Placement), ("resizes", Resize)):
+        entries = getattr(decision, name)
+        if not isinstance(entries, tuple | list):
+            raise InvalidDecision(f"the {name} of a decision must be a tuple of {kind.__name__}, got {entries!r}")
+        for entry in entries:
+            if not isinstance(entry, kind):
+                raise InvalidDecision(f"the {name} of a decision must be {kind.__name__} objects, got {entry!r}")
+            if type(entry.task) is not int:
+                raise InvalidDecision(f"a task is named by its id, an int; got {entry.task!r} in {entry!r}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from operator import le
+from typing import Literal
 
 from tapfinger.errors import ConfigError
 
@@ -20,9 +21,6 @@ MAX_SLOTS = 1_000_000
 
 #: A profile table with more cells than this is refused: bound the maximum of insensitive resources.
 MAX_CELLS = 300_000
-
-#: So many clusters at most are listed in a message.
-MOST_SHOWN = 8
 
 
 class Resources(tuple[int, ...]):
@@ -60,24 +58,77 @@ class Resources(tuple[int, ...]):
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceRole:
+    """What an amount of a resource is on a real machine, and what holds a task to its amount."""
+
+    #: device: whole devices with ids, each for one task. share: parts of devices with ids, as small as the resource's
+    #: unit. divisible: an amount without ids.
+    lease: Literal["device", "share", "divisible"] = "divisible"
+    #: cores: the task is pinned to its cores, and its share of processor time is limited. visible: a variable names
+    #: the leased ids to the task. memory: its memory is limited, in GiB. none: the amount is only counted.
+    enforced: Literal["cores", "visible", "memory", "none"] = "none"
+    #: Environment variable with the leased ids, where ``enforced`` is visible.
+    variable: str = "CUDA_VISIBLE_DEVICES"
+
+
+#: Roles of resources by name, for what a declaration leaves out. Resources of any other name are only counted.
+USUAL_ROLES = {
+    "cpu": ResourceRole("device", "cores"),
+    "gpu": ResourceRole("device", "visible"),
+    "memory": ResourceRole("divisible", "memory"),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceTypes:
-    """The named resource types of a scenario and the smallest unit of each (delta_r)."""
+    """The named resource types of a scenario, the smallest unit of each (delta_r), and their roles."""
 
     #: Names in the order every ``Resources`` uses.
     names: tuple[str, ...] = ("cpu", "gpu")
     #: How much of the natural quantity one unit is, for example 4 for memory handed out in 4 GiB steps.
     units: tuple[float, ...] = (1.0, 1.0)
+    #: What each is on a real machine; left out: as usual for its name.
+    roles: tuple[ResourceRole, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Fill in usual roles, and refuse those that nothing could carry out."""
+        if not self.roles:
+            object.__setattr__(self, "roles", tuple(USUAL_ROLES.get(name, ResourceRole()) for name in self.names))
+        means: dict[str, str] = {}
+        for name, unit, role in zip(self.names, self.units, self.roles, strict=True):
+            how = role.variable if role.enforced == "visible" else role.enforced
+            if role.enforced in ("cores", "visible") and role.lease == "divisible":
+                raise ConfigError(
+                    f"resources.{name}: enforced = {role.enforced!r} needs ids, and role 'divisible' has none; set "
+                    "role to 'device' or 'share', or enforced to 'none'"
+                )
+            if role.lease == "share" and (role.enforced == "cores" or abs(1.0 / unit - round(1.0 / unit)) > 1e-9):
+                raise ConfigError(
+                    f"resources.{name}: role 'share' needs a unit of which a whole number makes one device, such as "
+                    f"0.25, got {unit:g}; and cores cannot be shared"
+                )
+            if how != "none" and how in means:
+                raise ConfigError(
+                    f"resources.{name} and resources.{means[how]} are both enforced by {how}; only one can be"
+                )
+            means[how] = name
+
+    def enforced_by(self, means: str) -> str:
+        """Name of the resource that is enforced in this way; empty if there is none."""
+        found = (name for name, role in zip(self.names, self.roles, strict=True) if role.enforced == means)
+        return next(found, "")
 
     @property
     def accelerator(self) -> int:
-        """Position of the resource that speeds tasks up most: gpu, or the last where there is none of that name."""
-        return self.names.index("gpu") if "gpu" in self.names else len(self.names) - 1
+        """Position of the resource that speeds tasks up most: the first that is made visible by ids, or the last."""
+        name = self.enforced_by("visible")
+        return self.names.index(name) if name else len(self.names) - 1
 
     @property
     def processor(self) -> int:
-        """Position of the resource that feeds it: cpu, or the first other one; the only one if there is but one."""
-        if "cpu" in self.names:
-            return self.names.index("cpu")
+        """Position of the resource that feeds it: the cores, or the first other one; the only one if there is one."""
+        if name := self.enforced_by("cores"):
+            return self.names.index(name)
         return next((r for r in range(len(self.names)) if r != self.accelerator), 0)
 
     def parse(self, amounts: Mapping[str, float], where: str) -> Resources:
@@ -165,6 +216,18 @@ class SpeedProfile:
         ranges = [range(lo, hi + 1) for lo, hi in zip(self.minimum, self.maximum, strict=True)]
         return map(Resources, product(*ranges))
 
+    def narrowed(self, minimum: Resources, maximum: Resources) -> SpeedProfile:
+        """The same rates and doubts over a smaller box of allocations."""
+        outer = product(*(range(lo, hi + 1) for lo, hi in zip(minimum[:-1], maximum[:-1], strict=True)))
+        starts = [self.index((*amounts, minimum[-1])) for amounts in outer]
+        length = maximum[-1] - minimum[-1] + 1
+
+        def cut(table: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(value for start in starts for value in table[start : start + length])
+
+        doubt = None if self.doubt is None else cut(self.doubt)
+        return SpeedProfile(minimum, maximum, cut(self.rates), self.shape_offset, doubt)
+
     def rate(self, allocation: tuple[int, ...]) -> float:
         """Rate per slot at this allocation."""
         return self.rates[self.index(allocation)]
@@ -202,6 +265,8 @@ class TaskType:
     profile: SpeedProfile
     #: Relative frequency among generated tasks.
     weight: float = 1.0
+    #: Name of the configured type that this one narrows, see ``narrowed``; None for a configured type.
+    base: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse an empty or inconsistent box."""
@@ -211,6 +276,17 @@ class TaskType:
             raise ConfigError(f"task type {self.name!r}: minimum must ask for something")
         if (self.profile.minimum, self.profile.maximum) != (self.minimum, self.maximum):
             raise ConfigError(f"task type {self.name!r}: its profile must cover exactly minimum..maximum")
+
+    @property
+    def family(self) -> str:
+        """Name of the configured type: its own, or that of the type it narrows."""
+        return self.name if self.base is None else self.base
+
+    def narrowed(self, minimum: Resources, maximum: Resources) -> TaskType:
+        """The same type between tighter bounds: what a task with bounds of its own is for schedulers."""
+        name = f"{self.family}[{','.join(map(str, minimum))}:{','.join(map(str, maximum))}]"
+        profile = self.profile.narrowed(minimum, maximum)
+        return TaskType(name, minimum, maximum, profile, self.weight, base=self.family)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,33 +340,6 @@ def unit_uniform(key: int, counter: int) -> float:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return ((z ^ (z >> 31)) >> 11) * 2.0**-53
-
-
-def check_eligible(
-    task: Task,
-    clusters: Iterable[Cluster],
-    label: str = "",
-    describe: Callable[[Resources], str] = lambda amounts: str(tuple(amounts)),
-) -> None:
-    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever.
-
-    For the message: ``label`` is what to call the task, ``describe`` puts amounts in words.
-    """
-    listed = list(clusters)
-    who = f"{label or f'task {task.id}'} ({task.type.name})"
-    if not task.eligible:
-        raise ConfigError(f"{who}: no eligible cluster; name at least one of {', '.join(c.name for c in listed)}")
-    bad = [n for n in task.eligible if not 0 <= n < len(listed)]
-    if bad:
-        raise ConfigError(f"{who}: there is no cluster {bad[0]}; clusters are 0..{len(listed) - 1}")
-    if not any(task.type.minimum.fits(listed[n].capacity) for n in task.eligible):
-        shown = [f"{listed[n].name} with {describe(listed[n].capacity)}" for n in task.eligible[:MOST_SHOWN]]
-        more = len(task.eligible) - len(shown)
-        raise ConfigError(
-            f"{who}: minimum {describe(task.type.minimum)} fits none of its eligible clusters: {'; '.join(shown)}"
-            f"{f' and {more} more' if more else ''}; lower the minimum, raise a capacity or make another cluster "
-            "eligible"
-        )
 
 
 NO_NOISE: Noise = Noise()

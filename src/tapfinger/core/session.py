@@ -9,6 +9,7 @@ from typing import Protocol
 from tapfinger.core.contract import Decision, Mode, Scheduler
 from tapfinger.core.events import Command, Event, event_key
 from tapfinger.core.state import EdgeState
+from tapfinger.core.wrapper import name_of
 from tapfinger.errors import InvalidDecision
 
 #: A scheduler that never becomes void would hang a multi-task round; each turn must place at least
@@ -83,8 +84,7 @@ class Session:
             settled = self.turn(scheduler.decide(self.state.snapshot()))
             if settled or scheduler.one_shot:
                 return
-        name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is
-        raise InvalidDecision(f"{name} was still not void after {MAX_TURNS} turns in one slot")
+        raise InvalidDecision(f"{name_of(scheduler)} was still not void after {MAX_TURNS} turns in one slot")
 
     def collect(self) -> list[Command]:
         """What was decided and not yet handed on; whoever takes it carries it out."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Snapshot, TaskView
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
 from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
@@ -26,16 +26,9 @@ from tapfinger.core.events import (
     TaskStarted,
     TaskWithdrawn,
 )
-from tapfinger.core.feasibility import check_amounts, check_size
-from tapfinger.core.model import Cluster, Resources, Task, check_eligible
-from tapfinger.errors import (
-    CapacityExceeded,
-    InvalidDecision,
-    InvalidTransition,
-    NotEligible,
-    NotPending,
-    TooManyStarts,
-)
+from tapfinger.core.feasibility import check_decision, check_eligible, check_form, check_size
+from tapfinger.core.model import Cluster, Resources, Task
+from tapfinger.errors import InvalidDecision, InvalidTransition
 
 #: Waiting tasks that differ only in age: name of the type, and eligible clusters.
 Kind = tuple[str, tuple[int, ...]]
@@ -114,7 +107,7 @@ class EdgeState:
     def snapshot(self, window: int | None = None) -> Snapshot:
         """A frozen picture; parts that did not change are shared with the previous one.
 
-        ``window``: with more tasks waiting than that, only the first of each kind are shown, about so many in all.
+        ``window``: with more tasks waiting than that, only the first of each kind are shown, about that many in all.
         """
         if window is not None and len(self._waiting) > window:
             return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window))
@@ -169,9 +162,12 @@ class EdgeState:
 
     def commit(self, decision: Decision) -> list[Command]:
         """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
-        _check_form(decision)
+        check_form(decision)
+        if decision.void:
+            self.turn += 1
+            return []
         try:
-            free = self._check(decision)
+            free = check_decision(decision, self.cluster_views(), self._waiting, self._held, self.story)
         except InvalidDecision as error:
             error.args = (f"slot {self.slot}: {error}",)  # the same error, with when it happened
             raise
@@ -191,84 +187,6 @@ class EdgeState:
             self._free[index] = amount
         self.turn += 1
         return commands
-
-    def _check(self, decision: Decision) -> dict[int, Resources]:
-        """Raise on the first fault; return the free resources of touched clusters afterwards."""
-        free: dict[int, Resources] = {}
-        seen: set[int] = set()
-        for resize in decision.resizes:
-            held = self._held.get(resize.task)
-            if held is None:
-                raise NotPending(
-                    f"resize of task {resize.task}: it is on no cluster ({self.story(resize.task)}); leave it out"
-                )
-            if resize.task in seen or held.phase is Phase.PLACED:
-                twice = "it appears twice in one decision; leave one out"
-                why = twice if resize.task in seen else "it has not started yet; leave it out in this slot"
-                raise NotPending(f"resize of task {resize.task}: {why}")
-            seen.add(resize.task)
-            check_amounts(resize.task, held.task.type, resize.allocation)
-            if not resize.allocation.none:
-                check_size(resize.task, held.task.type, resize.allocation)
-            now = free.get(held.cluster, self._free[held.cluster])
-            free[held.cluster] = now + held.allocation - resize.allocation
-        for placement in decision.placements:
-            waiting = self._waiting.get(placement.task)
-            if waiting is None or placement.task in seen:
-                twice = "it appears twice in one decision; leave one out"
-                why = twice if waiting else f"it does not wait ({self.story(placement.task)}); leave it out"
-                raise NotPending(f"placement of task {placement.task} on cluster {placement.cluster}: {why}")
-            seen.add(placement.task)
-            self._check_cluster(placement.task, placement.cluster, waiting.eligible)
-            check_size(placement.task, waiting.type, placement.allocation)
-            now = free.get(placement.cluster, self._free[placement.cluster])
-            free[placement.cluster] = now - placement.allocation
-        self._check_starts(decision)
-        for index, amount in free.items():
-            if min(amount) < 0:
-                self._raise_capacity(decision, index)
-        return free
-
-    def _check_cluster(self, task: int, cluster: int, eligible: tuple[int, ...]) -> None:
-        if type(cluster) is not int or cluster not in eligible:
-            raise NotEligible(
-                f"placement of task {task}: cluster {cluster!r} is not among its eligible clusters {list(eligible)}; "
-                "choose one of those"
-            )
-        if not self._open(cluster):
-            up = [n for n in eligible if self._open(n)]
-            raise NotEligible(
-                f"placement of task {task}: cluster {cluster} ({self.clusters[cluster].name}) is down; "
-                + (f"choose one of {up}" if up else "leave it waiting")
-            )
-
-    def _check_starts(self, decision: Decision) -> None:
-        if self.mode is Mode.MULTI:
-            return
-        starts = dict(enumerate(self._started))
-        for placement in decision.placements:
-            starts[placement.cluster] += 1
-            if starts[placement.cluster] > 1:
-                raise TooManyStarts(
-                    f"placement of task {placement.task}: cluster {placement.cluster} already starts a task in "
-                    "this slot, and single-task mode allows one; choose another cluster or leave it waiting"
-                )
-
-    def _raise_capacity(self, decision: Decision, index: int) -> None:
-        asked = [f"task {p.task} asks {tuple(p.allocation)}" for p in decision.placements if p.cluster == index]
-        resized = [r for r in decision.resizes if self._held[r.task].cluster == index]
-        asked += [
-            f"task {r.task} asks {tuple(r.allocation)} instead of {tuple(self._held[r.task].allocation)}"
-            for r in resized
-        ]
-        most = self._free[index]
-        for r in resized:
-            most = most + self._held[r.task].allocation
-        raise CapacityExceeded(
-            f"cluster {index} ({self.clusters[index].name}) has {tuple(self._free[index])} free of "
-            f"{tuple(self.clusters[index].capacity)}: {'; '.join(asked)}. Ask for at most {tuple(most)}"
-            f"{' in all' if len(asked) > 1 else ''}, or leave a task out"
-        )
 
     def _hold(self, held: _Held) -> None:
         self._held[held.task.id] = held
@@ -432,21 +350,6 @@ def _age(view: TaskView) -> tuple[int, int]:
 
 def _in_order(waiting: dict[int, TaskView]) -> dict[int, TaskView]:
     return {view.id: view for view in sorted(waiting.values(), key=_age)}
-
-
-def _check_form(decision: object) -> None:
-    """Refuse what only looks like a decision: a generator, say, would be used up by the checks."""
-    if not isinstance(decision, Decision):
-        raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
-    for name, kind in (("placements", Placement), ("resizes", Resize)):
-        entries = getattr(decision, name)
-        if not isinstance(entries, tuple | list):
-            raise InvalidDecision(f"the {name} of a decision must be a tuple of {kind.__name__}, got {entries!r}")
-        for entry in entries:
-            if not isinstance(entry, kind):
-                raise InvalidDecision(f"the {name} of a decision must be {kind.__name__} objects, got {entry!r}")
-            if type(entry.task) is not int:
-                raise InvalidDecision(f"a task is named by its id, an int; got {entry.task!r} in {entry!r}")
 
 
 def _assert(condition: bool, message: str) -> None:

@@ -14,7 +14,7 @@ from tapfinger.config import Scenario, load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Proposal, Snapshot, TaskView
 from tapfinger.core.events import Event
-from tapfinger.core.feasibility import can_start, check_size
+from tapfinger.core.feasibility import can_start_with, check_size
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError, InvalidDecision
 from tapfinger.observation import GraphObs, Observer
@@ -97,7 +97,7 @@ class Episode:
     def _check(self, task: TaskView, n: int, allocation: Resources) -> None:
         cluster = self.snapshot.clusters[n]
         check_size(task.id, task.type, allocation)
-        if not can_start(task, cluster) or not allocation.fits(cluster.free):
+        if not can_start_with(task, cluster, allocation):
             raise InvalidDecision(
                 f"task {task.id} cannot start on cluster {n} with {tuple(allocation)} now: "
                 f"{tuple(cluster.free)} is free{'' if cluster.up else ', and the cluster is down'}"

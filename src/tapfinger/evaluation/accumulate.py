@@ -53,8 +53,9 @@ class StartCounts:
 
     def __init__(self, clusters: int) -> None:
         """Nothing has started yet."""
-        self._base = 0
-        self._latest = -1
+        #: Slot of the first row; None before the first start that may overtake somebody.
+        self._base: int | None = None
+        self._latest = 0
         self._rows = np.zeros((4 * _BLOCK, clusters), dtype=np.int32)
         self._blocks = np.zeros((4, clusters), dtype=np.int32)
 
@@ -62,24 +63,28 @@ class StartCounts:
         """A task that arrived then has started there; nobody who waits arrived before ``oldest_waiting``."""
         if arrival <= oldest_waiting:
             return  # later than nobody
+        if self._base is None:
+            # Below zero where tasks waited before the run began, as in what-if.
+            self._base, self._latest = oldest_waiting // _BLOCK * _BLOCK, arrival
         if arrival - self._base >= len(self._rows):
-            self._make_room(arrival, oldest_waiting)
+            self._base = self._make_room(self._base, arrival, oldest_waiting)
         self._rows[arrival - self._base, cluster] += 1
         self._blocks[(arrival - self._base) // _BLOCK, cluster] += 1
         self._latest = max(self._latest, arrival)
 
-    def _make_room(self, arrival: int, oldest_waiting: int) -> None:
+    def _make_room(self, before: int, arrival: int, oldest_waiting: int) -> int:
         base = oldest_waiting // _BLOCK * _BLOCK
-        kept = self._rows[max(0, base - self._base) :]
+        kept = self._rows[max(0, base - before) :]
         blocks = (arrival - base) // _BLOCK + 1
         rows = np.zeros((2 * blocks * _BLOCK, kept.shape[1]), dtype=np.int32)
         rows[: len(kept)] = kept[: len(rows)]
-        self._base, self._rows = base, rows
+        self._rows = rows
         self._blocks = rows.reshape(-1, _BLOCK, rows.shape[1]).sum(axis=1, dtype=np.int32)
+        return base
 
     def later_than(self, arrival: int, clusters: list[int]) -> int:
         """Starts on these clusters of tasks that arrived after that slot."""
-        if arrival >= self._latest:
+        if self._base is None or arrival >= self._latest:
             return 0
         first = max(0, arrival + 1 - self._base)
         block = -(-first // _BLOCK)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from tapfinger.evaluation.plots import COLOURS
+from tapfinger.drawing import COLOURS
 from tapfinger.policy.explain import AttentionView, Explanation, Numbers
 
 #: More clusters or tasks than this could not be read in one picture.

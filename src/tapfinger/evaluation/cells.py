@@ -33,6 +33,7 @@ from tapfinger.digests import file_digest, tree_digest
 from tapfinger.errors import DataError
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
+from tapfinger.policy.files import card_file
 from tapfinger.records import EventLog, LogHeader, RunRecord
 from tapfinger.registry import BUILT_IN, lookup, module_of
 from tapfinger.sim.run import run_scheduler
@@ -56,9 +57,12 @@ _NO_PART_IN_RESULTS = (
     "profiling/",
     "progress.py",  # of live tasks
     "reporting.py",
+    "drawing.py",
+    "evaluation/templates/",
     _MODELS,  # counted for those that can read them
-    *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "plots", "report", "stats")),
-    *(f"evaluation/{name}.py" for name in ("live_history", "profile_files", "profile_plots", "whatif")),
+    *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "pages", "plots", "report")),
+    *(f"evaluation/{name}.py" for name in ("event_logs", "live_history", "profile_files", "profile_plots")),
+    *(f"evaluation/{name}.py" for name in ("stats", "whatif")),
 )
 
 RECORD = "record.npz"
@@ -130,6 +134,8 @@ def _files_in(value: Any, directory: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
             if path.is_file():
                 yield path
+                if path.suffix == ".onnx" and card_file(path).is_file():
+                    yield card_file(path)
 
 
 def _code_digest(kind: str, name: str) -> str:
@@ -296,7 +302,15 @@ def run_once(
     with contextlib.ExitStack() as stack:
         logs = []
         if events is not None:
-            header = LogHeader(name, spec.text, seed, resources, world.clusters)
+            header = LogHeader(
+                name,
+                spec.text,
+                seed,
+                resources,
+                world.clusters,
+                slot_seconds=world.scenario.slot_seconds,
+                minimums={kind.name: kind.minimum for kind in world.task_types},
+            )
             logs = [stack.enter_context(EventLog(events, header))]
         totals = run_scheduler(world, scheduler, seed, (collector, *logs, *sinks))
     return collector.record(name, spec.text, seed, totals.conflicts, totals.decision_seconds)

@@ -24,8 +24,8 @@ from tapfinger.core.events import (
     TaskStarted,
 )
 from tapfinger.core.model import Cluster, TaskType
+from tapfinger.drawing import COLOURS
 from tapfinger.errors import ConfigError
-from tapfinger.evaluation.plots import COLOURS
 
 #: More slots than this cannot be told apart in one picture.
 MAX_SLOTS = 400

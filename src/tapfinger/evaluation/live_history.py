@@ -13,12 +13,11 @@ import numpy as np
 from tapfinger.config import Scenario, parse_scenario
 from tapfinger.core.model import Resources, TaskType
 from tapfinger.errors import ConfigError, TapfingerError
-from tapfinger.live.client import make_spec
 from tapfinger.live.config import build_site
-from tapfinger.live.habits import base_name, seconds_at
-from tapfinger.live.learned import Learned
-from tapfinger.live.learning import DOUBT, Known, Learning, Lesson
-from tapfinger.live.site import Site
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.http.client import make_spec
+from tapfinger.live.insight.learning import DOUBT, Known, Learning, Lesson
+from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
 
 #: Amounts per resource in a table of speeds that is written to a file.
@@ -50,7 +49,7 @@ class History:
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
         """How long a task takes, as is believed by now."""
-        return seconds_at(self.site.believed(task_type), size, self.site.slot_seconds)
+        return self.site.seconds(task_type, size)
 
 
 def site_of(told: Mapping[str, Any]) -> tuple[Scenario, Site]:
@@ -76,7 +75,7 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
         if done and row["started"] is not None and row["ended"] is not None:
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
             took, steady = row["ended"] - row["started"], row.get("steady", True)
-            lessons.append(Lesson((task.id, 1), base_name(task.type.name), size, took, None, steady, row["ended"]))
+            lessons.append(Lesson((task.id, 1), task.type.family, size, took, None, steady, row["ended"]))
     # What the coordinator has learnt is what counts; its tasks add what it had not counted yet.
     site.believe(learning.take_up(kept, lessons, 0.0).revised)
     found.known = learning.known
@@ -116,15 +115,15 @@ def export(history: History, name: str, plain: bool) -> Exported:
     written: dict[str, dict[str, Any] | None] = {}
     types, widened = [], 0
     for task in history.tasks:
-        own = task.type.name
-        if own not in site.task_types or "[" not in own or plain:
-            types.append(base_name(own))
-            widened += "[" in own
+        own = task.type
+        if own.base is None or own.name not in site.task_types or plain:
+            types.append(own.family)
+            widened += own.base is not None
             continue
-        if own not in written:
-            written[own] = _table(task.type, history)
-        types.append(own if written[own] is not None else base_name(own))
-        widened += written[own] is None
+        if own.name not in written:
+            written[own.name] = _table(own, history)
+        types.append(own.name if written[own.name] is not None else own.family)
+        widened += written[own.name] is None
     first = history.tasks[0].submitted
     workload = WorkloadFile(
         name,
@@ -145,7 +144,7 @@ def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[
         "mode": "multi",
         "slot_seconds": site.slot_seconds,
         "reports_progress": False,
-        "resources": dict(zip(site.resources.names, site.resources.units, strict=True)),
+        "resources": history.scenario.resolved()["resources"],
         "clusters": [{"name": c.name, "capacity": site.resources.natural(c.capacity)} for c in site.clusters],
         "task_types": kinds,
     }

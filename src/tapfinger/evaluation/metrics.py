@@ -27,6 +27,7 @@ from tapfinger.core.events import (
     TaskStarted,
     TaskWithdrawn,
 )
+from tapfinger.core.feasibility import ever_fits
 from tapfinger.core.model import Cluster, Resources, TaskType
 from tapfinger.evaluation.accumulate import SlotSeries, StartCounts
 from tapfinger.records import RunRecord
@@ -74,7 +75,7 @@ class MetricsCollector:
         self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64).reshape(size)
         self._minimum = np.array([t.minimum for t in task_types], dtype=np.int64)
         # (types, clusters) whether a whole cluster holds the type's minimum
-        self._holds = [[t.minimum.fits(c.capacity) for c in clusters] for t in task_types]
+        self._holds = [[ever_fits(t.minimum, c.capacity) for c in clusters] for t in task_types]
         self._now = 0
         self._open: dict[int, _Open] = {}
         # Everything that holds now in one vector: tasks in system, waiting, waiting tasks that could use a cluster
@@ -158,8 +159,11 @@ class MetricsCollector:
 
     def _task_ended(self, event: TaskFinished | TaskFailed) -> None:
         task = self._open.pop(event.task)
-        task.settle(event.slot + 1)
-        self._used[event.cluster] -= task.held or ()
+        if task.held is None:  # a live attempt may fail before it runs
+            self._queue(task, -1)
+        else:
+            task.settle(event.slot + 1)
+            self._used[event.cluster] -= task.held
         if isinstance(event, TaskFailed):
             self._failed += 1
             return
@@ -175,8 +179,10 @@ class MetricsCollector:
 
     def _put_back(self, task: _Open, slot: int) -> None:
         """A task that was on a cluster waits again, from the beginning of ``slot`` on."""
+        if task.held is None:  # it was placed and had not started
+            return
         task.settle(slot)
-        self._used[task.cluster] -= task.held or ()
+        self._used[task.cluster] -= task.held
         task.cluster = task.held = None
         self._queue(task, 1)
 

@@ -24,9 +24,9 @@ from tapfinger import __version__
 from tapfinger.config import Scenario
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.cells import EVENTS, files_digest, installed
-from tapfinger.evaluation.runner import Outcome
+from tapfinger.evaluation.runner import ComparisonResult
 from tapfinger.evaluation.specs import SchedulerSpec, describe_seeds
-from tapfinger.evaluation.stats import Summary
+from tapfinger.evaluation.stats import SchedulerSummary
 from tapfinger.records import RunRecord
 
 _RESULTS = "results.json"
@@ -120,7 +120,7 @@ def git_revision() -> str | None:
         return None
 
 
-def results(request: Request, summaries: Mapping[str, Summary], same_draws: bool = False) -> dict[str, Any]:
+def results(request: Request, summaries: Mapping[str, SchedulerSummary], same_draws: bool = False) -> dict[str, Any]:
     """The content of results.json."""
     return {
         "scenario": request.scenario.name,
@@ -180,7 +180,11 @@ def _is_ours(folder: Path) -> bool:
 
 
 def write_all(
-    folder: Path, request: Request, outcome: Outcome, summaries: Mapping[str, Summary], with_events: bool
+    folder: Path,
+    request: Request,
+    outcome: ComparisonResult,
+    summaries: Mapping[str, SchedulerSummary],
+    with_events: bool,
 ) -> None:
     """Write everything into the directory."""
     from tapfinger.evaluation.plots import Comparison, draw_all  # matplotlib is slow to import
@@ -204,7 +208,7 @@ def write_all(
         raise ConfigError(f"cannot write {where}: {error.strerror or error}; give another with --out") from None
 
 
-def _write_seeds(path: Path, seeds: Sequence[int], summaries: Mapping[str, Summary]) -> None:
+def _write_seeds(path: Path, seeds: Sequence[int], summaries: Mapping[str, SchedulerSummary]) -> None:
     """One row per scheduler and seed with every measure."""
     measures = list(next(iter(summaries.values())).per_seed)
     rows = (
@@ -250,7 +254,7 @@ def forget_events(folder: Path) -> None:
         folder.rmdir()
 
 
-def copy_events(folder: Path, outcome: Outcome) -> None:
+def copy_events(folder: Path, outcome: ComparisonResult) -> None:
     """The event log of every run, as <scheduler>-<seed>.jsonl.gz."""
     folder.mkdir(parents=True, exist_ok=True)
     for (scheduler, seed), cell in outcome.folders.items():

@@ -14,15 +14,11 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from tapfinger.errors import ConfigError
+from tapfinger.drawing import add_legend, look, new_figure, save
 from tapfinger.evaluation.accumulate import align
-from tapfinger.evaluation.stats import Summary
+from tapfinger.evaluation.stats import SchedulerSummary
 from tapfinger.records import FloatArray, RunRecord
 
-#: Okabe and Ito's colours, told apart with any colour vision; without yellow, which is too light for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (1, 2.5)))
-_WIDTH = 9.0
 #: With more schedulers than this, bands over seeds would hide each other.
 _MAX_BANDS = 3
 #: With more columns than this, numbers would not fit into a strip.
@@ -44,7 +40,7 @@ class Comparison:
     #: scheduler -> one record per seed.
     records: Mapping[str, Sequence[RunRecord]]
     #: scheduler -> summary, best first: the order in every figure.
-    summaries: Mapping[str, Summary]
+    summaries: Mapping[str, SchedulerSummary]
     baseline: str
     #: scheduler -> its number in ``look``, where several comparisons must agree; else by the order of ``records``.
     places: Mapping[str, int] = field(default_factory=dict)
@@ -52,11 +48,6 @@ class Comparison:
     def look(self, scheduler: str) -> dict[str, Any]:
         """Colour and dashes of a scheduler, the same in every figure."""
         return look(self.places[scheduler] if scheduler in self.places else list(self.records).index(scheduler))
-
-
-def look(place: int) -> dict[str, Any]:
-    """Colour and dashes of a line by its number."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place // len(COLOURS) % len(_DASHES)]}
 
 
 def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
@@ -68,39 +59,6 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
         paths[name] = folder / f"{name}.png"
         save(figure, paths[name])
     return paths
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF if its name says so, else as PNG.
-
-    Without date or version, so that the same numbers give the same file.
-    """
-    kind = "pdf" if path.suffix == ".pdf" else "png"
-    left_out = {"Creator": None, "Producer": None, "CreationDate": None} if kind == "pdf" else {"Software": None}
-    try:
-        figure.savefig(path, dpi=110, metadata=left_out, format=kind)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; give another path") from None
-
-
-def new_figure(height: float, **grid: Any) -> tuple[Figure, Any]:
-    """A figure of the common width and its axes."""
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    axes = figure.subplots(squeeze=False, **grid)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8)
-    return figure, axes
-
-
-def add_legend(figure: Figure, axis: Axes, count: int) -> None:
-    """Below all axes, in rows of equal length."""
-    handles, labels = axis.get_legend_handles_labels()
-    columns = -(-count // -(-count // 5))  # at most 5, and rows of equal length
-    # Handles are long enough for dashes to be told apart.
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3.2
-    )
 
 
 def completion_times(comparison: Comparison) -> Figure:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tapfinger.config import load_scenario
+from tapfinger.config import load_scenario, read_toml
 from tapfinger.live.config import build_site, load_site
-from tapfinger.live.learning import Known
-from tapfinger.live.profile_views import cells, described
+from tapfinger.live.insight.learning import Known
+from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.profiles.repeats import summarise
 from tapfinger.profiles.table import read_rows
 
@@ -33,17 +32,10 @@ def file_types(path: Path) -> dict[str, FileType]:
 
 def _of_toml(path: Path) -> dict[str, FileType]:
     # A site's file is a scenario's with a table of its own, and other defaults.
-    scenario = load_site(path)[0] if _has_live(path) else load_scenario(path)
+    scenario = load_site(path)[0] if "live" in read_toml(path)[0] else load_scenario(path)
     site = build_site(scenario)
     known = {t.name: Known(t, t) for t in site.task_types.values()}
     return {name: FileType(described(one, site), cells(one, site, True)) for name, one in known.items()}
-
-
-def _has_live(path: Path) -> bool:
-    try:
-        return "live" in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return False  # whoever reads it next says what is wrong
 
 
 def _of_csv(path: Path) -> dict[str, FileType]:

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+
+from tapfinger.drawing import heat_map, new_figure
 
 
 def draw_profile(name: str, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -23,19 +20,16 @@ def draw_profile(name: str, cells: Sequence[Mapping[str, Any]], path: Path) -> N
     rest = [n for n in names if n not in axes]
     shown = [cell for cell in cells if all(cell["allocation"][n] == amounts[n][0] for n in rest)]
     if len(axes) == 1:
-        figure, only = plt.subplots(figsize=(6, 4), layout="constrained")
-        _curve(only, axes[0], shown)
+        figure, only = new_figure(4.0, 6.0)
+        _curve(only[0, 0], axes[0], shown)
     else:
-        figure, two = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+        figure, two = new_figure(4.5, 11.0, ncols=2)
         axes.sort(key=names.index)
-        _map(two[0], "seconds", axes, amounts, shown, [cell["seconds"] for cell in shown], ".3g")
-        _map(two[1], "doubt, %", axes, amounts, shown, [100.0 * np.expm1(cell["doubt"]) for cell in shown], ".2g")
+        _map(two[0, 0], "seconds", axes, amounts, shown, [cell["seconds"] for cell in shown], ".3g")
+        _map(two[0, 1], "doubt, %", axes, amounts, shown, [100.0 * np.expm1(cell["doubt"]) for cell in shown], ".2g")
     at = "".join(f", {amounts[n][0]:g} {n}" for n in rest if amounts[n][0])
     figure.suptitle(f"{name}{at}")
-    try:
-        figure.savefig(path, dpi=120)
-    finally:
-        plt.close(figure)
+    figure.savefig(path, dpi=120)  # in the format that the name says
 
 
 def _curve(axes: Axes, resource: str, cells: Sequence[Mapping[str, Any]]) -> None:
@@ -67,8 +61,9 @@ def _map(
     for cell, value in zip(cells, values, strict=True):
         size = cell["allocation"]
         table[amounts[second].index(size[second]), amounts[first].index(size[first])] = value
-    image = axes.imshow(table, origin="lower", aspect="auto", cmap="viridis_r")
-    axes.figure.colorbar(image, ax=axes)
+    numbers = table.size <= 150
+    texts = [[f"{value:{form}}" if np.isfinite(value) else "" for value in row] for row in table]
+    heat_map(axes, table, texts if numbers else None, origin="lower")
     for axis, resource, ticks in ((axes.xaxis, first, axes.set_xticks), (axes.yaxis, second, axes.set_yticks)):
         some = range(0, len(amounts[resource]), max(1, len(amounts[resource]) // 16))
         ticks(list(some), [f"{amounts[resource][n]:g}" for n in some])
@@ -77,11 +72,5 @@ def _map(
     seen = [cell["allocation"] for cell in cells if cell["runs"]]
     x = [amounts[first].index(size[first]) for size in seen]
     y = [amounts[second].index(size[second]) for size in seen]
-    numbers = table.size <= 150
     # Beside a number the circle stands below it.
     axes.scatter(x, np.array(y) - (0.28 if numbers else 0.0), s=12, facecolors="white", edgecolors="black")
-    middle = (np.nanmin(table) + np.nanmax(table)) / 2.0
-    for (row, column), value in np.ndenumerate(table) if numbers else ():
-        if np.isfinite(value):
-            colour = "white" if value > middle else "black"
-            axes.text(column, row, f"{value:{form}}", ha="center", va="center", fontsize=7, color=colour)

@@ -39,7 +39,7 @@ class Interrupted(TapfingerError):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparisonResult:
     """Records of a comparison, and where each cell is kept."""
 
     #: scheduler text -> one record per seed, in the order of the seeds.
@@ -52,7 +52,7 @@ class Outcome:
     same_draws: bool = False
 
 
-class Question(NamedTuple):
+class ComparisonQuestion(NamedTuple):
     """A scenario, the schedulers compared on it, and the seeds."""
 
     scenario: Scenario
@@ -76,11 +76,11 @@ class Runner:
     #: Called with each cell that is there: found in the store, or just finished.
     on_cell: Callable[[Cell], None] = lambda cell: None  # noqa: ARG005
 
-    def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> Outcome:
+    def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> ComparisonResult:
         """Every scheduler on every seed; what is in the store is not run again."""
-        return self.run_all([Question(scenario, specs, seeds)])[0]
+        return self.run_all([ComparisonQuestion(scenario, specs, seeds)])[0]
 
-    def run_all(self, questions: Sequence[Question]) -> list[Outcome]:
+    def run_all(self, questions: Sequence[ComparisonQuestion]) -> list[ComparisonResult]:
         """Several comparisons by the same processes; a cell that they have in common is run once."""
         for scenario, specs, seeds in questions:
             draw_workload(build_world(scenario), seeds[0])  # faults of the input are found before anything is started
@@ -104,7 +104,9 @@ class Runner:
             raise Interrupted(f"interrupted after {done} of {len(cells)} runs") from None
         return [self._outcome(question, part, found) for question, part in zip(questions, asked, strict=True)]
 
-    def _outcome(self, question: Question, cells: list[Cell], found: dict[str, RunRecord | None]) -> Outcome:
+    def _outcome(
+        self, question: ComparisonQuestion, cells: list[Cell], found: dict[str, RunRecord | None]
+    ) -> ComparisonResult:
         records: dict[str, list[RunRecord]] = {spec.text: [] for spec in question.specs}
         reused = 0
         for cell in cells:
@@ -115,7 +117,7 @@ class Runner:
                 raise CellFailed(f"the run kept in {self.store.folder(cell.key)} is gone; give the same command again")
             records[cell.spec.text].append(record)
         folders = {(cell.spec.text, cell.seed): self.store.folder(cell.key) for cell in cells}
-        return Outcome(records, folders, reused, same_draws(question.scenario, question.seeds))
+        return ComparisonResult(records, folders, reused, same_draws(question.scenario, question.seeds))
 
     def _run_all(self, cells: Sequence[Cell]) -> Iterator[Cell]:
         """Run cells, yielding each when it is finished; the first that fails ends it all."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import Any
 
 from tapfinger.core.contract import Scheduler
 from tapfinger.errors import ConfigError
+from tapfinger.overrides import parse_value
 from tapfinger.registry import create
 
 #: More seeds than this are taken for a slip of the keyboard.
@@ -71,10 +71,7 @@ def parse_spec(text: str) -> SchedulerSpec:
             raise ConfigError(f"scheduler {text!r}: {item!r} must look like option=value, for example min@pending=5")
         if option in options:
             raise ConfigError(f"scheduler {text!r}: option {option!r} is given twice")
-        try:
-            options[option] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            options[option] = value  # a bare word is a string
+        options[option] = parse_value(value)
     return SchedulerSpec(text, name, tuple(options.items()))
 
 

@@ -7,7 +7,7 @@ taken seed by seed first; their interval is far narrower than that of two separa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,45 +74,46 @@ def estimate(values: Sequence[float], independent: bool = True) -> Estimate:
     return Estimate(float(sample.mean()), t_quantile(len(sample) - 1) * spread)
 
 
+#: Measure -> its value for one run; docs/evaluation.md defines each. Times are in slots.
+MEASURES: dict[str, Callable[[RunRecord], float]] = {
+    "mean": lambda run: run.completion.mean(),
+    "median": lambda run: np.percentile(run.completion, 50),
+    "p95": lambda run: np.percentile(run.completion, 95),
+    "p99": lambda run: np.percentile(run.completion, 99),
+    "max": lambda run: run.completion.max(),
+    "waiting": lambda run: run.waiting_time.mean(),
+    "waiting_p95": lambda run: np.percentile(run.waiting_time, 95),
+    "waiting_max": lambda run: run.waiting_time.max(),
+    "running": lambda run: run.running.mean(),
+    "slots": lambda run: run.slots,
+    "tasks": lambda run: run.tasks,
+    "failed": lambda run: run.failed,
+    "in_system_max": lambda run: run.in_system_max,
+    "conflicts": lambda run: run.conflicts,
+    "overtaken_share": lambda run: (run.overtaken > 0).mean(),
+    "overtaken_mean": lambda run: run.overtaken.mean(),
+    "overtaken_max": lambda run: run.overtaken.max(),
+    "waiting_slots_share": lambda run: run.waiting_slots / run.slots,
+    "decision_ms_mean": lambda run: 1e3 * run.decision[0],
+    "decision_ms_p95": lambda run: 1e3 * run.decision[1],
+    "decision_ms_max": lambda run: 1e3 * run.decision[2],
+}
+
+#: Measures that exist once per resource, under names such as ``utilisation.gpu``.
+RESOURCE_MEASURES = ("utilisation", "idle", "stranded", "held_back")
+
+
 def measures(record: RunRecord) -> dict[str, float]:
-    """Every number of one run by name; docs/evaluation.md defines each. Times are in slots."""
-    completion = record.completion
-    if not len(completion):
+    """Every number of one run by name."""
+    if not len(record.completion):
         raise TapfingerError(
             f"scheduler {record.scheduler!r}, seed {record.seed}: no task ended, so there is nothing to measure"
         )
-    median, p95, p99 = np.percentile(completion, [50, 95, 99])
-    found: dict[str, float] = {
-        "mean": completion.mean(),
-        "median": median,
-        "p95": p95,
-        "p99": p99,
-        "max": completion.max(),
-        "waiting": record.waiting_time.mean(),
-        "waiting_p95": np.percentile(record.waiting_time, 95),
-        "waiting_max": record.waiting_time.max(),
-        "running": record.running.mean(),
-        "slots": record.slots,
-        "tasks": record.tasks,
-        "failed": record.failed,
-        "in_system_max": record.in_system_max,
-        "conflicts": record.conflicts,
-        "overtaken_share": (record.overtaken > 0).mean(),
-        "overtaken_mean": record.overtaken.mean(),
-        "overtaken_max": record.overtaken.max(),
-        "waiting_slots_share": record.waiting_slots / record.slots,
-        "decision_ms_mean": 1e3 * record.decision[0],
-        "decision_ms_p95": 1e3 * record.decision[1],
-        "decision_ms_max": 1e3 * record.decision[2],
-    }
-    for name, values in (
-        ("utilisation", record.utilisation),
-        ("idle", record.idle),
-        ("stranded", record.stranded),
-        ("held_back", record.held_back),
-    ):
-        found |= {f"{name}.{resource}": value for resource, value in zip(record.resources, values, strict=True)}
-    return {name: float(value) for name, value in found.items()}
+    found = {name: float(measure(record)) for name, measure in MEASURES.items()}
+    for name in RESOURCE_MEASURES:
+        values = zip(record.resources, getattr(record, name), strict=True)
+        found |= {f"{name}.{resource}": float(value) for resource, value in values}
+    return found
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Difference:
     """One scheduler minus the baseline, seed by seed."""
 
     mean: Estimate
-    #: Mean difference in per cent of the baseline's mean.
+    #: Mean difference in per cent of the baseline's mean; nan where that mean is 0.
     percent: float
     #: Seeds on which the scheduler was better (smaller).
     better: int
@@ -130,7 +131,9 @@ def paired(values: Sequence[float], baseline: Sequence[float], independent: bool
     """Paired difference of two schedulers on the same seeds."""
     gaps = [mine - theirs for mine, theirs in zip(values, baseline, strict=True)]
     found = estimate(gaps, independent)
-    return Difference(found, 100.0 * found.mean / float(np.mean(baseline)), sum(gap < 0 for gap in gaps))
+    whole = float(np.mean(baseline))
+    percent = 100.0 * found.mean / whole if whole else math.nan
+    return Difference(found, percent, sum(gap < 0 for gap in gaps))
 
 
 #: Measures whose summary over seeds is the largest, not the mean.
@@ -138,7 +141,7 @@ _LARGEST = frozenset({"max", "waiting_max", "overtaken_max", "in_system_max", "d
 
 
 @dataclass(frozen=True)
-class Summary:
+class SchedulerSummary:
     """One scheduler over all seeds."""
 
     scheduler: str
@@ -199,14 +202,14 @@ class Summary:
 
 def summarise(
     records: Mapping[str, Sequence[RunRecord]], baseline: str, independent: bool = True
-) -> dict[str, Summary]:
+) -> dict[str, SchedulerSummary]:
     """scheduler -> records by seed -> summaries, best mean first; intervals only if seeds are ``independent`` draws."""
     per_seed: dict[str, dict[str, list[float]]] = {}
     for scheduler, runs in records.items():
         rows = [measures(run) for run in runs]
         per_seed[scheduler] = {name: [row[name] for row in rows] for name in rows[0]}
     summaries = [
-        Summary(
+        SchedulerSummary(
             scheduler,
             per_seed[scheduler],
             _cluster_utilisation(runs),

@@ -14,15 +14,18 @@ import numpy as np
 
 from tapfinger.config import KnowledgeConfig
 from tapfinger.core.contract import Decision, Mode, Placement, Snapshot
-from tapfinger.core.events import Event, TaskFinished, TaskStarted
-from tapfinger.core.feasibility import can_start
+from tapfinger.core.estimates import MOST_PROGRESS, advanced
+from tapfinger.core.feasibility import can_start, ever_fits
 from tapfinger.core.model import NO_NOISE, Cluster, Resources, TaskType
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.live_history import History, Ran, ran
+from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import SchedulerSpec
-from tapfinger.live.deciding import Decider
+from tapfinger.evaluation.stats import measures
+from tapfinger.live.coordinator.decisions import Decider
+from tapfinger.records import RunRecord
 from tapfinger.sim.executor import SimExecutor
 from tapfinger.sim.run import STUCK_SLOTS, StuckError
 from tapfinger.workloads.base import Workload
@@ -32,12 +35,10 @@ from tapfinger.workloads.world import World
 #: proportion to the queue.
 MOST_WAITING = 1_000
 MOST_FUTURE = 1_000
-#: A median task has about so many slots.
+#: A median task takes about this many slots.
 SLOTS_PER_TASK = 10
 #: Seconds of future arrivals: as long as the past that is known of, within these bounds.
 HORIZON = (60.0, 3600.0)
-#: A running task has at most this much behind it, whatever its profile says: it has not ended.
-MOST_PROGRESS = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,10 @@ def read_present(
         else:
             size = site.resources.parse(row["allocation"], f"task {task.id}")
             spent = now - (row["started"] if row["started"] is not None else now)
-            told = row.get("progress")
-            progress = min(MOST_PROGRESS, spent / history.seconds(task.type, size) if told is None else told)
+            progress = row.get("progress")
+            if progress is None:
+                progress = advanced(site.believed(task.type).profile, size, spent / site.slot_seconds)
+            progress = min(MOST_PROGRESS, progress)
             found.running.append(Running(task, row["cluster"], size, progress))
     lost["beyond"] = max(0, len(found.waiting) - MOST_WAITING)
     del found.waiting[MOST_WAITING:]
@@ -148,22 +151,6 @@ def read_present(
 
 
 # -------------------------------------------------------------------------- play
-
-
-class _Watch:
-    """Starts and ends by task, in slots."""
-
-    def __init__(self) -> None:
-        self.start: dict[int, int] = {}
-        self.end: dict[int, int] = {}
-        self.size: dict[int, Resources] = {}
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, TaskStarted):
-            self.start[event.task] = event.slot
-            self.size[event.task] = event.allocation
-        elif isinstance(event, TaskFinished):
-            self.end[event.task] = event.slot + 1
 
 
 class Player:
@@ -211,13 +198,14 @@ class Player:
         )
         types = tuple(self._types.values())
         world = World(scenario, site.resources, variant.clusters, types, Mode.MULTI, NO_NOISE, 0.0, ())
-        watch = _Watch()
+        collector = MetricsCollector(site.resources.names, variant.clusters, types)
         executor = SimExecutor(world, workload, {n: run.progress for n, run in runs.items()})
-        session = Session(EdgeState(variant.clusters, Mode.MULTI), executor, [watch])
+        session = Session(EdgeState(variant.clusters, Mode.MULTI), executor, [collector])
         session.turn(Decision(tuple(Placement(n, placed[r.cluster], r.allocation) for n, r in runs.items())))
         _run(session, variant, world, seed)
         waiting = [n for n in range(now) if n not in runs]
-        return self._result(watch, workload, variant, waiting, runs, homeless)
+        record = collector.record(scenario.name, variant.label, seed)
+        return self._result(record, waiting, runs, homeless)
 
     def _slot(self, task: Ran) -> int:
         """Slots before now, so zero or less."""
@@ -236,31 +224,33 @@ class Player:
         return [(int(times[n] / self.slot_seconds), recent[int(picks[n] * len(recent))]) for n in range(count)]
 
     def _eligible(self, task: Ran, clusters: Sequence[Cluster]) -> list[bool]:
-        minimum = task.type.minimum
-        return [(not task.clusters or c.name in task.clusters) and minimum.fits(c.capacity) for c in clusters]
+        return [
+            (not task.clusters or c.name in task.clusters) and ever_fits(task.type.minimum, c.capacity)
+            for c in clusters
+        ]
 
-    def _result(
-        self,
-        watch: _Watch,
-        workload: Workload,
-        variant: Variant,
-        waiting: list[int],
-        runs: Mapping[int, Running],
-        homeless: int,
-    ) -> Result:
-        second, arrival = self.slot_seconds, workload.slot
-        waits = np.array([watch.start[n] - arrival[n] for n in range(len(workload)) if n not in runs] or [0]) * second
-        ends = np.array([watch.end[n] - arrival[n] for n in range(len(workload))] or [0]) * second
+    def _result(self, record: RunRecord, waiting: list[int], runs: Mapping[int, Running], homeless: int) -> Result:
+        """``waiting``: tasks that wait now; ``runs``: those that run now. Arrivals before now are below zero."""
+        second = self.slot_seconds
+        queued = ~np.isin(record.task, list(runs))
+        waits = (record.start - record.arrival)[queued]
         names = self._present.history.site.resources.names
         span = max(1, int(self._present.horizon / second))
-        used = np.zeros(len(names))
-        for n, size in watch.size.items():
-            used += np.array(size) * max(0, min(span, watch.end[n]) - max(0, watch.start[n]))
-        has = np.sum([c.capacity for c in variant.clusters], axis=0)
+        played = np.minimum(span, record.end + 1) - np.maximum(0, record.start)  # (finished,) slots before arrivals end
+        used = np.maximum(0, played) @ record.allocation
+        has = record.capacity.sum(axis=0)
         shares = {name: float(u / (h * span)) for name, u, h in zip(names, used, has, strict=True) if h}
-        gone = max((watch.start[n] for n in waiting), default=0) * second
-        p95 = float(np.percentile(ends, 95))
-        return Result(float(waits.mean()), float(ends.mean()), p95, shares, gone, len(workload), homeless)
+        gone = record.start[np.isin(record.task, waiting)]
+        found = measures(record)
+        return Result(
+            wait=float(waits.mean()) * second if len(waits) else 0.0,
+            completion=found["mean"] * second,
+            completion_p95=found["p95"] * second,
+            utilisation=shares,
+            queue_gone=float(gone.max(initial=0)) * second,
+            tasks=record.tasks,
+            homeless=homeless,
+        )
 
 
 def _faster(kind: TaskType, factor: float) -> TaskType:

@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import os
-import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
-from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario
-from tapfinger.errors import ConfigError
+from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario, read_toml
+from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.live.protocol.records import DEFAULT_TYPE
+from tapfinger.registry import create
 
 if TYPE_CHECKING:
-    from tapfinger.live.site import Site
+    from tapfinger.live.backends.base import Backend
+    from tapfinger.live.coordinator.site import Site
+
+
+class BackendConfig(BaseModel):
+    """A backend by name, and its options: all keys but ``kind`` are checked by the backend itself."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    #: process, ray, fake, an entry point's name, or ``package.module:Class``.
+    kind: str = "process"
+
+    def create(self) -> Backend:
+        """A new backend; what is wrong with its options is an error that says so."""
+        made = create("backend", self.kind, dict(self.__pydantic_extra__ or {}))
+        lacking = [name for name in ("start", "resize", "stop", "poll") if not callable(getattr(made, name, None))]
+        if lacking:
+            raise ConfigError(
+                f"backend {self.kind!r} is a {type(made).__name__} without {', '.join(lacking)}; a backend needs "
+                "start, resize, stop and poll (docs/extending-backend.md)"
+            )
+        backend: Backend = made
+        return backend
 
 
 class LiveConfig(BaseModel):
@@ -57,6 +81,29 @@ class LiveConfig(BaseModel):
     #: Names of variables that tasks may bring, as patterns such as "MY_*".
     env_names: tuple[str, ...] = ("*",)
 
+    #: How tasks are run on every cluster: a backend's name, or a table of ``kind`` and options.
+    backend: BackendConfig = BackendConfig()
+    #: By cluster, instead of ``backend``.
+    backends: dict[str, BackendConfig] = {}
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _name_alone(cls, given: Any) -> Any:
+        return {"kind": given} if isinstance(given, str) else given
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _names_alone(cls, given: Any) -> Any:
+        return {name: cls._name_alone(one) for name, one in given.items()} if isinstance(given, dict) else given
+
+    def backend_of(
+        self, cluster: str, kind: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> BackendConfig:
+        """The backend of a cluster. ``kind`` and ``options`` come from the command line and go first."""
+        configured = self.backends.get(cluster, self.backend)
+        kept = configured.__pydantic_extra__ or {} if kind in (None, configured.kind) else {}
+        return BackendConfig(**{**kept, **(options or {}), "kind": kind or configured.kind})
+
     @field_validator("shadow", mode="before")
     @classmethod
     def _one_or_several(cls, given: Any) -> Any:
@@ -68,20 +115,16 @@ def default_site() -> dict[str, Any]:
     cpus = max(2, len(os.sched_getaffinity(0)) // 2)
     clusters = [{"name": f"edge-{n}", "capacity": {"cpu": cpus, "gpu": 0}} for n in (1, 2)]
     speed = {"kind": "amdahl", "seconds": 60, "parallel": {"cpu": 0.8}}
-    demo = {"name": "demo", "minimum": {"cpu": 1, "gpu": 0}, "maximum": {"cpu": cpus}, "speed": speed}
+    demo = {"name": DEFAULT_TYPE, "minimum": {"cpu": 1, "gpu": 0}, "maximum": {"cpu": cpus}, "speed": speed}
     return {"name": "laptop", "clusters": clusters, "task_types": [demo]}
 
 
 def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
-    """Read a site's TOML file, or make one up for this machine."""
+    """Read a site: a TOML file, or a shipped scenario by its name. None: two clusters on this machine."""
     if path is None:
         data, source, directory = default_site(), "the default site", "."
     else:
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read as a TOML file: {error}") from None
-        source, directory = str(path), str(path.parent.resolve())
+        data, source, directory = read_toml(path if path.is_file() else str(path))
     live = data.pop("live", {})
     try:
         config = LiveConfig.model_validate(live)
@@ -100,7 +143,12 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
             f"{source}: live.beat_seconds = {config.beat_seconds:g} must be at most half of live.lease_seconds = "
             f"{config.lease_seconds:g}, or one lost message ends a lease"
         )
-    return parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory), config
+    scenario = parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory)
+    clusters = cluster_capacities(scenario)
+    for name in config.backends:
+        if name not in clusters:
+            raise ConfigError(f"{source}: live.backends: {UnknownNameError('cluster', name, clusters)}")
+    return scenario, config
 
 
 def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
@@ -114,7 +162,7 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
 
 def build_site(scenario: Scenario) -> Site:
     """The domain objects of a site; types of unknown speed are taken to be like the others."""
-    from tapfinger.live.site import Site
+    from tapfinger.live.coordinator.site import Site
     from tapfinger.profiles.similar import similar_profile
     from tapfinger.workloads.world import build_world
 

@@ -53,7 +53,7 @@ class Processes(Pool):
                     yield index, unwrap(index, future.result())
         except BrokenProcessPool:
             self.close(now=True)
-            lost = "the process died, perhaps for want of memory; try fewer --jobs"
+            lost = "the process died, perhaps because memory ran out; try fewer --jobs"
             raise WorkerLost(index, lost) from None
         finally:
             if waiting:  # the batch was broken off: nobody wants the rest of it

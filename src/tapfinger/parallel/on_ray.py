@@ -85,7 +85,7 @@ class RayPool(Pool):
         except errors.RayError as error:
             reason = str(error).strip().partition("\n")[0]
             raise WorkerLost(
-                index, f"the worker was lost {RETRIES + 1} times, perhaps for want of memory: {reason}"
+                index, f"the worker was lost {RETRIES + 1} times, perhaps because memory ran out: {reason}"
             ) from None
         if kind == "unlike":
             raise RayUnavailable(

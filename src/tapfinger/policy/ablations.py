@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tapfinger.errors import UnknownNameError
-from tapfinger.policy import inputs as type_inputs
-from tapfinger.policy import profile_inputs
 from tapfinger.policy.actor_critic import (
     Actor,
     ActorCritic,
@@ -19,9 +17,12 @@ from tapfinger.policy.actor_critic import (
     make_encoder,
     make_network,
 )
+from tapfinger.policy.encoding.inputs import Inputs
+from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import TYPES
 from tapfinger.policy.han import Encoded, masked_mean, pick_nodes
-from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.pointer import Pointer, VoidHead
+from tapfinger.profiles.greedy_options import ADVISERS
 
 
 def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
@@ -35,20 +36,19 @@ def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
 class PerceptronEncoder(nn.Module):
     """No-HAN: a four-layer perceptron on each [task, its cluster]; no cluster sees another.
 
-    Unless it keeps the ``hints``, the columns of the features in which we tell a cluster of the others.
+    Unless it keeps the ``hints``: the features that tell a cluster about the others (``Feature.of_others``).
     """
 
     def __init__(self, config: NetworkConfig, hints: bool) -> None:
         """Sizes from ``config``."""
         super().__init__()
-        told = profile_inputs.HINTS if config.menu_features else type_inputs.HINTS
-        widths = (config.cluster_features, config.pending_features, config.pair_features)
-        own = [_without(width, () if hints else columns) for width, columns in zip(widths, told, strict=True)]
-        for name, columns in zip(told._fields, own, strict=True):
-            # Follows from the sizes, so that no checkpoint needs it.
-            self.register_buffer(f"own_{name}", torch.tensor(columns), persistent=False)
-        self.task = perceptron(sum(map(len, own)), config.hidden, 4)
-        self.cluster = perceptron(len(own[0]), config.hidden, 4)
+        widths = []
+        for kind, columns in columns_of(config, hints).items():
+            # Follows from the schema, so that no checkpoint needs it.
+            self.register_buffer(f"own_{kind}", torch.tensor(columns), persistent=False)
+            widths.append(len(columns))
+        self.task = perceptron(sum(widths), config.hidden, 4)
+        self.cluster = perceptron(widths[0], config.hidden, 4)
         self.summary_width = 2 * config.hidden
 
     def forward(self, inputs: Inputs) -> Encoded:
@@ -62,9 +62,17 @@ class PerceptronEncoder(nn.Module):
         return Encoded(places, clusters, torch.cat([mean, clusters.mean(dim=1)], dim=1))
 
 
-def _without(width: int, columns: tuple[int, ...]) -> list[int]:
-    """All columns but these; negative ones count from the end."""
-    return [column for column in range(width) if column not in columns and column - width not in columns]
+def columns_of(config: NetworkConfig, hints: bool) -> dict[str, list[int]]:
+    """Columns of clusters, waiting tasks and pairs, by kind; without ``hints``, those that tell of one cluster only."""
+    schema = PROFILES if config.menu_features else TYPES
+    sizes = {"resource": config.resources, "task type": 0, "adviser": len(ADVISERS)}
+    sizes["task type"] = config.running_features - schema.tables["running"].width(sizes)
+    found = {}
+    for kind in ("cluster", "pending", "pair"):
+        table = schema.tables[kind]
+        columns = table.columns(sizes)
+        found[kind] = [c for f in table.features if hints or not f.of_others for c in columns[f.name]]
+    return found
 
 
 class StackedEncoder(nn.Module):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.allocation import Amounts, FactoredAllocation, JointAllocation, MenuAllocation
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.han import Encoded, HanEncoder
-from tapfinger.policy.inputs import Inputs
 from tapfinger.policy.pointer import Pointer
 
 

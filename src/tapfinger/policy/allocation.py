@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.han import MASKED, regroup
-from tapfinger.policy.inputs import Inputs
 
 #: Amounts with a score of their own; between and beyond them scores are interpolated.
 _KNOTS = (*range(17), 20, 24, 28, 32, 40, 48, 64, 96, 128)

@@ -1,4 +1,7 @@
-"""The card of a trained network: what it is, what it was trained on and how it did. Plain data, no torch."""
+"""The card of a trained network: what it is, what it was trained on and how it did. Plain data, no torch.
+
+A model is two files: NAME.onnx with the graph, and NAME.card.json with the card beside it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from typing import Any
 from tapfinger import __version__
 from tapfinger.config import Scenario
 from tapfinger.errors import CheckpointMismatch
-from tapfinger.policy.inputs import SCHEMA
-from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
+from tapfinger.policy.encoding.features import Schema, digest_of
+from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import TYPES
 
 #: What each field of a card must be when it is read back.
 _KINDS: dict[str, type] = {
@@ -31,10 +35,17 @@ _KINDS: dict[str, type] = {
 }
 
 
-#: What networks of this version may take: tasks known by their type, or by their speed.
-SCHEMAS = (SCHEMA, PROFILES)
+#: What networks of this version may be told, by name.
+SCHEMAS: dict[str, Schema] = {schema.name: schema for schema in (TYPES, PROFILES)}
 
-#: Bound on waiting in long queues, and where a card does not say; long enough to cost nothing.
+#: Cards written before features had names: what their schema is called now, and the digest of its features then.
+_UNNAMED = {"types-3": ("types", "1aa8c42add9c4358"), "profiles-1": ("profiles", "5bbd9536e147243b")}
+
+#: ``start`` of a run that begins with the network of the one before it; a card never holds a path.
+PREVIOUS = "previous"
+
+#: Default of ``max_wait``, in ideal durations, of the scheduler and of a card that does not say; long enough to cost
+#: nothing.
 MAX_WAIT = 40.0
 
 
@@ -46,7 +57,7 @@ class Card:
     name: str
     #: "full" or the name of an ablation.
     network: str
-    #: Meaning of the network's inputs.
+    #: Name of the schema of its features.
     schema: str
     #: Names of the resources, in the order of the amounts.
     resources: tuple[str, ...]
@@ -58,8 +69,12 @@ class Card:
     config: dict[str, Any] = field(default_factory=dict)
     #: Training seeds.
     seeds: tuple[int, ...] = ()
-    #: Settings of the training run.
+    #: Settings of the training run; with ``earlier``, of the last one.
     training: dict[str, Any] = field(default_factory=dict)
+    #: Settings of the runs before it, each with its ``scenario``; a run starts from the best network of the one before.
+    earlier: tuple[dict[str, Any], ...] = ()
+    #: Where the recipe tells less than what happened.
+    notes: str = ""
     #: In ideal durations: while few tasks wait, one that has waited so long comes first, whatever the network says.
     max_wait: float = MAX_WAIT
     #: In ideal durations: while few tasks wait, sizes at which one would take longer are refused; 0: none is.
@@ -67,6 +82,15 @@ class Card:
     #: Mean completion times on fresh workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    #: The features that it is told, by kind of node, and their digest; by default all of the schema.
+    features: dict[str, list[str]] = field(default_factory=dict)
+    schema_digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from the schema."""
+        features = self.features or SCHEMAS[self.schema].features
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "schema_digest", self.schema_digest or digest_of(features))
 
     @property
     def capacities(self) -> list[tuple[float, ...]]:
@@ -95,7 +119,7 @@ def make_card(
     network: str = "full",
     seeds: Iterable[int] = (),
     evaluation: Mapping[str, Any] | None = None,
-    schema: str = SCHEMA,
+    schema: str = TYPES.name,
 ) -> Card:
     """The card of a network trained on a scenario, by this version on this machine."""
     return Card(
@@ -123,11 +147,7 @@ def read_card(text: str, source: str) -> Card:
         if not isinstance(data.get(name), kind):
             got = repr(data[name]) if name in data else "nothing"
             raise CheckpointMismatch(f"{source}: field {name!r} of the card must be a {kind.__name__}, got {got}")
-    if data["schema"] not in SCHEMAS:
-        raise CheckpointMismatch(
-            f"{source}: field 'schema' of the card is {data['schema']!r}, but this version makes inputs of "
-            f"{' or '.join(map(repr, SCHEMAS))}; train anew or use the version that made it"
-        )
+    _check_features(data, source)
     for name in ("max_wait", "max_stretch"):
         limit = data.get(name, 0.0)
         if not isinstance(limit, int | float) or not math.isfinite(limit) or limit < 0:
@@ -137,6 +157,31 @@ def read_card(text: str, source: str) -> Card:
     known = {f.name for f in fields(Card)}
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known}
     return Card(**values)
+
+
+def _check_features(data: dict[str, Any], source: str) -> None:
+    """Refuse a card whose features this version does not make; the message names them."""
+    name, digest = _UNNAMED.get(data["schema"], (data["schema"], ""))
+    if name not in SCHEMAS:
+        raise CheckpointMismatch(
+            f"{source}: field 'schema' of the card is {name!r}, but this version makes inputs of "
+            f"{' or '.join(map(repr, SCHEMAS))}; train anew or use the version that made it"
+        )
+    schema = SCHEMAS[name]
+    features = data.get("features")
+    if features is None:
+        if schema.digest != digest:
+            raise CheckpointMismatch(
+                f"{source}: the card does not name its features, and those of schema {name!r} have changed since "
+                f"(digest {digest or 'unknown'}, now {schema.digest}); export it anew with the version that made it"
+            )
+        features = schema.features
+    if not isinstance(features, dict) or data.get("schema_digest", digest) != digest_of(features):
+        raise CheckpointMismatch(
+            f"{source}: field 'schema_digest' of the card does not match its features: it is damaged"
+        )
+    schema.check(features, source)
+    data |= {"schema": name, "features": features, "schema_digest": digest_of(features)}
 
 
 def _versions() -> dict[str, str]:

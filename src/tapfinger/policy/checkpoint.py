@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -16,9 +14,11 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from tapfinger.errors import CheckpointMismatch, TapfingerError
+from tapfinger.policy import files
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import ActorCritic, NetworkConfig
-from tapfinger.policy.card import Card, read_card
+from tapfinger.policy.card import SCHEMAS, Card
+from tapfinger.policy.files import write_at_once, write_card
 
 WEIGHTS = "weights.safetensors"
 CARD = "card.json"
@@ -29,27 +29,22 @@ def save(directory: str | Path, network: nn.Module, config: NetworkConfig, card:
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save_tensors({name: t.detach().cpu().contiguous() for name, t in network.state_dict().items()})
-    full = json.loads(replace(card, config=config.as_dict()).to_json())
-    # Ties the two files together: a new card beside old weights, or a bit gone wrong, is found.
-    full["weights_sha256"] = hashlib.sha256(weights).hexdigest()
     write_at_once(folder / WEIGHTS, weights)
-    write_at_once(folder / CARD, (json.dumps(full, indent=2, sort_keys=True) + "\n").encode())
+    write_card(folder / CARD, replace(card, config=config.as_dict()), files.WEIGHTS, weights)
     return folder
 
 
 def load(directory: str | Path) -> tuple[ActorCritic, Card]:
     """The network, ready to run, and its card; CheckpointMismatch says what is wrong with them."""
     folder = Path(directory)
-    text, weights = _read(folder / CARD), _read(folder / WEIGHTS)
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
-        raise CheckpointMismatch(f"{folder / CARD}: is not text; save the checkpoint anew") from None
-    card = read_card(decoded, str(folder / CARD))
-    if json.loads(decoded).get("weights_sha256") != hashlib.sha256(weights).hexdigest():
+    card, fields = files.read_card_file(folder / CARD)
+    weights = files.read_bytes(folder / WEIGHTS)
+    files.check_digest(folder / WEIGHTS, weights, folder / CARD, fields, files.WEIGHTS)
+    schema = SCHEMAS[card.schema]
+    if card.schema_digest != schema.digest:
         raise CheckpointMismatch(
-            f"{folder / WEIGHTS}: does not match field 'weights_sha256' of {CARD}: it is damaged or of another "
-            "checkpoint; copy both files anew"
+            f"{folder / CARD}: the network was trained with other features than those of schema {schema.name!r} now: "
+            f"{'; '.join(schema.difference(card.features))}. Retrain it ('tapfinger models rebuild')"
         )
     network = _build(card, folder / CARD)
     try:
@@ -100,19 +95,3 @@ def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> 
             got, want = tuple(tensors[name].shape), tuple(expected[name].shape)
             raise CheckpointMismatch(f"{source}: weight {name!r} has shape {got}, the card's config needs {want}")
     network.load_state_dict(tensors)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointMismatch(
-            f"{path}: cannot be read ({error.strerror}); a checkpoint is {CARD} and {WEIGHTS}"
-        ) from None
-
-
-def write_at_once(path: Path, data: bytes) -> None:
-    """Write beside and rename: whoever reads sees the old file or the new one."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(data)
-    beside.replace(path)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tapfinger.policy.actions import chain_order
 from tapfinger.policy.actor_critic import Answers
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
 
 
 class Actions(NamedTuple):
@@ -122,7 +123,7 @@ class _Chain:
         # A void agent has no amounts; it gets the certain choice of zero, so that nothing is undefined.
         self.legal = legal | ((column == 0) & ~legal.any(dim=3, keepdim=True))  # (B, N, R, A)
         resources = self.logits.shape[2]
-        self.order = [accelerator, *(r for r in range(resources) if r != accelerator)]
+        self.order = chain_order(accelerator, resources)
         self.earlier = torch.zeros_like(self.keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
         zero = torch.zeros_like(self.logits[:, :, 0, 0])
         self.log_prob, self.entropy = zero, zero

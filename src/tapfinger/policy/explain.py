@@ -15,15 +15,15 @@ import numpy.typing as npt
 from tapfinger.core.conflict import Contest, contest
 from tapfinger.core.contract import Decision, Placement, Proposal, Snapshot, TaskView
 from tapfinger.core.model import Resources, ResourceTypes
-from tapfinger.policy.amounts import AmountChain, Share
-from tapfinger.policy.exported import ExportedNetwork, Scores, best_actions, softmax
-from tapfinger.policy.inputs import Inputs, Ints
+from tapfinger.policy.actions import AmountChain, Scores, Share, best_actions, softmax
+from tapfinger.policy.encoding.inputs import Inputs, Ints
+from tapfinger.policy.exported import ExportedNetwork
 
 Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PendingOption:
     """A pending task as one cluster's agent sees it."""
 
     task: int
@@ -46,7 +46,7 @@ class AgentView:
     name: str
     free: Resources
     #: Pending tasks, oldest first.
-    options: tuple[Option, ...]
+    options: tuple[PendingOption, ...]
     #: Probability of starting nothing; with those of the options it makes one.
     void: float
     #: What the network proposes for this cluster; None when void.
@@ -187,8 +187,8 @@ def _agents(
     return agents
 
 
-def _option(view: TaskView, slot: int, startable: bool, probability: float, shares: tuple[Share, ...]) -> Option:
-    return Option(view.id, view.type.name, slot - view.arrival, startable, probability, shares)
+def _option(view: TaskView, slot: int, startable: bool, probability: float, shares: tuple[Share, ...]) -> PendingOption:
+    return PendingOption(view.id, view.type.name, slot - view.arrival, startable, probability, shares)
 
 
 def _attention(network: ExportedNetwork, inputs: Inputs, task: Ints) -> AttentionView:
@@ -209,7 +209,7 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
     def proposal(p: Proposal | Placement) -> dict[str, Any]:
         return {"task": p.task, "cluster": names[p.cluster], "allocation": resources.natural(p.allocation)}
 
-    def option(o: Option) -> dict[str, Any]:
+    def option(o: PendingOption) -> dict[str, Any]:
         shares = [{"allocation": resources.natural(s.allocation), "probability": s.probability} for s in o.allocations]
         named = {name: getattr(o, name) for name in ("task", "type", "waited", "startable", "probability")}
         return {**named, "allocations": shares}

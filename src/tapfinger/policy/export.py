@@ -1,27 +1,24 @@
-"""Network -> one ONNX file with its card inside, checked against torch before it is written."""
+"""Network -> an ONNX file and its card beside it, checked against torch before they are written."""
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import warnings
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from torch import nn
 
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.actor_critic import NetworkConfig, Outputs, Positional, as_tensors
 from tapfinger.policy.card import Card
-from tapfinger.policy.checkpoint import write_at_once
-from tapfinger.policy.exported import ACTING, CARD_KEY, GRAPH_KEY, ExportedNetwork, attention_names
+from tapfinger.policy.encoding.inputs import Inputs
+from tapfinger.policy.exported import ACTING, NetworkGraph, attention_names, models_folder
+from tapfinger.policy.files import GRAPH, card_file, write_at_once, write_card
 from tapfinger.policy.han import Attention
-from tapfinger.policy.inputs import Inputs
 
 OPSET = 17
 
@@ -45,17 +42,18 @@ _SIZES = ((2, 3, 5, 11, 4, 16), (1, 1, 2, 1, 1, 3), (3, 6, 10, 40, 8, 32), (1, 2
 
 def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Path | None = None) -> Path:
     """Write the model; without a path among those that ship with the package, under the card's name."""
-    target = Path(str(resources.files("tapfinger") / "models" / f"{card.name}.onnx")) if path is None else Path(path)
+    target = models_folder() / f"{card.name}.onnx" if path is None else Path(path)
     full = replace(card, config=config.as_dict())
     was_training = network.training
     network.eval()
     try:
-        data = _with_card(graph_of(network, config, _sizes(config, card)[0]), full)
-        check_agreement(network, config, full, data, str(target))
+        graph = graph_of(network, config, _sizes(config, card)[0])
+        check_agreement(network, config, full, graph, str(target))
     finally:
         network.train(was_training)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_at_once(target, data)
+    write_at_once(target, graph)
+    write_card(card_file(target), full, GRAPH, graph)
     return target
 
 
@@ -94,28 +92,9 @@ def graph_of(network: nn.Module, config: NetworkConfig, sizes: tuple[int, ...] =
         return file.read_bytes()
 
 
-def _with_card(graph: bytes, card: Card) -> bytes:
-    """Messages of this format are joined by joining their bytes, so the graph's own stay as they are."""
-    metadata = onnx.ModelProto()
-    onnx.helper.set_model_props(
-        metadata,
-        {CARD_KEY: card.to_json(), GRAPH_KEY: f"{len(graph)}:{hashlib.sha256(graph).hexdigest()}"},
-    )
-    return graph + bytes(metadata.SerializeToString())
-
-
-def change_card(path: Path, card: Card) -> None:
-    """Give a model another card; its graph stays as it is."""
-    data = path.read_bytes()
-    ExportedNetwork(data, str(path))  # it is whole
-    fields = {field.key: field.value for field in onnx.load_from_string(data).metadata_props}
-    length = int(fields[GRAPH_KEY].partition(":")[0])
-    write_at_once(path, _with_card(data[:length], card))
-
-
-def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, data: bytes, source: str) -> None:
-    """Raise unless the file says what the network says, on random states of several sizes."""
-    exported = ExportedNetwork(data, source)
+def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, graph: bytes, source: str) -> None:
+    """Raise unless the graph says what the network says, on random states of several sizes."""
+    exported = NetworkGraph(graph, source)
     for seed, sizes in enumerate(_sizes(config, card)):
         inputs = random_inputs(config, seed, *sizes)
         with torch.no_grad():

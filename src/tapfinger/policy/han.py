@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.inputs import Inputs
 
 #: Added to the score of what is masked: far below any real score, and finite, so that no row becomes NaN.
 MASKED = -1e9

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-from tapfinger.policy import rivalry
+from tapfinger.policy import contention
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.han import MASKED, masked_mean, regroup
-from tapfinger.policy.inputs import Inputs
-from tapfinger.policy.rows import Rows
+from tapfinger.policy.ragged import Rows
 
 
 class EncoderBlock(nn.Module):
@@ -66,7 +66,7 @@ class Pointer(nn.Module):
         self.context = nn.Linear(hidden, hidden, bias=False)  # W2
         self.score = nn.Linear(hidden, 1, bias=False)  # v
         self.void = VoidHead(hidden, 2)
-        self.rounds = nn.ModuleList([nn.Linear(rivalry.COLUMNS, hidden, bias=False) for _ in range(rounds)])
+        self.rounds = nn.ModuleList([nn.Linear(contention.COLUMNS, hidden, bias=False) for _ in range(rounds)])
 
     def forward(
         self, places: Tensor, clusters: Tensor, inputs: Inputs, there: Rows | None = None
@@ -85,7 +85,7 @@ class Pointer(nn.Module):
         inside, void = self.task(encoded) + self.context(mean).unsqueeze(2), self.void(clusters, mean)
         logits = self._point(inside, void, inputs.startable)
         for thought in self.rounds:
-            logits = self._point(inside + thought(rivalry.rivalry(logits, inputs)), void, inputs.startable)
+            logits = self._point(inside + thought(contention.rivalry(logits, inputs)), void, inputs.startable)
         return logits, encoded
 
     def _point(self, inside: Tensor, void: Tensor, startable: Tensor) -> Tensor:

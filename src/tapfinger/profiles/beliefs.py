@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tapfinger.core.estimates import work
 from tapfinger.core.model import DONE, MAX_SLOTS, Noise, Resources, TaskType
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ FLOOR: Final = 0.005
 SCATTER: Final = 0.1
 SCATTER_RUNS: Final = 4.0
 
-#: Of one allocation so many timed runs count at most, the latest with full weight: what changes slowly is followed.
+#: Of one allocation at most this many timed runs count, the latest with full weight: what changes slowly is followed.
 MEMORY: Final = 100.0
 
 #: After a change of speed: doubt left about the factor, and about each allocation that was seen before it.
@@ -180,7 +181,7 @@ class Belief:
         seen.work += self._type.profile.shape(before) * (1.0 - lost)
 
     def see_end(self, allocation: Resources, slots: int) -> None:
-        """A task that had this allocation from start to end took so many slots: the last one perhaps only in part."""
+        """A task that had this allocation from start to end took this many slots: the last one perhaps only in part."""
         slowest = least_rate(slots, self._type.profile.shape_offset)
         # A task of one slot may be as fast as it likes: half a slot is assumed at least, the rest makes no difference.
         fastest = least_rate(slots - 1, self._type.profile.shape_offset) if slots > 1 else 2.0 * slowest
@@ -193,9 +194,9 @@ class Belief:
         seen.spread += _spread(gain, self._noise) ** 2 / slots
 
     def see_run(self, allocation: Resources, slots: float, begin: float = 0.0, end: float = 1.0) -> Timed:
-        """A run took so many slots, to the second, from progress ``begin`` to ``end``; it can be taken back."""
-        work = whole_work(self._type.profile.shape_offset, begin, end)
-        timed = Timed(allocation, math.log(work / max(slots, 1.0 / MAX_SLOTS)), end - begin)
+        """A run took this many slots, to the second, from progress ``begin`` to ``end``; it can be taken back."""
+        whole = work(self._type.profile.shape_offset, begin, end)
+        timed = Timed(allocation, math.log(whole / max(slots, 1.0 / MAX_SLOTS)), end - begin)
         self.add(timed)
         return timed
 
@@ -351,17 +352,10 @@ def _spread(gain: float, noise: Noise) -> float:
     return deviation if noise.kind == "relative" else deviation / gain
 
 
-def whole_work(shape_offset: float | None, begin: float = 0.0, end: float = 1.0) -> float:
-    """Rate times duration, but for rounding: the integral of 1 / shape over progress."""
-    if shape_offset is None:
-        return end - begin
-    return 2.0 * (math.sqrt(shape_offset - begin) - math.sqrt(shape_offset - end))
-
-
 def least_rate(slots: float, shape_offset: float | None) -> float:
-    """The smallest rate that ends a task within so many slots."""
+    """The smallest rate that ends a task within this many slots."""
     if shape_offset is None:
         return DONE / slots
     # Within a slot a task keeps the speed it had at its beginning, so it ends before the integral does: by half the
     # log of the first over the last shape (exact to 2 % in one slot with an offset of 1.2, and to 0.3 % in two).
-    return whole_work(shape_offset) / (slots + 0.25 * math.log(shape_offset / (shape_offset - 1.0)))
+    return work(shape_offset) / (slots + 0.25 * math.log(shape_offset / (shape_offset - 1.0)))

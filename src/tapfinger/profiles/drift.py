@@ -68,7 +68,7 @@ class Tracked:
         return self._change(self._since(self._counts[0 if self._sums[0] >= ALARM else 1]))
 
     def _since(self, most: int) -> int:
-        """How many of the latest runs, at most so many, were made since the change: where that is likeliest."""
+        """How many of the latest runs, at most this many, were made since the change: where that is likeliest."""
         best, runs, total, count = 0.0, 1, 0.0, 0
         for n, surprise in enumerate(list(reversed(self._surprises))[:most], start=1):
             if surprise is not None:

@@ -22,7 +22,7 @@ _WORTH_HAVING = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TimedSize:
     """One allocation of a task type and the mean number of slots the task takes with it."""
 
     allocation: Resources
@@ -103,7 +103,7 @@ def _one_cell_each(profile: SpeedProfile, cell_of: npt.NDArray[np.int64], rates:
 
 
 @lru_cache(maxsize=_KEPT)
-def efficient_sizes(task_type: TaskType, noise: Noise) -> tuple[Size, ...]:
+def efficient_sizes(task_type: TaskType, noise: Noise) -> tuple[TimedSize, ...]:
     """The sizes that no smaller one (in every resource) matches in speed, fastest first.
 
     Works on any table: never assumes that more is faster.
@@ -125,7 +125,7 @@ def efficient_sizes(task_type: TaskType, noise: Noise) -> tuple[Size, ...]:
         rivals = kept[:i] & (cells[:i] <= cell).all(axis=1)
         kept[i] = duration <= _WORTH_HAVING * durations[:i][rivals].min(initial=np.inf)
     sizes = [
-        Size(Resources(cell) + profile.minimum, duration)
+        TimedSize(Resources(cell) + profile.minimum, duration)
         for cell, duration in zip(cells[kept].tolist(), durations[kept].tolist(), strict=True)
     ]
     return tuple(sorted(sizes, key=lambda size: (size.slots, size.allocation)))

@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from tapfinger.core.estimates import work
 from tapfinger.core.model import SpeedProfile, TaskType
-from tapfinger.profiles.beliefs import Floats, bounded_rates, log_axes, whole_work
-from tapfinger.profiles.told import DISTRUST, usual_profile
+from tapfinger.profiles.beliefs import Floats, bounded_rates, log_axes
+from tapfinger.profiles.initial_knowledge import DISTRUST, usual_profile
 
 #: The doubt that nothing dispels before a task of the type has run.
 LEAST_DOUBT: Final = 0.3
@@ -36,7 +37,7 @@ def similar_profile(box: TaskType, known: Sequence[TaskType]) -> SpeedProfile:
 def _stretched(box: TaskType, known: TaskType) -> Floats:
     """(cells of the box,) log rates of a known type, where its allocation is as many times its minimum."""
     profile = known.profile
-    table = np.log(profile.rates).reshape(profile.extent) - math.log(whole_work(profile.shape_offset))
+    table = np.log(profile.rates).reshape(profile.extent) - math.log(work(profile.shape_offset))
     pairs = zip(log_axes(box.minimum, box.maximum), log_axes(known.minimum, known.maximum), strict=True)
     for axis, (wanted, given) in enumerate(pairs):
         # Beyond its own maximum a type is as fast as there.

@@ -16,7 +16,7 @@ from tapfinger.profiles.surface import Surface, fit_surface
 from tapfinger.profiling.choose import next_batch
 from tapfinger.profiling.grid import Cell, Grid
 from tapfinger.profiling.journal import Journal, RunLine
-from tapfinger.profiling.judge import BUSY, Verdict, by_cell, judge, usual_noise
+from tapfinger.profiling.judge import BUSY, CellVerdict, by_cell, judge, usual_noise
 
 #: Longest time of a run, in seconds, before anything is known of the task; later a multiple of what is expected.
 FIRST_LIMIT, TIMES, LEAST_LIMIT = 3600.0, 10.0, 60.0
@@ -31,7 +31,7 @@ MOST_MIDDLE = 4
 MOST_LOST = 3
 
 
-class Runs(Protocol):
+class RunsTask(Protocol):
     """Runs the task once; ``runner.Runner``, or a pretended one."""
 
     def run(self, cell: dict[str, float], limit: float, deadline: float, waiting: Callable[[], None]) -> RunLine | None:
@@ -56,7 +56,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class CampaignPlan:
     """What is to be measured, and how long that may take."""
 
     grid: Grid
@@ -75,7 +75,7 @@ class Findings:
 
     grid: Grid
     #: All cells that were run.
-    verdicts: dict[Cell, Verdict]
+    verdicts: dict[Cell, CellVerdict]
     #: Cells of the grid that were not.
     unknown: list[Cell]
     #: Whether time was over before everything was known.
@@ -111,7 +111,7 @@ class Findings:
 class Campaign:
     """One session of profiling."""
 
-    def __init__(self, plan: Plan, journal: Journal, runs: Runs, watch: Watch) -> None:
+    def __init__(self, plan: CampaignPlan, journal: Journal, runs: RunsTask, watch: Watch) -> None:
         """``journal``: with what earlier sessions have run."""
         self._plan = plan
         self._journal = journal
@@ -146,19 +146,19 @@ class Campaign:
     def _wanted(self) -> set[Cell]:
         return set(self._plan.grid.cells())
 
-    def _verdicts(self) -> dict[Cell, Verdict]:
+    def _verdicts(self) -> dict[Cell, CellVerdict]:
         cells = by_cell(self._journal.runs, self._plan.grid.resources)
         busy = self._plan.busy
         noise = usual_noise(cells, busy) if cells else 0.0
         return {cell: judge(runs, self._plan.repeats, noise, busy) for cell, runs in cells.items()}
 
-    def _findings(self, verdicts: dict[Cell, Verdict], cut_short: bool) -> Findings:
+    def _findings(self, verdicts: dict[Cell, CellVerdict], cut_short: bool) -> Findings:
         grid = self._plan.grid
         unknown = [cell for cell in grid.cells() if cell not in verdicts]
         passed = time.monotonic() - self._begun
         return Findings(grid, verdicts, unknown, cut_short, passed, self._in_task)
 
-    def _check_hope(self, verdicts: dict[Cell, Verdict]) -> None:
+    def _check_hope(self, verdicts: dict[Cell, CellVerdict]) -> None:
         """A task that fails in every corner and in the middle is not tried everywhere else as well."""
         enough = min(len(self._wanted), len(self._plan.grid.corners()) + MOST_MIDDLE)
         if len(verdicts) < enough or any(v.counted for v in verdicts.values()):
@@ -172,7 +172,7 @@ class Campaign:
             + (f"\n{lines}" if lines else "")
         )
 
-    def _choose(self, verdicts: dict[Cell, Verdict]) -> list[Cell]:
+    def _choose(self, verdicts: dict[Cell, CellVerdict]) -> list[Cell]:
         self._fit({cell: v.counted for cell, v in verdicts.items() if v.counted})
         return next_batch(self._plan.grid, self._surface, verdicts.keys())
 
@@ -183,7 +183,7 @@ class Campaign:
         self._surface = fit_surface(self._plan.grid.resources, counted)
         self._fitting, self._since = time.monotonic() - begun, 0.0
 
-    def _measure(self, cell: Cell, why: str, verdicts: dict[Cell, Verdict]) -> bool:
+    def _measure(self, cell: Cell, why: str, verdicts: dict[Cell, CellVerdict]) -> bool:
         """Run a cell once; whether there was time for it."""
         plan, now = self._plan, time.monotonic()
         deadline = self._begun + plan.budget
@@ -211,7 +211,7 @@ class Campaign:
             raise DataError(f"{run.reason}; name a program that exists, with its path if it is not on PATH")
         return True
 
-    def _expected(self, cell: Cell, verdicts: dict[Cell, Verdict]) -> float | None:
+    def _expected(self, cell: Cell, verdicts: dict[Cell, CellVerdict]) -> float | None:
         known = verdicts[cell].counted if cell in verdicts else ()
         if known:
             return float(np.mean(known))
@@ -227,7 +227,7 @@ class Campaign:
         mean, doubt = self._surface.predict([cell])
         return max(LEAST_LIMIT, TIMES * math.exp(min(float(mean[0] + 2.0 * doubt[0]), math.log(FIRST_LIMIT * 240))))
 
-    def _left(self, verdicts: dict[Cell, Verdict]) -> float | None:
+    def _left(self, verdicts: dict[Cell, CellVerdict]) -> float | None:
         """Seconds that everything still takes, if all goes well."""
         if self._surface is None:
             return None

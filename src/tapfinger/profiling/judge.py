@@ -16,7 +16,7 @@ from tapfinger.profiling.journal import RunLine
 #: A run is disturbed if others used more than this share of its cores, unless another one is given.
 BUSY: Final = 0.1
 
-#: Repeats disagree beyond so many standard deviations of the task's own noise, but never within this factor.
+#: Repeats disagree beyond this many standard deviations of the task's own noise, but never within this factor.
 SIGMAS: Final = 4.0
 ALIKE: Final = 1.05
 
@@ -28,7 +28,7 @@ MORE: Final = 2
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellVerdict:
     """What the runs of one cell come to."""
 
     #: Seconds of those that count, in the order they were run.
@@ -55,34 +55,34 @@ def usual_noise(cells: Mapping[Cell, Sequence[RunLine]], busy: float = BUSY) -> 
     return math.sqrt(summarise([runs for runs in good if runs]).noise)
 
 
-def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUSY) -> Verdict:
+def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUSY) -> CellVerdict:
     """``repeats``: how many runs shall count; ``noise``: see ``usual_noise``; ``busy``: see ``BUSY``."""
     finished = [run for run in runs if run.result == "finished"]
     bad = next((run for run in reversed(runs) if run.result != "finished"), None)
     if bad is not None and not finished:
-        return Verdict(failed=bad.reason or bad.result)
+        return CellVerdict(failed=bad.reason or bad.result)
     note = f"{len(runs) - len(finished)} of {len(runs)} runs did not finish: {bad.reason}" if bad is not None else ""
     calm = [run.seconds for run in finished if _undisturbed(run, busy)]
     agreed = _agreeing(calm, noise) if calm else []
     most = repeats + MORE
     vague = len(agreed) > 1 and max(agreed) > UNLIKE * min(agreed) and len(runs) < most and bad is None
     if len(agreed) >= repeats and not vague:
-        return Verdict(tuple(agreed), note=note)
+        return CellVerdict(tuple(agreed), note=note)
     if len(runs) < repeats or (len(runs) < most and bad is None):
         if len(calm) < len(finished):
-            return Verdict(tuple(agreed), "others used its cores", note)
+            return CellVerdict(tuple(agreed), "others used its cores", note)
         disagree = vague or len(agreed) < len(calm)
-        return Verdict(tuple(agreed), "its repeats disagree" if disagree else "repeat", note)
+        return CellVerdict(tuple(agreed), "its repeats disagree" if disagree else "repeat", note)
     # No more runs: what there is has to do, and is said.
     if not calm:
         quietest = sorted(finished, key=lambda run: run.others or 0.0)[:repeats]
         share = f"{quietest[0].others or 0.0:.0%}"
         note = f"others used {share} or more of its cores in each of {len(runs)} runs, so it may be faster than that"
-        return Verdict(tuple(run.seconds for run in finished if run in quietest), note=note)
+        return CellVerdict(tuple(run.seconds for run in finished if run in quietest), note=note)
     if len(agreed) < len(calm):
         spread = max(calm) / min(calm)
-        return Verdict(tuple(calm), note=f"its runs differ by a factor of {spread:.2g}, again and again")
-    return Verdict(tuple(agreed), note=note or f"only {len(agreed)} of {len(runs)} runs were undisturbed")
+        return CellVerdict(tuple(calm), note=f"its runs differ by a factor of {spread:.2g}, again and again")
+    return CellVerdict(tuple(agreed), note=note or f"only {len(agreed)} of {len(runs)} runs were undisturbed")
 
 
 def _undisturbed(run: RunLine, busy: float) -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from tapfinger.errors import ConfigError
+from tapfinger.drawing import heat_map, new_figure, save
 from tapfinger.profiles.surface import Surface, fit_surface
 from tapfinger.profiling.campaign import Findings
 from tapfinger.profiling.grid import Cell
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Numbers are written into a heat map of at most this many cells.
 MOST_NUMBERS = 200
@@ -29,24 +26,8 @@ MOST_CURVES = 5
 def draw(findings: Findings, task_type: str, heatmap: Path, curves: Path) -> None:
     """Write both; what was not measured is drawn from the speed model, and marked as such."""
     surface = fit_surface(findings.grid.resources, findings.counted)
-    _save(_heatmap(findings, surface, task_type), heatmap)
-    _save(_curves(findings, surface, task_type), curves)
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+    save(_heatmap(findings, surface, task_type), heatmap, dpi=120)
+    save(_curves(findings, surface, task_type), curves, dpi=120)
 
 
 def _heatmap(findings: Findings, surface: Surface, task_type: str) -> Figure:
@@ -62,22 +43,18 @@ def _heatmap(findings: Findings, surface: Surface, task_type: str) -> Figure:
     shown = np.array([m if m is not None else s for m, s in zip(measured, modelled, strict=True)])
     shown[[cell in findings.failed for cell in flat]] = np.nan
 
-    figure = _figure(max(4.0, 1.6 + 0.75 * len(columns)), max(3.0, 1.4 + 0.42 * len(rows)))
-    ax = figure.subplots()
-    picture = ax.imshow(shown.reshape(len(rows), len(columns)), aspect="auto", cmap="viridis_r")
+    figure, grid_of_axes = new_figure(max(3.0, 1.4 + 0.42 * len(rows)), max(4.0, 1.6 + 0.75 * len(columns)))
+    ax = grid_of_axes[0, 0]
+    texts = [
+        "failed" if cell in findings.failed else f"{seconds:.3g}" if known is not None else f"({seconds:.3g})"
+        for cell, seconds, known in zip(flat, shown, measured, strict=True)
+    ]
+    shape = (len(rows), len(columns))
+    written = np.reshape(texts, shape).tolist() if len(flat) <= MOST_NUMBERS else None
+    heat_map(ax, shown.reshape(shape), written, "seconds")
     ax.set_yticks(range(len(rows)), [f"{a:g}" for a in rows])
     ax.set_xticks(range(len(columns)), [f"{a:g}" for a in columns] if len(axes) > 1 else [""])
     ax.set(ylabel=names[0], xlabel=names[1] if len(names) > 1 else "")
-    if len(flat) <= MOST_NUMBERS:
-        middle = (np.nanmin(shown) + np.nanmax(shown)) / 2.0 if np.isfinite(shown).any() else 0.0
-        for i, (cell, seconds, known) in enumerate(zip(flat, shown, measured, strict=True)):
-            text = (
-                "failed" if cell in findings.failed else f"{seconds:.3g}" if known is not None else f"({seconds:.3g})"
-            )
-            light = bool(seconds > middle) and cell not in findings.failed
-            at = (i % len(columns), i // len(columns))
-            ax.text(*at, text, ha="center", va="center", fontsize=7, color="white" if light else "black")
-    figure.colorbar(picture, ax=ax, label="seconds")
     more = "".join(f", {a:g} {n}" for n, a in zip(grid.resources[2:], rest, strict=True))
     guessed = any(m is None and cell not in findings.failed for m, cell in zip(measured, flat, strict=True))
     ax.set_title(f"{task_type}{more}" + ("; in brackets: not measured" if guessed else ""))
@@ -88,8 +65,8 @@ def _curves(findings: Findings, surface: Surface, task_type: str) -> Figure:
     """A panel per resource: seconds over it, a curve for some amounts of another one."""
     grid = findings.grid
     panels = [r for r, axis in enumerate(grid.amounts.values()) if len(axis) > 1] or [0]
-    figure = _figure(5.2 * len(panels), 3.8)
-    for ax, r in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
+    figure, axes = new_figure(3.8, 5.2 * len(panels), ncols=len(panels))
+    for ax, r in zip(axes.flat, panels, strict=True):
         _panel(ax, findings, surface, r)
     figure.suptitle(f"{task_type}: points were measured, lines are the speed model with its doubt")
     return figure

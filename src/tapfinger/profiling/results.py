@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from tapfinger.config import parse_scenario
 from tapfinger.errors import ConfigError, DataError
 from tapfinger.profiles.table import ProfileRow, write_profile
 from tapfinger.profiling.campaign import Findings
 from tapfinger.profiling.grid import Cell, Grid
-from tapfinger.workloads.importers.toml import to_toml
 from tapfinger.workloads.world import build_world
 
 #: With more boxes than this to look at, only their lower ends are looked at.
@@ -95,6 +96,9 @@ def units(cells: Mapping[Cell, object], resources: tuple[str, ...]) -> dict[str,
     return found
 
 
+_SIDES = ("minimum", "maximum")
+
+
 def task_type_table(task_type: str, findings: Findings, profile: Path) -> dict[str, Any]:
     """A task type of a scenario that lies beside the profile."""
     low, high = usable_box(findings.grid, findings.counted, findings.failed)
@@ -104,6 +108,19 @@ def task_type_table(task_type: str, findings: Findings, profile: Path) -> dict[s
         "maximum": findings.grid.named(high),
         "speed": {"kind": "table", "file": profile.name},
     }
+
+
+def _as_lines(table: dict[str, Any]) -> str:
+    """A task type as TOML that can stand beside others; tomli-w would write a short one as ``task_types = [...]``."""
+    box = {side: ", ".join(f"{name} = {amount:.12g}" for name, amount in table[side].items()) for side in _SIDES}
+    return "\n".join(
+        [
+            "[[task_types]]",
+            f"name = {json.dumps(table['name'])}",
+            *(f"{side} = {{ {amounts} }}" for side, amounts in box.items()),
+            f'speed = {{ kind = "table", file = {json.dumps(table["speed"]["file"], ensure_ascii=False)} }}',
+        ]
+    )
 
 
 def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
@@ -119,8 +136,8 @@ def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
         "task_types": [table],
     }
     build_world(parse_scenario(scenario, str(profile), str(profile.parent)))
-    lines = to_toml({"task_types": [table]}).strip()
+    lines = _as_lines(table)
     usual = {"cpu": 1.0, "gpu": 1.0}
     if any(usual.get(name) != unit for name, unit in smallest.items()):
-        lines = to_toml({"resources": {**usual, **smallest}}).strip() + "\n\n" + lines
+        lines = tomli_w.dumps({"resources": {**usual, **smallest}}).strip() + "\n\n" + lines
     return lines

@@ -10,11 +10,11 @@ from itertools import count
 from pathlib import Path
 
 from tapfinger.errors import BackendError, ConfigError, LaunchFailed
-from tapfinger.live.backends.base import Backend, Opens, Run
+from tapfinger.live.agent.devices import Devices
+from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
+from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.backends.spool import Spool
-from tapfinger.live.devices import Devices
-from tapfinger.live.leases import boot_clock, read_lease, write_lease
-from tapfinger.live.messages import Launch, Outcome
+from tapfinger.live.protocol.messages import Launch, Outcome
 from tapfinger.profiling.journal import Result, RunLine
 from tapfinger.profiling.load import Load, others_share, read_load
 from tapfinger.profiling.reports import read_reports
@@ -44,27 +44,27 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Runner:
+class TaskRunner:
     """One task at a time, each in a directory of its own that is gone when it is over."""
 
     def __init__(
-        self, backend: Backend, directory: Path, devices: Devices, command: Command, local: bool, pinned: bool
+        self, backend: Backend, context: BackendContext, devices: Devices, command: Command, local: bool
     ) -> None:
-        """``local``: on this machine, so that load and reports can be read; ``pinned``: on cores of their own."""
+        """``local``: tasks run on this machine, so that load and reports can be read."""
         self._backend = backend
-        self._directory = directory
+        self._directory = directory = context.directory
         self._devices = devices
         self._command = command
         self._local = local
-        self._pinned = pinned
+        self._pinned = context.pin
+        self._cores = context.resources.enforced_by("cores")
         self._numbers = count(1)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             write_lease(directory / "lease", boot_clock() + LEASE)
         except OSError as error:
             raise ConfigError(f"{directory} cannot be written: {error.strerror}; choose another --out") from None
-        if isinstance(backend, Opens):
-            backend.open(directory)
+        open_backend(backend, context)
         self._clear()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Runner:
         launch = Launch((number, 1), tuple(self._command.argv), dict(cell), env, str(self._command.cwd), limit)
         devices = self._devices.lease(cell)
         run = Run(launch, directory, devices, self._directory / "lease")
-        cores = devices.get("cpu", ()) if self._local and self._pinned else ()
+        cores = devices.get(self._cores, ()) if self._local and self._pinned else ()
         try:
             before, began = read_load(cores), time.time()
             try:

@@ -19,39 +19,17 @@ from tapfinger.profiles.surface import fit_surface
 from tapfinger.profiles.table import ProfileRow, read_rows
 from tapfinger.profiling.grid import MAX_CELLS, Cell, Grid
 from tapfinger.profiling.journal import read_runs
+from tapfinger.profiling.options import ScenarioChoices
 from tapfinger.profiling.results import units, usable_box
+from tapfinger.settings import check_settings
 from tapfinger.workloads.importers.convert import MEDIAN_SLOTS, round_up
 
 #: Columns of a file of loss curves, beside those of resources and, if there is one, repeat.
 LOSS_COLUMNS = ("task_type", "elapsed_seconds", "validation_loss")
 
 
-@dataclass(frozen=True)
-class Options:
-    """Choices that profiles leave open."""
-
-    name: str
-    #: Task types to use; all if empty.
-    types: Sequence[str] = ()
-    #: Relative frequency of a type, 1 if left out.
-    weights: Mapping[str, float] = field(default_factory=dict)
-    clusters: int = 3
-    #: Of each cluster; twice the largest allocation of any type where left out.
-    capacity: Mapping[str, float] | None = None
-    tasks: int = 500
-    #: Tasks per second, on the new clock; by the load if left out.
-    rate: float | None = None
-    #: Share of the clusters in use if every task has its most economical size.
-    load: float = 0.7
-    #: Seconds of the profile in one second of the scenario.
-    time_scale: float = 1.0
-    #: On the new clock; by the median of the types' shortest times if left out.
-    slot_seconds: float | None = None
-    mode: str = "multi"
-
-
 @dataclass
-class Measured:
+class MeasuredType:
     """One task type as its files say."""
 
     resources: tuple[str, ...]
@@ -72,13 +50,13 @@ class Built:
     notes: Sequence[str]
 
 
-def read_measured(profiles: Sequence[Path], losses: Path | None = None) -> dict[str, Measured]:
+def read_measured(profiles: Sequence[Path], losses: Path | None = None) -> dict[str, MeasuredType]:
     """All task types of these files, with failures and curves from the runs beside them."""
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredType] = {}
     origin: dict[str, Path] = {}
     for path in profiles:
         for line, row in read_rows(path):
-            kind = found.setdefault(row.task_type, Measured(tuple(row.amounts)))
+            kind = found.setdefault(row.task_type, MeasuredType(tuple(row.amounts)))
             if origin.setdefault(row.task_type, path) != path:
                 raise DataError(
                     f"{path}:{line}: {row.task_type} is in {origin[row.task_type]} already; rename one of both"
@@ -98,7 +76,7 @@ def read_measured(profiles: Sequence[Path], losses: Path | None = None) -> dict[
     return found
 
 
-def _add_runs(found: Mapping[str, Measured], path: Path) -> None:
+def _add_runs(found: Mapping[str, MeasuredType], path: Path) -> None:
     name, runs = read_runs(path)
     if name not in found:
         return
@@ -113,7 +91,7 @@ def _add_runs(found: Mapping[str, Measured], path: Path) -> None:
             kind.curves.append([(seconds, progress) for seconds, progress, _ in run.curve])
 
 
-def _add_losses(found: Mapping[str, Measured], path: Path) -> None:
+def _add_losses(found: Mapping[str, MeasuredType], path: Path) -> None:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -138,7 +116,7 @@ def _add_losses(found: Mapping[str, Measured], path: Path) -> None:
             found[name].curves.append(from_losses(sorted(points)))
 
 
-def build(measured: Mapping[str, Measured], options: Options, profile: str) -> Built:
+def build(measured: Mapping[str, MeasuredType], options: ScenarioChoices, profile: str) -> Built:
     """``profile``: name of the CSV that will lie beside the scenario."""
     chosen = _chosen(measured, options)
     _check(options, chosen)
@@ -177,26 +155,16 @@ def build(measured: Mapping[str, Measured], options: Options, profile: str) -> B
     return Built(scenario, rows, notes)
 
 
-def _chosen(measured: Mapping[str, Measured], options: Options) -> dict[str, Measured]:
+def _chosen(measured: Mapping[str, MeasuredType], options: ScenarioChoices) -> dict[str, MeasuredType]:
     for name in (*options.types, *options.weights):
         if name not in measured:
             raise UnknownNameError("task type", name, measured)
     return {name: kind for name, kind in measured.items() if not options.types or name in options.types}
 
 
-def _check(options: Options, chosen: Mapping[str, Measured]) -> None:
-    positive = {
-        "clusters": options.clusters,
-        "tasks": options.tasks,
-        "rate": options.rate,
-        "load": options.load,
-        "time-scale": options.time_scale,
-        "slot-seconds": options.slot_seconds,
-    }
-    for name, value in positive.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"--{name} {value:g} must be above 0")
-    if options.rate is not None and options.load != Options.load:
+def _check(options: ScenarioChoices, chosen: Mapping[str, MeasuredType]) -> None:
+    check_settings(options, options=True)
+    if options.rate is not None and options.load != ScenarioChoices.load:
         raise ConfigError("--load has no effect: --rate says how fast tasks come; leave one of both out")
     known = {name for kind in chosen.values() for name in kind.resources}
     strange = [name for name in options.capacity or {} if name not in known]
@@ -216,16 +184,16 @@ def _check_room(types: Sequence[Mapping[str, Any]], capacity: Mapping[str, float
             )
 
 
-def _grid(kind: Measured) -> Grid:
+def _grid(kind: MeasuredType) -> Grid:
     columns = list(zip(*kind.cells, strict=True))
     return Grid({name: tuple(sorted(set(column))) for name, column in zip(kind.resources, columns, strict=True)})
 
 
-def _named(kind: Measured, cell: Cell) -> dict[str, float]:
+def _named(kind: MeasuredType, cell: Cell) -> dict[str, float]:
     return dict(zip(kind.resources, cell, strict=True))
 
 
-def _filled(kind: Measured, low: Cell, high: Cell) -> tuple[dict[Cell, list[float]], int]:
+def _filled(kind: MeasuredType, low: Cell, high: Cell) -> tuple[dict[Cell, list[float]], int]:
     """Cells of the box with their seconds; holes of the grid by the speed model. And how many these are."""
 
     def inside(cell: Cell) -> bool:
@@ -245,10 +213,10 @@ def _filled(kind: Measured, low: Cell, high: Cell) -> tuple[dict[Cell, list[floa
 
 def _task_type(
     name: str,
-    kind: Measured,
+    kind: MeasuredType,
     names: Sequence[str],
     box: tuple[Cell, Cell],
-    options: Options,
+    options: ScenarioChoices,
     shape: Shape,
     profile: str,
 ) -> dict[str, Any]:
@@ -267,7 +235,7 @@ def _task_type(
     }
 
 
-def _units(chosen: Mapping[str, Measured], names: Sequence[str]) -> dict[str, float]:
+def _units(chosen: Mapping[str, MeasuredType], names: Sequence[str]) -> dict[str, float]:
     found = dict.fromkeys(names, 1.0)
     for kind in chosen.values():
         for name, unit in units(kind.cells, kind.resources).items():
@@ -276,10 +244,10 @@ def _units(chosen: Mapping[str, Measured], names: Sequence[str]) -> dict[str, fl
 
 
 def _mean_work(
-    chosen: Mapping[str, Measured],
+    chosen: Mapping[str, MeasuredType],
     best: Mapping[str, Mapping[Cell, float]],
     total: Mapping[str, float],
-    options: Options,
+    options: ScenarioChoices,
 ) -> float:
     """Seconds for which a mean task keeps all clusters busy, each at its most economical size."""
     work, weights = 0.0, 0.0

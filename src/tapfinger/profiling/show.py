@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tapfinger.profiling.campaign import Findings, Plan
+from tapfinger.profiling.campaign import CampaignPlan, Findings
 from tapfinger.profiling.grid import Cell
 from tapfinger.profiling.journal import RunLine
 
@@ -25,7 +24,7 @@ MOST_SAID = 200
 class Show:
     """Tells what happens while it does."""
 
-    def __init__(self, console: Console, plan: Plan, before: int, task_type: str) -> None:
+    def __init__(self, console: Console, plan: CampaignPlan, before: int, task_type: str) -> None:
         """``before``: runs of earlier sessions."""
         self._console = console
         self._grid = plan.grid
@@ -33,14 +32,14 @@ class Show:
         cells = len(plan.grid.cells())
         runs = "a run" if plan.repeats == 1 else f"{plan.repeats} runs"
         time = "" if math.isinf(plan.budget) else f", for {span(plan.budget)} at most"
-        console.print(f"{escape(task_type)}: {cells} allocations, {runs} of each{time}", soft_wrap=True)
+        console.print(f"{task_type}: {cells} allocations, {runs} of each{time}", soft_wrap=True)
         if before:
             console.print(f"going on from {before} earlier runs (--fresh to forget them)")
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
         )
         # Twice a second: whoever draws more often takes time from what is measured.
         self._progress = Progress(*columns, console=console, transient=True, refresh_per_second=2)
@@ -76,7 +75,7 @@ class Show:
             what += f"  disturbed: others used {run.others:.0%} of its cores"
         for fault in run.faults:
             what += f"  ({fault})"
-        self._progress.console.print(f"  {self._grid.describe(cell):>20}  {escape(what)}", soft_wrap=True)
+        self._progress.console.print(f"  {self._grid.describe(cell):>20}  {what}", soft_wrap=True)
         self._progress.advance(self._bar)
 
 
@@ -109,7 +108,7 @@ def summary(console: Console, findings: Findings) -> None:
     notes = {cell: v.note for cell, v in findings.verdicts.items() if v.note and v.counted}
     for heading, found in (("Did not run with", findings.failed), ("Careful with", notes)):
         for cell, why in list(found.items())[:MOST_NAMED]:
-            console.print(f"{heading} {findings.grid.describe(cell)}: {escape(why)}", soft_wrap=True)
+            console.print(f"{heading} {findings.grid.describe(cell)}: {why}", soft_wrap=True)
         if len(found) > MOST_NAMED:
             console.print(f"... and {len(found) - MOST_NAMED} more")
     if findings.cut_short and findings.unknown:

@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Less:
-    """One scheduler has less of a measure than all of the others, by so many percent if ``percent`` is given."""
+    """One scheduler has less of a measure than all of the others, by this many percent if ``percent`` is given."""
 
     #: The claim in words.
     text: str
@@ -100,7 +100,8 @@ class Figure:
     #: What is asked, in a sentence or two.
     about: str
     settings: tuple[Setting, ...] = ()
-    #: Labels of ``looks.SCHEDULERS``, in the order of legends.
+    #: Labels in the order of legends: of ``labels`` or ``styles.SCHEDULERS``; any other is a scheduler as
+    #: ``--schedulers`` takes it.
     schedulers: tuple[str, ...] = ()
     #: Names of drawings, in the order of the report.
     pictures: tuple[str, ...] = ()
@@ -113,7 +114,16 @@ class Figure:
     #: What the sentences about it compare schedulers by: a name of ``evaluation.stats.measures``.
     measure: str = "mean"
     log_axis: bool = False
-    #: Where numbers come from: simulated runs, speed profiles, messages over sockets, or a training run.
-    source: Literal["runs", "profiles", "sockets", "training"] = "runs"
+    #: Where numbers come from: simulated runs, speed profiles, measured exchanges of messages, or training logs.
+    source: Literal["runs", "profiles", "overhead", "training"] = "runs"
     #: What a reader must know to read it rightly: what is not covered, what differs from the paper.
     notes: tuple[str, ...] = ()
+    #: Label -> scheduler as ``--schedulers`` takes it, for labels of this figure alone.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: The word for it on the command line, where that is not its name: ``package.module:NAME``.
+    given: str = ""
+
+    @property
+    def command(self) -> str:
+        """The word for it on the command line."""
+        return self.given or self.name

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from tapfinger.drawing import add_legend, look, new_figure
 from tapfinger.evaluation import plots
-from tapfinger.reproduce.looks import PLACES, look_of
-from tapfinger.reproduce.measured import Curve, Measured, Runs
+from tapfinger.reproduce.figure_data import FigureCurve, FigureData
+from tapfinger.reproduce.styles import PLACES, look_of, places_of
 
 #: Lines of one figure further apart than this factor are drawn on a logarithmic axis.
 _MAX_RATIO = 6.0
@@ -26,8 +28,8 @@ CAPTIONS = {
     "differences": "Difference of the mean completion time, seed by seed, with its 95 % interval. Where an interval "
     "leaves out zero, chance alone would hardly explain it.",
     "sweep": "Mean completion time with its 95 % interval over seeds. Lower is better.",
-    "gaps": "The same relative to tapfinger, seed by seed, with the 95 % interval of the paired difference. "
-    "Above zero is worse than tapfinger. Schedulers that are far behind somewhere are left out.",
+    "gaps": "The same relative to the scheduler at zero, seed by seed, with the 95 % interval of the paired "
+    "difference. Above zero is worse. Schedulers that are far behind somewhere are left out.",
     "cost": "Time of a decision, all turns of a slot together, in slots that begin with a waiting task. "
     "Depends on the machine.",
     "settings": "Mean completion time with its 95 % interval over seeds. Lower is better.",
@@ -42,29 +44,28 @@ CAPTIONS = {
 }
 
 
-def draw(name: str, measured: Measured) -> Picture:
+def draw(name: str, measured: FigureData) -> Picture:
     """A picture of a figure by name."""
     if name in _OF_ONE:
         return _of_comparison(name, measured)
     return _DRAWINGS[name](measured)
 
 
-def _comparison(runs: Runs, title: str) -> plots.Comparison:
-    return plots.Comparison(title, runs.slot_seconds, runs.records, runs.summaries, runs.reference, PLACES)
-
-
 #: Pictures that evaluation draws of one comparison.
 _OF_ONE = ("completion", "accumulation", "utilisation", "differences")
 
 
-def _of_comparison(name: str, measured: Measured) -> Picture:
+def _of_comparison(name: str, measured: FigureData) -> Picture:
     """Evaluation's picture of the last setting, which is the one a figure is about."""
     key, runs = list(measured.runs.items())[-1]
     title = f"{key}, {runs.seeds} seed{'s' * (runs.seeds != 1)}"
-    return plots.FIGURES[name](_comparison(runs, title))
+    places = places_of(measured.figure)
+    return plots.FIGURES[name](
+        plots.Comparison(title, runs.slot_seconds, runs.records, runs.summaries, runs.reference, places)
+    )
 
 
-def _labels(measured: Measured) -> list[str]:
+def _labels(measured: FigureData) -> list[str]:
     return list(next(iter(measured.runs.values())).records)
 
 
@@ -92,76 +93,84 @@ def _plain_ticks(axis: object, low: float, high: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # type: ignore[attr-defined]
 
 
-def _x_axis(axis: Axes, measured: Measured) -> None:
-    places = [runs.setting.x or 0.0 for runs in measured.runs.values()]
+def _x_axis(axis: Axes, measured: FigureData) -> None:
     if measured.figure.log_axis:
         axis.set_xscale("log")
-    axis.xaxis.set_major_locator(FixedLocator(places))
+    axis.xaxis.set_major_locator(FixedLocator(_places(measured)))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_xlabel(measured.figure.axis, fontsize=8)
     axis.grid(alpha=0.25)
 
 
-def _over_settings(measured: Measured, measure: str, label: str, title: str) -> Picture:
-    picture, axes = plots.new_figure(4.2)
+def _places(measured: FigureData) -> list[float]:
+    """Of the settings on the axis."""
+    return [runs.setting.x or 0.0 for runs in measured.runs.values()]
+
+
+def _line(axis: Axes, name: str, curve: FigureCurve, style: Mapping[str, Any]) -> None:
+    """Points with their intervals, joined."""
+    halves = curve.half or None
+    axis.errorbar(curve.x, curve.y, halves, label=name, marker="o", ms=3.5, lw=1.4, capsize=2, **style)
+
+
+def _over_settings(measured: FigureData, measure: str, label: str, title: str) -> Picture:
+    picture, axes = new_figure(4.2)
     axis, heights = axes[0, 0], []
     for name in _labels(measured):
         found = [runs.summaries[name].estimate(measure) for runs in measured.runs.values()]
-        places = [runs.setting.x or 0.0 for runs in measured.runs.values()]
         heights += [f.mean for f in found]
         halves = [f.half_width or 0.0 for f in found]
-        axis.errorbar(
-            places, [f.mean for f in found], halves, label=name, marker="o", ms=3.5, lw=1.4, capsize=2, **look_of(name)
+        _line(
+            axis, name, FigureCurve(_places(measured), [f.mean for f in found], halves), look_of(measured.figure, name)
         )
     _x_axis(axis, measured)
     note = _log_if_wide(axis, heights)
     axis.set_ylabel(f"{label}{note}", fontsize=8)
     picture.suptitle(title, fontsize=10)
-    plots.add_legend(picture, axis, len(_labels(measured)))
+    add_legend(picture, axis, len(_labels(measured)))
     return picture
 
 
-def _sweep(measured: Measured) -> Picture:
+def _sweep(measured: FigureData) -> Picture:
     return _over_settings(measured, "mean", "mean completion time [slots]", measured.figure.title)
 
 
-def _cost(measured: Measured) -> Picture:
+def _cost(measured: FigureData) -> Picture:
     title = f"Cost of a decision: {measured.figure.title.lower()}"
     return _over_settings(measured, "decision_ms_mean", "time of a decision [ms]", title)
 
 
-def _gaps(measured: Measured) -> Picture:
+def _gaps(measured: FigureData) -> Picture:
     """Differences in percent of the reference, which a sweep's own scale would hide."""
-    picture, axes = plots.new_figure(3.6)
+    picture, axes = new_figure(3.6)
     axis = axes[0, 0]
     reference = next(iter(measured.runs.values())).reference
     # Far weaker schedulers would press the others flat; they are in the picture above.
     shown = [name for name in _labels(measured) if name != reference and _largest_gap(measured, name) < _FAR]
     for name in shown:
-        places, means, halves = [], [], []
+        means, halves = [], []
         for runs in measured.runs.values():
             gap, base = runs.summaries[name].difference, runs.summaries[reference]["mean"]
-            places.append(runs.setting.x or 0.0)
             means.append(gap.percent)
             halves.append(100.0 * (gap.mean.half_width or 0.0) / base)
-        axis.errorbar(places, means, halves, label=name, marker="o", ms=3.5, lw=1.4, capsize=2, **look_of(name))
-    axis.axhline(0, label=reference, lw=1.4, **look_of(reference))
+        _line(axis, name, FigureCurve(_places(measured), means, halves), look_of(measured.figure, name))
+    axis.axhline(0, label=reference, lw=1.4, **look_of(measured.figure, reference))
     _x_axis(axis, measured)
     axis.set_ylabel(f"to {reference}, paired [%]", fontsize=8)
     picture.suptitle(f"{measured.figure.title}: difference to {reference}", fontsize=10)
-    plots.add_legend(picture, axis, len(shown) + 1)
+    add_legend(picture, axis, len(shown) + 1)
     return picture
 
 
-def _largest_gap(measured: Measured, name: str) -> float:
+def _largest_gap(measured: FigureData, name: str) -> float:
     return max(abs(runs.summaries[name].difference.percent) for runs in measured.runs.values())
 
 
-def _settings(measured: Measured) -> Picture:
+def _settings(measured: FigureData) -> Picture:
     """Bars by setting, where settings are no numbers."""
     names, keys = _labels(measured), list(measured.runs)
-    picture, axes = plots.new_figure(3.8)
+    picture, axes = new_figure(3.8)
     axis, width = axes[0, 0], 0.8 / len(names)
     heights = []
     for number, name in enumerate(names):
@@ -169,7 +178,7 @@ def _settings(measured: Measured) -> Picture:
         places = np.arange(len(keys)) + (number - (len(names) - 1) / 2) * width
         heights += [f.mean for f in found]
         halves = [f.half_width or 0.0 for f in found]
-        colour = look_of(name)
+        colour = look_of(measured.figure, name)
         axis.bar(
             places,
             [f.mean for f in found],
@@ -187,20 +196,20 @@ def _settings(measured: Measured) -> Picture:
     axis.grid(axis="y", alpha=0.25)
     axis.set_axisbelow(True)
     picture.suptitle(measured.figure.title, fontsize=10)
-    plots.add_legend(picture, axis, len(names))
+    add_legend(picture, axis, len(names))
     return picture
 
 
-def _tails(measured: Measured) -> Picture:
+def _tails(measured: FigureData) -> Picture:
     """Four marks per scheduler, one panel per setting."""
     names, keys = _labels(measured), list(measured.runs)
     columns = 2 if len(keys) > 1 else 1
     rows = -(-len(keys) // columns)
-    picture, axes = plots.new_figure(1.0 + rows * (0.9 + 0.3 * len(names)), nrows=rows, ncols=columns)
+    picture, axes = new_figure(1.0 + rows * (0.9 + 0.3 * len(names)), nrows=rows, ncols=columns)
     marks = {"mean": "D", "p95": "o", "p99": "s", "max": "x"}
     for axis, key in zip(axes.flat, keys, strict=False):
         for place, name in enumerate(reversed(names)):
-            summary, colour = measured.runs[key].summaries[name], look_of(name)["color"]
+            summary, colour = measured.runs[key].summaries[name], look_of(measured.figure, name)["color"]
             points = [summary[measure] for measure in marks]
             axis.plot([points[0], points[-1]], [place, place], color=colour, lw=1, alpha=0.5)
             for point, mark in zip(points, marks.values(), strict=True):
@@ -219,20 +228,17 @@ def _tails(measured: Measured) -> Picture:
     return picture
 
 
-def _lines(axis: Axes, curves: Mapping[str, Curve], marker: str = "o") -> None:
+def _lines(axis: Axes, curves: Mapping[str, FigureCurve]) -> None:
     for place, (name, curve) in enumerate(curves.items()):
-        halves = curve.half or None
-        axis.errorbar(
-            curve.x, curve.y, halves, label=name, marker=marker, ms=3.5, lw=1.4, capsize=2, **plots.look(place)
-        )
+        _line(axis, name, curve, look(place))
     axis.grid(alpha=0.25)
 
 
-def _profiles(measured: Measured) -> Picture:
+def _profiles(measured: FigureData) -> Picture:
     """Two panels per task type: over GPUs for some CPUs, and over CPUs for some GPUs."""
     panels = list(measured.curves.items())
     rows = len(panels) // 2
-    picture, axes = plots.new_figure(2.5 * rows, nrows=rows, ncols=2, sharey="row")
+    picture, axes = new_figure(2.5 * rows, nrows=rows, ncols=2, sharey="row")
     for axis, (name, curves) in zip(axes.flat, panels, strict=True):
         task_type, _, resource = name.rpartition(" over ")
         _lines(axis, curves)
@@ -245,8 +251,8 @@ def _profiles(measured: Measured) -> Picture:
     return picture
 
 
-def _overhead(measured: Measured) -> Picture:
-    picture, axes = plots.new_figure(4.0)
+def _overhead(measured: FigureData) -> Picture:
+    picture, axes = new_figure(4.0)
     axis = axes[0, 0]
     curves = measured.curves["overhead"]
     _lines(axis, curves)
@@ -261,16 +267,16 @@ def _overhead(measured: Measured) -> Picture:
     share.set_ylabel("share of a slot of 10 s [%]", fontsize=8)
     share.tick_params(labelsize=8)
     picture.suptitle(measured.figure.title, fontsize=10)
-    plots.add_legend(picture, axis, len(curves))
+    add_legend(picture, axis, len(curves))
     return picture
 
 
-def _training(measured: Measured) -> Picture:
-    picture, axes = plots.new_figure(3.6)
+def _training(measured: FigureData) -> Picture:
+    picture, axes = new_figure(3.6)
     axis, curves = axes[0, 0], measured.curves["training"]
     for name, curve in curves.items():
         # Shipped networks have the colour that they have everywhere.
-        colour = look_of(name) if name in PLACES else {"color": "grey"}
+        colour = look(PLACES[name]) if name in PLACES else {"color": "grey"}
         axis.plot(curve.x, curve.y, label=name, marker="o", ms=3.5, lw=1.4, **colour)
     axis.grid(alpha=0.25)
     heights = [y for curve in curves.values() for y in curve.y]
@@ -282,11 +288,11 @@ def _training(measured: Measured) -> Picture:
     axis.set_xlabel("thousand env-steps", fontsize=8)
     axis.set_ylabel("completion time over Greedy's, logarithmic", fontsize=8)
     picture.suptitle(measured.figure.title, fontsize=10)
-    plots.add_legend(picture, axis, len(curves))
+    add_legend(picture, axis, len(curves))
     return picture
 
 
-_DRAWINGS: dict[str, Callable[[Measured], Picture]] = {
+_DRAWINGS: dict[str, Callable[[FigureData], Picture]] = {
     "sweep": _sweep,
     "gaps": _gaps,
     "cost": _cost,

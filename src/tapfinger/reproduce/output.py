@@ -12,7 +12,7 @@ from tapfinger import __version__
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.cells import installed
 from tapfinger.evaluation.output import git_revision, write_json
-from tapfinger.reproduce.made import Made
+from tapfinger.reproduce.figure_result import FigureResult
 from tapfinger.reproduce.page import write_page
 
 STATE = "reproduction.json"
@@ -58,7 +58,7 @@ def about(command: str, seconds: float, jobs: int, reused: int, total: int) -> d
     }
 
 
-def write_report(folder: Path, made: Sequence[Made], cells: Mapping[str, str], how: Mapping[str, str]) -> None:
+def write_report(folder: Path, made: Sequence[FigureResult], cells: Mapping[str, str], how: Mapping[str, str]) -> None:
     """The page, and the note that recognises stale results."""
     try:
         write_page(folder / "report.html", made, how)

@@ -51,7 +51,7 @@ OVERHEAD = Figure(
     "over TCP. The relay delays every byte by the latency (one way) and lets 1 Mbps pass in each direction of "
     "each link.",
     pictures=("overhead",),
-    source="sockets",
+    source="overhead",
     claims=(
         Bound(
             "At 100 ms and 1 Mbps the overhead is under 3 % of a slot of 10 s, single-task",
@@ -97,10 +97,9 @@ OVERHEAD = Figure(
         ),
     ),
     notes=(
-        "Messages are those of the live system, where the coordinator keeps the queue: a report holds what "
-        "runs, not what "
-        "waits, and an order holds the whole command of each task it starts. With padding, messages have the "
-        "paper's sizes. Times depend on the machine and are measured anew unless kept in the output directory.",
+        "Messages are those of the live system, where the coordinator keeps the queue: a report holds what runs, not "
+        "what waits, and an order holds the whole command of each task it starts. With padding, messages have the "
+        "paper's sizes. Times depend on the machine; benchmarks/measure_overhead.py measures them on yours.",
     ),
 )
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from tapfinger.config import Scenario, load_scenario
 from tapfinger.errors import TapfingerError
 from tapfinger.evaluation.cells import Cell, make_cells
-from tapfinger.evaluation.runner import Outcome, Question
+from tapfinger.evaluation.runner import ComparisonQuestion, ComparisonResult
 from tapfinger.evaluation.specs import SchedulerSpec, parse_spec
 from tapfinger.policy.exported import load_model
-from tapfinger.reproduce.declare import OURS, Figure, Setting
-from tapfinger.reproduce.looks import SCHEDULERS
-from tapfinger.reproduce.measured import Measured, Runs
+from tapfinger.reproduce.declare import Figure, Setting
+from tapfinger.reproduce.figure_data import FigureData, SettingRuns
+from tapfinger.reproduce.styles import scheduler_of
 from tapfinger.schedulers.tapfinger import has_model
 from tapfinger.workloads.sites import rate_for
 from tapfinger.workloads.world import build_world
@@ -22,14 +22,9 @@ from tapfinger.workloads.world import build_world
 #: Seeds that nothing was tuned or trained on, as in BENCHMARKS.md.
 FIRST_SEED = 1000
 
-#: Beginning of a label -> milliseconds per task on three clusters, simulator included; for estimates of time only.
-_MS_PER_TASK = {
-    "tapfinger+lookahead": 8.0,
-    "lookahead": 6.0,
-    "optimus": 0.35,
-}
-#: Of other schedulers with a network, and of those without.
-_NETWORK_MS, _USUAL_MS = 1.0, 0.2
+#: Beginning of a scheduler's name -> milliseconds per task on three clusters, simulator included. For estimates of
+#: time only; the first that fits counts.
+_MS_PER_TASK = {"tapfinger+lookahead": 8.0, "lookahead": 6.0, "optimus": 0.35, "tapfinger": 1.0, "": 0.2}
 
 
 class MissingModel(TapfingerError):  # noqa: N818 - named for what is wrong, as the other errors
@@ -48,27 +43,27 @@ class Planned:
     seeds: tuple[int, ...]
 
     @property
-    def question(self) -> Question:
+    def question(self) -> ComparisonQuestion:
         """What is to be run."""
-        return Question(self.scenario, tuple(self.specs.values()), self.seeds)
+        return ComparisonQuestion(self.scenario, tuple(self.specs.values()), self.seeds)
 
-    def runs(self, outcome: Outcome) -> Runs:
+    def runs(self, outcome: ComparisonResult) -> SettingRuns:
         """What came of it, by label."""
         records = {label: outcome.records[spec.text] for label, spec in self.specs.items()}
-        return Runs(
+        return SettingRuns(
             self.setting, records, self.scenario.slot_seconds, self.overrides, independent=not outcome.same_draws
         )
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What is to be run for some figures."""
 
     figures: tuple[Figure, ...]
     quick: bool
     #: Instead of each figure's own.
     seeds: tuple[int, ...] | None = None
-    #: For tests and first looks: all runs get at most so many tasks.
+    #: For tests and first looks: all runs get at most this many tasks.
     most_tasks: int | None = None
     _resolved: dict[str, list[Planned]] = field(default_factory=dict)
 
@@ -92,7 +87,7 @@ class Plan:
             overrides += (f"arrivals.rate={rate_for(build_world(scenario), setting.load):g}",)
         if self.most_tasks is not None and (scenario.tasks or 0) > self.most_tasks:
             overrides += (f"tasks={self.most_tasks}",)
-        specs = {label: parse_spec(SCHEDULERS[label]) for label in figure.schedulers}
+        specs = {label: parse_spec(scheduler_of(figure, label)) for label in figure.schedulers}
         seeds = self.seeds_of(figure, setting)
         return Planned(setting, load_scenario(setting.scenario, overrides), overrides, specs, seeds)
 
@@ -107,29 +102,27 @@ class Plan:
             for label, spec in planned.specs.items():
                 _check_model(planned, label, spec)
 
-    def measured(self, figure: Figure, outcomes: dict[int, Outcome]) -> Measured:
+    def measured(self, figure: Figure, outcomes: dict[int, ComparisonResult]) -> FigureData:
         """The runs of a figure; outcomes by the identity of what was planned."""
         runs = {planned.setting.key: planned.runs(outcomes[id(planned)]) for planned in self.of(figure)}
-        return Measured(figure, runs)
+        return FigureData(figure, runs)
 
     @property
     def expected_seconds(self) -> float:
         """Of one core, without what is found in the store; figures that share a run pay for it once."""
         costs = {}
         for planned in self.all:
-            for label in planned.specs:
+            for spec in planned.specs.values():
                 for seed in planned.seeds:
-                    key = (planned.setting.scenario, planned.overrides, label, seed)
-                    costs[key] = run_seconds(label, planned.scenario)
+                    key = (planned.setting.scenario, planned.overrides, spec.text, seed)
+                    costs[key] = run_seconds(spec.text, planned.scenario)
         return sum(costs.values())
 
 
-def run_seconds(label: str, scenario: Scenario) -> float:
+def run_seconds(scheduler: str, scenario: Scenario) -> float:
     """About how long one run takes on one core."""
     clusters = sum(cluster.count for cluster in scenario.clusters)
-    kind = next((name for name in sorted(_MS_PER_TASK, key=len, reverse=True) if label.startswith(name)), "")
-    usual = _NETWORK_MS if SCHEDULERS[label].startswith(OURS) else _USUAL_MS
-    per_task = _MS_PER_TASK.get(kind, usual)
+    per_task = next(ms for name, ms in _MS_PER_TASK.items() if scheduler.startswith(name))
     return 1e-3 * per_task * (scenario.tasks or 0) * (1.0 + clusters / 200.0)
 
 
@@ -137,9 +130,8 @@ def cell_weights(planned: Iterable[Planned]) -> dict[str, float]:
     """Key of every cell -> expected seconds, so that the time left is estimated by work and not by count."""
     weights = {}
     for item in planned:
-        labels = {spec.text: label for label, spec in item.specs.items()}
         for cell in make_cells(*item.question):
-            weights[cell.key] = run_seconds(labels[cell.spec.text], item.scenario)
+            weights[cell.key] = run_seconds(cell.spec.text, item.scenario)
     return weights
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from tapfinger.evaluation.stats import Estimate
 from tapfinger.profiles.testbed import TESTBED_TYPES, testbed_seconds
 from tapfinger.reproduce.declare import Figure
-from tapfinger.reproduce.measured import Curve, Measured
+from tapfinger.reproduce.figure_data import FigureCurve, FigureData
 
 #: The paper's range: 2 to 16 CPUs, 1 to 8 GPUs.
 _CPUS = (2, 4, 8, 16)
 _GPUS = range(1, 9)
 
 
-def measure_profiles(figure: Figure) -> Measured:
+def measure_profiles(figure: Figure) -> FigureData:
     """Curves over GPUs and over CPUs, the spread of durations, and by how much more GPUs can hurt."""
-    curves: dict[str, dict[str, Curve]] = {}
+    curves: dict[str, dict[str, FigureCurve]] = {}
     values: dict[str, Estimate] = {}
     rows: list[tuple[str, ...]] = []
     for task_type in TESTBED_TYPES:
         seconds = testbed_seconds(task_type)
         grid = {(cpu, gpu): seconds({"cpu": cpu, "gpu": gpu}) for cpu in range(2, 17) for gpu in _GPUS}
         curves[f"{task_type} over gpu"] = {
-            f"{cpu} cpu": Curve([float(gpu) for gpu in _GPUS], [grid[cpu, gpu] for gpu in _GPUS]) for cpu in _CPUS
+            f"{cpu} cpu": FigureCurve([float(gpu) for gpu in _GPUS], [grid[cpu, gpu] for gpu in _GPUS]) for cpu in _CPUS
         }
         curves[f"{task_type} over cpu"] = {
-            f"{gpu} gpu": Curve([float(cpu) for cpu in range(2, 17)], [grid[cpu, gpu] for cpu in range(2, 17)])
+            f"{gpu} gpu": FigureCurve([float(cpu) for cpu in range(2, 17)], [grid[cpu, gpu] for cpu in range(2, 17)])
             for gpu in (1, 2, 4, 8)
         }
         fastest, slowest = min(grid, key=grid.__getitem__), max(grid, key=grid.__getitem__)
@@ -42,4 +42,4 @@ def measure_profiles(figure: Figure) -> Measured:
             )
         )
     head = ("task type", "fastest", "slowest", "slowest / fastest", "best with 2 cpu", "2 cpu, 8 gpu")
-    return Measured(figure, values=values, curves=curves, table=(head, tuple(rows)))
+    return FigureData(figure, values=values, curves=curves, table=(head, tuple(rows)))

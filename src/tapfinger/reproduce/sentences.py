@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from tapfinger.reproduce.declare import OURS
-from tapfinger.reproduce.measured import Measured
-from tapfinger.reproduce.verdicts import Judged, Verdict, unit_of
+from tapfinger.reproduce.figure_data import FigureData
+from tapfinger.reproduce.verdicts import ClaimVerdict, Judged, unit_of
 
-#: Measure -> what the first among schedulers has.
+#: Measure -> what the first among schedulers has; of others, "the smallest" with its name.
 _FIRST = {
     "mean": "the shortest mean completion time",
     "p99": "the shortest 99th percentile of completion times",
@@ -16,7 +16,7 @@ _FIRST = {
 }
 
 
-def sentences(measured: Measured, judged: list[Judged]) -> list[str]:
+def sentences(measured: FigureData, judged: list[Judged]) -> list[str]:
     """What is seen, then what it means for the claims."""
     if measured.missing:
         return [measured.missing]
@@ -30,13 +30,17 @@ def sentences(measured: Measured, judged: list[Judged]) -> list[str]:
     return [text if text.endswith(".") else f"{text}." for text in (first, second) if text]
 
 
-def _order(measured: Measured, setting: str) -> list[str]:
+def _first(measure: str) -> str:
+    return _FIRST.get(measure, f"the smallest {measure}")
+
+
+def _order(measured: FigureData, setting: str) -> list[str]:
     """Schedulers, least of the figure's measure first."""
     summaries = measured.runs[setting].summaries
     return sorted(summaries, key=lambda name: summaries[name][measured.figure.measure])
 
 
-def _ranking(measured: Measured, setting: str) -> str:
+def _ranking(measured: FigureData, setting: str) -> str:
     """Who is first, and by how much the reference leads or trails."""
     runs, measure = measured.runs[setting], measured.figure.measure
     unit, scale = unit_of(measure)
@@ -44,7 +48,7 @@ def _ranking(measured: Measured, setting: str) -> str:
     found = runs.summaries[best].estimate(measure)
     half = "" if found.half_width is None else f" ± {scale * found.half_width:.2f}"
     level = " %" if scale != 1.0 else unit
-    text = f"{best} has {_FIRST[measure]}, {scale * found.mean:.2f}{half}{level}"
+    text = f"{best} has {_first(measure)}, {scale * found.mean:.2f}{half}{level}"
     if not others:
         return text
     reference = runs.reference
@@ -58,7 +62,7 @@ def _ranking(measured: Measured, setting: str) -> str:
     return f"{text}; {whom} {abs(scale * gap.mean):.2f}{half}{points} {than} {counted}"
 
 
-def _sweep(measured: Measured) -> str:
+def _sweep(measured: FigureData) -> str:
     """On how many settings the reference is first, and where its lead is largest and smallest."""
     reference, measure = next(iter(measured.runs.values())).reference, measured.figure.measure
     leads: dict[str, tuple[float, str]] = {}
@@ -73,12 +77,12 @@ def _sweep(measured: Measured) -> str:
     low, high = (end(leads, key=lambda key: leads[key][0]) for end in (min, max))
     least, most = (f"{leads[key][0]:+.1f} % ({leads[key][1]}, {key})" for key in (low, high))
     return (
-        f"{reference} has {_FIRST[measure]} in {first} of {len(leads)} settings; relative to it, the best of the "
+        f"{reference} has {_first(measure)} in {first} of {len(leads)} settings; relative to it, the best of the "
         f"others is at {least} to {most}"
     )
 
 
-def _published(measured: Measured) -> str:
+def _published(measured: FigureData) -> str:
     """Where the paper's own policy would stand beside a corrected Optimus."""
     for runs in measured.runs.values():
         said = runs.setting.published.get(OURS)
@@ -99,10 +103,10 @@ def _published(measured: Measured) -> str:
 def _count(judged: list[Judged]) -> str:
     """What became of the claims, in numbers."""
     words = {
-        Verdict.HOLDS: ("holds", "hold"),
-        Verdict.PUBLISHED_ONLY: (Verdict.PUBLISHED_ONLY.value, "hold only against the published baseline"),
-        Verdict.DOES_NOT_HOLD: ("does not hold", "do not hold"),
-        Verdict.NOT_JUDGED: ("is not judged", "are not judged"),
+        ClaimVerdict.HOLDS: ("holds", "hold"),
+        ClaimVerdict.PUBLISHED_ONLY: (ClaimVerdict.PUBLISHED_ONLY.value, "hold only against the published baseline"),
+        ClaimVerdict.DOES_NOT_HOLD: ("does not hold", "do not hold"),
+        ClaimVerdict.NOT_JUDGED: ("is not judged", "are not judged"),
     }
     if not judged:
         return ""
@@ -111,7 +115,7 @@ def _count(judged: list[Judged]) -> str:
     counts = Counter(item.verdict for item in judged)
     if len(counts) == 1:
         verdict, several = judged[0].verdict, len(judged) > 2
-        if verdict is Verdict.DOES_NOT_HOLD:
+        if verdict is ClaimVerdict.DOES_NOT_HOLD:
             return f"None of the {len(judged)} claims holds" if several else "Neither claim holds"
         return f"{f'All {len(judged)}' if several else 'Both'} claims {words[verdict][1]}"
     parts = [f"{counts[verdict]} {text[counts[verdict] != 1]}" for verdict, text in words.items() if counts[verdict]]

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from tapfinger.evaluation.stats import Summary
-from tapfinger.reproduce.measured import Measured, Runs
+from tapfinger.evaluation.report import Table
+from tapfinger.evaluation.stats import SchedulerSummary
+from tapfinger.reproduce.figure_data import FigureData, SettingRuns
 from tapfinger.reproduce.verdicts import Judged
 
 
-class Table(NamedTuple):
-    """A head and rows of text."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def main_table(measured: Measured) -> Table:
+def main_table(measured: FigureData) -> Table:
     """Of one setting every scheduler with all that matters, of several the means side by side."""
     if not measured.runs:
         return Table(*measured.table)
@@ -25,7 +17,7 @@ def main_table(measured: Measured) -> Table:
     return _side_by_side(measured)
 
 
-def _detailed(runs: Runs) -> Table:
+def _detailed(runs: SettingRuns) -> Table:
     summaries, reference = runs.summaries, runs.reference
     resources = list(summaries[reference].by_resource("utilisation"))
     head = ("scheduler", "mean", "median", "p95", "p99", "max", *(f"{name} in use" for name in resources))
@@ -52,7 +44,7 @@ def _detailed(runs: Runs) -> Table:
     return Table(head, tuple(rows))
 
 
-def _side_by_side(measured: Measured) -> Table:
+def _side_by_side(measured: FigureData) -> Table:
     """Mean of each setting; behind it the paired difference to the reference."""
     first = next(iter(measured.runs.values()))
     head = ("scheduler", *measured.runs)
@@ -63,7 +55,7 @@ def _side_by_side(measured: Measured) -> Table:
     return Table(head, tuple(rows))
 
 
-def _with_difference(summary: Summary, is_reference: bool) -> str:
+def _with_difference(summary: SchedulerSummary, is_reference: bool) -> str:
     if is_reference:
         return summary.estimate("mean").text()
     return f"{summary['mean']:.2f} ({summary.difference.mean.text(sign=True)})"
@@ -84,7 +76,7 @@ _MEASURES = (
 )
 
 
-def numbers(measured: Measured) -> Table:
+def numbers(measured: FigureData) -> Table:
     """A row per setting and scheduler; figures without runs have their own table."""
     if not measured.runs:
         return main_table(measured)

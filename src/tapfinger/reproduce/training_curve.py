@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tapfinger.config import parse_scenario
 from tapfinger.errors import TapfingerError
 from tapfinger.reproduce.declare import Figure
-from tapfinger.reproduce.measured import Curve, Measured
+from tapfinger.reproduce.figure_data import FigureCurve, FigureData
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.seeds import DEVIATION_SEEDS, ROLLOUT_SEEDS
@@ -43,7 +43,7 @@ class Log(NamedTuple):
     scores: list[tuple[float, float]]
 
 
-def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> Measured:
+def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> FigureData:
     """Curves of the shipped logs, and of the run in ``folder`` if there is one; ``train`` makes it or continues it."""
     path = folder / "logs" / "metrics.jsonl"
     if train:
@@ -58,7 +58,7 @@ def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> Me
         logs[OWN] = read_log(folder)
     drawn = {name: log for name, log in logs.items() if log.sampled}
     if not drawn:
-        return Measured(figure, missing="No log of a training run is there; --train makes a short one.")
+        return FigureData(figure, missing="No log of a training run is there; --train makes a short one.")
     curves = {name: thinned(log.sampled) for name, log in drawn.items()}
     rows = tuple(_row(name, log) for name, log in drawn.items())
     best = min(curves, key=lambda name: curves[name].y[-1])
@@ -68,7 +68,7 @@ def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> Me
         f"the same workloads, {worst} with the longest, {curves[worst].y[-1]:.3f}"
     )
     head = ("run", "updates", "env-steps", "rollouts at first", "rollouts at last", "best score", "score at last")
-    return Measured(figure, curves={"training": curves}, table=(head, rows), seen=seen)
+    return FigureData(figure, curves={"training": curves}, table=(head, rows), seen=seen)
 
 
 def shipped_logs() -> dict[str, Log]:
@@ -104,12 +104,12 @@ def _seeds(config: Mapping[str, Any], update: int) -> range:
     return range(first, first + count)
 
 
-def thinned(points: list[tuple[float, float]]) -> Curve:
+def thinned(points: list[tuple[float, float]]) -> FigureCurve:
     """A line of few points, each the mean of as many updates, so that lines of many small updates can be read too."""
     together = math.ceil(len(points) / _POINTS)
     parts = [points[begin : begin + together] for begin in range(0, len(points), together)]
     means = [tuple(sum(column) / len(part) for column in zip(*part, strict=True)) for part in parts]
-    return Curve([x for x, _ in means], [y for _, y in means])
+    return FigureCurve([x for x, _ in means], [y for _, y in means])
 
 
 def _row(name: str, log: Log) -> tuple[str, ...]:

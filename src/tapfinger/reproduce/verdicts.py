@@ -14,10 +14,10 @@ from enum import Enum
 
 from tapfinger.evaluation.stats import Difference
 from tapfinger.reproduce.declare import Bound, Claim, Flat, Less
-from tapfinger.reproduce.measured import Measured
+from tapfinger.reproduce.figure_data import FigureData
 
 
-class Verdict(Enum):
+class ClaimVerdict(Enum):
     """What became of a claim."""
 
     HOLDS = "holds"
@@ -32,7 +32,7 @@ class Judged:
     """A claim with its verdict."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: ClaimVerdict
     #: Our numbers, in words.
     ours: str
     #: Why a claim does not hold, in words; empty if it does.
@@ -94,10 +94,10 @@ def unit_of(measure: str) -> tuple[str, float]:
     return (" ms" if measure.startswith("decision_ms") else " slots"), 1.0
 
 
-def judge(claim: Claim, measured: Measured) -> Judged:
+def judge(claim: Claim, measured: FigureData) -> Judged:
     """The verdict on one claim."""
     if measured.missing:
-        return Judged(claim, Verdict.NOT_JUDGED, measured.missing)
+        return Judged(claim, ClaimVerdict.NOT_JUDGED, measured.missing)
     if isinstance(claim, Less):
         return _judge_less(claim, measured)
     if isinstance(claim, Flat):
@@ -105,12 +105,12 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     return _judge_bound(claim, measured)
 
 
-def judge_all(measured: Measured) -> list[Judged]:
+def judge_all(measured: FigureData) -> list[Judged]:
     """All claims of a figure."""
     return [judge(claim, measured) for claim in measured.figure.claims]
 
 
-def _gaps(claim: Less, others: Iterable[str], measured: Measured) -> list[_Gap]:
+def _gaps(claim: Less, others: Iterable[str], measured: FigureData) -> list[_Gap]:
     return [
         _Gap(key, other, measured.difference((key, claim.one), (claim.against or key, other), claim.measure))
         for key in claim.settings or measured.runs
@@ -123,17 +123,17 @@ def _true(claim: Less, gaps: list[_Gap]) -> bool:
     return bool(gaps) and reached and all(gap.clear for gap in gaps)
 
 
-def _judge_less(claim: Less, measured: Measured) -> Judged:
+def _judge_less(claim: Less, measured: FigureData) -> Judged:
     gaps = _gaps(claim, claim.others, measured)
     published = _gaps(claim, claim.published, measured)
     if not all(gap.known for gap in gaps):
-        verdict = Verdict.NOT_JUDGED
+        verdict = ClaimVerdict.NOT_JUDGED
     elif _true(claim, gaps):
-        verdict = Verdict.HOLDS
+        verdict = ClaimVerdict.HOLDS
     elif _true(claim, published):
-        verdict = Verdict.PUBLISHED_ONLY
+        verdict = ClaimVerdict.PUBLISHED_ONLY
     else:
-        verdict = Verdict.DOES_NOT_HOLD
+        verdict = ClaimVerdict.DOES_NOT_HOLD
     unit, scale = unit_of(claim.measure)
     several = len({gap.setting for gap in gaps}) > 1
     # Of several comparisons the least favourable is shown: the claim stands or falls with it.
@@ -169,7 +169,7 @@ def _surprise(claim: Less, gaps: list[_Gap]) -> str:
     return "" if low <= least <= high else f"outside the expected {low:g} to {high:g} %"
 
 
-def _judge_flat(claim: Flat, measured: Measured) -> Judged:
+def _judge_flat(claim: Flat, measured: FigureData) -> Judged:
     keys = claim.settings or tuple(measured.runs)
     means = {key: measured.runs[key].summaries[claim.one].estimate(claim.measure) for key in keys}
     if claim.growth:
@@ -177,14 +177,14 @@ def _judge_flat(claim: Flat, measured: Measured) -> Judged:
     else:
         low, high = (end(means, key=lambda key: means[key].mean) for end in (min, max))
     spread = 100.0 * (means[high].mean / means[low].mean - 1.0)
-    verdict = Verdict.HOLDS if spread <= claim.percent else Verdict.DOES_NOT_HOLD
+    verdict = ClaimVerdict.HOLDS if spread <= claim.percent else ClaimVerdict.DOES_NOT_HOLD
     unit = unit_of(claim.measure)[0]
     change = _change(spread) if claim.growth else f"{spread:.1f} %"
     ours = f"{means[low].text()} ({low}) to {means[high].text()} ({high}){unit}: {change}"
-    return Judged(claim, verdict, ours, "" if verdict is Verdict.HOLDS else f"more than {claim.percent:g} %")
+    return Judged(claim, verdict, ours, "" if verdict is ClaimVerdict.HOLDS else f"more than {claim.percent:g} %")
 
 
-def _judge_bound(claim: Bound, measured: Measured) -> Judged:
+def _judge_bound(claim: Bound, measured: FigureData) -> Judged:
     found = measured.values[claim.value]
     # With an interval, all of it must lie within the bounds.
     low, high = found.interval or (found.mean, found.mean)
@@ -192,7 +192,7 @@ def _judge_bound(claim: Bound, measured: Measured) -> Judged:
     digits = 0 if abs(found.mean) >= 100 else 2
     ours = f"{found.text(digits)} {claim.unit}".strip()
     if holds:
-        return Judged(claim, Verdict.HOLDS, ours)
+        return Judged(claim, ClaimVerdict.HOLDS, ours)
     within = claim.at_least <= found.mean <= claim.at_most
     why = "the mean is within the bound, its interval is not" if within else "beyond the bound"
-    return Judged(claim, Verdict.DOES_NOT_HOLD, ours, why)
+    return Judged(claim, ClaimVerdict.DOES_NOT_HOLD, ours, why)

@@ -12,19 +12,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from tapfinger.core.contract import Decision, LearningScheduler, Placement, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import Decision, Placement, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.estimates import duration
 from tapfinger.core.model import Resources, TaskType, unit_uniform
+from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import ConfigError
-from tapfinger.profiles.beliefs import whole_work
 from tapfinger.registry import create
 
-#: Of so many tasks another size is thought of.
+#: For one in this many tasks another size is considered.
 OFTEN: Final = 0.5
 
 #: Sizes whose speed is known better than this are not worth a trial: deviation of the logarithm of the rate.
 KNOWN: Final = 0.05
 
-#: Trials may cost this much more than they are expected to: their doubt counts so many times.
+#: Trials may cost this much more than they are expected to: their doubt counts this many times.
 CAUTION: Final = 1.0
 
 #: So many slots are saved up at most: after a long time without doubt, trials still come one by one.
@@ -34,35 +35,33 @@ MOST_SAVED: Final = 50.0
 _LEAST = 0.01
 
 
-class Exploring:
+class Exploring(SchedulerWrapper):
     """Another scheduler's decisions, with now and then another size."""
 
     def __init__(self, scheduler: Scheduler, share: float = 0.05) -> None:
         """``share``: of their running time that tasks may lose by trials, as far as can be known."""
         if not 0.0 <= share <= 0.5:
             raise ConfigError(f"exploring: share = {share!r} must be from 0 to 0.5")
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._share = share
-        self.one_shot = scheduler.one_shot
-        self.name = getattr(scheduler, "name", type(scheduler).__name__)
         #: How often another size was tried.
         self.trials = 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Its own, and those of the scheduler."""
+        return {**super().counters, "trials": self.trials}
 
     def reset(self, context: SchedulerContext) -> None:
         """Begin anew, with nothing saved up."""
         self._seed = context.seed
         self._saved = 0.0
         self.trials = 0
-        self._scheduler.reset(context)
-
-    def learn(self, context: SchedulerContext) -> None:
-        """As the scheduler does; sizes are judged by the types of snapshots."""
-        if isinstance(self._scheduler, LearningScheduler):
-            self._scheduler.learn(context)
+        super().reset(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """What the scheduler decides, but for the sizes of a few tasks that start."""
-        decision = self._scheduler.decide(snapshot)
+        decision = self.inner.decide(snapshot)
         if not decision.placements or not self._share:
             return decision
         room = _left(snapshot, decision)
@@ -79,7 +78,7 @@ class Exploring:
 
     def _choose(self, kind: TaskType, placement: Placement, room: Resources | None) -> Resources:
         """The size to give; ``room``: what is left beside the decision, None where that is not known."""
-        here = slots_at(kind, placement.allocation)
+        here = duration(kind, placement.allocation)
         self._saved = min(MOST_SAVED, self._saved + self._share * here)
         doubt = kind.profile.doubt
         if doubt is None or unit_uniform(self._seed, placement.task) >= OFTEN:
@@ -89,7 +88,7 @@ class Exploring:
             unsure = doubt[kind.profile.index(size)]
             if unsure < KNOWN or not (size.fits(placement.allocation) or _fits(size, placement.allocation, room)):
                 continue
-            extra = max(0.0, slots_at(kind, size) * math.exp(CAUTION * unsure**2) - here)
+            extra = max(0.0, duration(kind, size) * math.exp(CAUTION * unsure**2) - here)
             if extra <= self._saved and unsure / (extra + _LEAST * here) > worth:
                 best, worth, price = size, unsure / (extra + _LEAST * here), extra
         self._saved -= price
@@ -99,11 +98,6 @@ class Exploring:
 def exploring(of: str = "greedy", share: float = 0.05) -> Exploring:
     """Another scheduler (of) that now and then tries other sizes, at the cost of a share of the running time."""
     return Exploring(create("scheduler", of, {}), share)
-
-
-def slots_at(kind: TaskType, size: Resources) -> float:
-    """How long a task takes, not rounded up to whole slots."""
-    return whole_work(kind.profile.shape_offset) / kind.profile.rate(size)
 
 
 def neighbours(kind: TaskType, size: Resources) -> Iterator[Resources]:
@@ -126,10 +120,5 @@ def _fits(size: Resources, instead: Resources, room: Resources | None) -> bool:
 def _left(snapshot: Snapshot, decision: Decision) -> dict[int, Resources]:
     """What each cluster has left once the decision is carried out; without clusters whose tasks are resized."""
     resized = {resize.task for resize in decision.resizes}
-    left = {
-        c.index: c.free for c in snapshot.clusters if not any(task.id in resized for task in (*c.running, *c.paused))
-    }
-    for placement in decision.placements:
-        if placement.cluster in left:
-            left[placement.cluster] = left[placement.cluster] - placement.allocation
-    return left
+    clusters = snapshot.after(decision.placements).clusters
+    return {c.index: c.free for c in clusters if not any(task.id in resized for task in (*c.running, *c.paused))}

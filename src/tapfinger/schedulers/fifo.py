@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.feasibility import ever_fits
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import efficient_sizes
-from tapfinger.schedulers.rooms import Rooms
+from tapfinger.schedulers.free_capacity import Rooms
 
 #: The minimum, or the size with the shortest mean duration that fits.
 SIZES = ("min", "best")
@@ -42,7 +43,7 @@ class Fifo:
         }
         # A task does not wait for clusters that could not hold it even if they were empty.
         self._holds = {
-            t.name: {n for n, cluster in enumerate(context.clusters) if t.minimum.fits(cluster.capacity)}
+            t.name: {n for n, cluster in enumerate(context.clusters) if ever_fits(t.minimum, cluster.capacity)}
             for t in context.task_types
         }
 

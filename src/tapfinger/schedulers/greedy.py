@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import Final
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.feasibility import room
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
-from tapfinger.profiles.options import Option, Options
+from tapfinger.profiles.efficient_sizes import EfficientSize
+from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.lending import Lending
-
-#: Options of the greedy as tuned; Lookahead plays on with the same.
-GREEDY_DEFAULTS: Final = {"queue_price": 6.0, "calm": 1.5, "patience": 2.2, "max_wait": 10.0, "short_first": 1.5}
 
 
 class Greedy:
@@ -37,7 +36,8 @@ class Greedy:
         crowd_price: float = 0.0,
         lend: bool = False,
     ) -> None:
-        """The price of resources is ``queue_price`` x overdue tasks per cluster beyond ``calm``.
+        """The price of resources is ``queue_price`` x the waiting tasks per cluster beyond ``calm``; tasks that arrived
+        in this slot do not count.
 
         A size slower than ``patience`` times the task's ideal is refused, until the task has waited
         ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
@@ -64,20 +64,26 @@ class Greedy:
         self._crowd_price = crowd_price
         if not isinstance(lend, bool):
             raise ConfigError(f"greedy: lend = {lend!r} must be true or false")
-        self._lending = Lending() if lend else None
+        self._lend = lend
+        self._lending: Lending | None = None
 
     def reset(self, context: SchedulerContext) -> None:
-        """Nothing is remembered but the tables of ``learn`` and what is lent."""
-        if self._lending is not None:
-            self._lending.reset(context)
-        self.learn(context)
+        """Take these profiles; nothing is lent."""
+        site = SiteTables(context)
+        self.learn_from(site)
+        self._lending = Lending(site) if self._lend else None
 
     def learn(self, context: SchedulerContext) -> None:
-        """Work out the sizes worth having and what they cost."""
+        """Take other profiles from now on; what is lent stays lent."""
+        site = SiteTables(context)
+        self.learn_from(site)
         if self._lending is not None:
-            self._lending.learn(context)
-        self._options = Options(context)
-        self._head_start = {name: self._short_first * o[0].slots for name, o in self._options.of.items()}
+            self._lending.learn(site)
+
+    def learn_from(self, site: SiteTables) -> None:
+        """Use tables that the caller has made; enough, instead of ``reset``, for a Greedy that does not lend."""
+        self._options = site.sizes
+        self._head_start = {name: self._short_first * sizes[0].slots for name, sizes in self._options.of.items()}
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """What to start, and what to lend."""
@@ -87,11 +93,11 @@ class Greedy:
 
     def _start(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
-        price = self._queue_price * max(0.0, overdue(snapshot) / len(snapshot.clusters) - self._calm)
-        free = [c.free if c.up and c.starts_left != 0 else None for c in snapshot.clusters]
-        shares = [0.0 if room is None else self._options.free_share(room) for room in free]
-        self._best_option: dict[tuple[str, Resources, float], tuple[float, Option] | None] = {}
-        self._crowd = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
+        price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm)
+        free = [room(c) for c in snapshot.clusters]
+        shares = [0.0 if left is None else self._options.free_share(left) for left in free]
+        self._best_option: dict[tuple[str, Resources, float], tuple[float, EfficientSize] | None] = {}
+        self._waiting_for = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
             found = self._choose(task, self._limit(task, snapshot.slot), price, free, shares)
@@ -99,39 +105,39 @@ class Greedy:
                 continue
             n, option = found
             for m in task.eligible:
-                self._crowd[m] -= 1
+                self._waiting_for[m] -= 1
             placements.append(Placement(task.id, n, option.allocation))
-            room = free[n]
+            before = free[n]
             one_start = snapshot.clusters[n].starts_left is not None
-            left = None if one_start or room is None else room - option.allocation
+            left = None if one_start or before is None else before - option.allocation
             free[n], shares[n] = left, 0.0 if left is None else self._options.free_share(left)
         return Decision(tuple(placements))
 
     def _choose(
         self, task: TaskView, limit: float, price: float, free: list[Resources | None], shares: list[float]
-    ) -> tuple[int, Option] | None:
+    ) -> tuple[int, EfficientSize] | None:
         """Best cluster and size; ties go to the emptier cluster, then to the lower index."""
         best: tuple[float, float, int] | None = None
-        chosen: Option | None = None
+        chosen: EfficientSize | None = None
         for n in task.eligible:
-            room = free[n]
-            if room is None:
+            left = free[n]
+            if left is None:
                 continue
-            found = self._best(task.type.name, room, limit, price)
+            found = self._best(task.type.name, left, limit, price)
             if found is None:
                 continue
-            crowd = self._crowd_price * (self._crowd[n] / len(free))
+            crowd = self._crowd_price * (self._waiting_for[n] / len(free))
             rank = (found[0] + crowd, -shares[n], n)
             if best is None or rank < best:
                 best, chosen = rank, found[1]
         return None if best is None or chosen is None else (best[2], chosen)
 
-    def _best(self, type_name: str, room: Resources, limit: float, price: float) -> tuple[float, Option] | None:
+    def _best(self, type_name: str, room: Resources, limit: float, price: float) -> tuple[float, EfficientSize] | None:
         """Least duration + price x cost among the sizes that fit and are fast enough."""
         key = (type_name, room, limit)
         if key in self._best_option:  # many tasks and clusters are alike within one slot
             return self._best_option[key]
-        best: tuple[float, Option] | None = None
+        best: tuple[float, EfficientSize] | None = None
         before = self._options.durations(room) if self._room_price else 0.0
         for option in self._options.of[type_name]:
             if option.slots > limit:
@@ -156,6 +162,6 @@ class Greedy:
         return float("inf") if slot - task.arrival >= self._max_wait * ideal else self._patience * ideal
 
 
-def overdue(snapshot: Snapshot) -> int:
-    """Waiting tasks that did not arrive in this very slot: a sign of congestion, unlike fresh arrivals."""
+def carried_over(snapshot: Snapshot) -> int:
+    """Number of waiting tasks that arrived in an earlier slot: a sign of congestion, unlike fresh arrivals."""
     return bisect_left(snapshot.queue, snapshot.slot, key=lambda task: task.arrival)

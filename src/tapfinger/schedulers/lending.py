@@ -1,8 +1,8 @@
-"""Spare resources are lent to running tasks, and taken back as soon as something is to start there.
+"""Spare resources are lent to running tasks, and taken back as soon as a task is to start there.
 
-Whoever decides what starts plans as if nothing was lent: each task holds its own allocation, the one it was started
-with, and everything else is free. So lending needs no say in those decisions and takes nothing away from them. When
-nothing more starts by itself, running tasks may also step aside for a waiting one (``making_room.py``).
+Starts are planned as if nothing was lent: each task holds its own allocation, the one it was started with, and all else
+is free. So lending takes nothing away from those plans. When nothing more starts by itself, running tasks may also
+shrink for a waiting one (``making_room.py``).
 """
 
 from __future__ import annotations
@@ -13,47 +13,40 @@ from dataclasses import replace
 from tapfinger.core.contract import (
     ClusterView,
     Decision,
-    Phase,
     Placement,
     Resize,
-    SchedulerContext,
     Snapshot,
     TaskView,
 )
+from tapfinger.core.estimates import progress_of
+from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Resources
-from tapfinger.profiles.options import Options
-from tapfinger.schedulers.making_room import MakingRoom, progress_of
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.counters import Counting
+from tapfinger.schedulers.making_room import MakingRoom
 
 
-class Lending:
-    """Keeps the books: which running tasks hold more than their own."""
+class Lending(Counting):
+    """Lends and takes back; remembers the own allocations of the tasks that hold another one."""
 
-    #: How often in this run a task was lent something, and how often one was started where others stepped aside.
-    lent = 0
-    squeezed_in = 0
-
-    def __init__(self) -> None:
-        """To be reset."""
-        self._making_room = MakingRoom()
-
-    def reset(self, context: SchedulerContext) -> None:
+    def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
         """Nothing is lent."""
-        self._cost = context.switching_cost
-        #: Own allocations of the tasks that hold others now.
+        super().__init__(counters)
+        self._cost = site.context.switching_cost
+        #: Own allocations of the tasks that hold another one now.
         self._own: dict[int, Resources] = {}
-        #: Own allocations before they stepped aside.
+        #: Own allocations of shrunk tasks before they shrank.
         self._before: dict[int, Resources] = {}
-        self._making_room.reset(context)
+        self._making_room = MakingRoom(site)
         #: The last snapshot that was seen, and how it looked without what was lent.
         self._seen: tuple[Snapshot, Snapshot] | None = None
         self._done = -1
-        self.lent = self.squeezed_in = 0
-        self.learn(context)
+        self.learn(site)
 
-    def learn(self, context: SchedulerContext) -> None:
+    def learn(self, site: SiteTables) -> None:
         """Take other profiles from now on."""
-        self._options = Options(context)
-        self._making_room.learn(context)
+        self._options = site.sizes
+        self._making_room.learn(site)
         self._fastest: dict[tuple[str, Resources], Resources | None] = {}
 
     def finished(self, snapshot: Snapshot) -> bool:
@@ -61,14 +54,13 @@ class Lending:
         return self._done == snapshot.slot
 
     def returned(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as if nothing was lent; who stepped aside has its old size again where there is room."""
+        """The snapshot as if nothing was lent; shrunk tasks have their old size again where there is room."""
         if not self._own:
             return snapshot
         if self._seen is None or self._seen[0] is not snapshot:
             if self._before:
                 self._step_back(snapshot)
-            seen = replace(snapshot, clusters=tuple(self._with_own(cluster) for cluster in snapshot.clusters))
-            self._seen = snapshot, seen
+            self._seen = snapshot, snapshot.with_sizes(self._own)
         return self._seen[1]
 
     def _step_back(self, snapshot: Snapshot) -> None:
@@ -78,26 +70,9 @@ class Lending:
                 if before is None:
                     continue
                 own = self._own.get(task.id, task.allocation or task.type.minimum)
-                if before.fits(self._free(cluster) + own):
+                if before.fits(cluster.free_with(self._own) + own):
                     self._own[task.id] = before
                     del self._before[task.id]
-
-    def _with_own(self, cluster: ClusterView) -> ClusterView:
-        if not any(task.id in self._own for task in cluster.running):
-            return cluster
-        running = (
-            replace(task, allocation=self._own[task.id]) if task.id in self._own else task for task in cluster.running
-        )
-        return replace(cluster, free=self._free(cluster), running=tuple(running))
-
-    def _free(self, cluster: ClusterView) -> Resources:
-        """What would be free if nothing was lent."""
-        free = cluster.free
-        for task in cluster.running:
-            own = self._own.get(task.id)
-            if own is not None and task.allocation is not None:
-                free = free + task.allocation - own
-        return free
 
     def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
         """The decision, taken on ``returned(snapshot)``, with what must be taken back for it.
@@ -115,7 +90,7 @@ class Lending:
                 resizes += self._share_out(cluster, starting.get(cluster.index, ()), last)
         if last:
             self._done = snapshot.slot
-            running = {task.id for cluster in snapshot.clusters for task in cluster.running}
+            running = {task.id for task in snapshot.running()}
             self._own = {task: own for task, own in self._own.items() if task in running}
             self._before = {task: own for task, own in self._before.items() if task in running}
         return replace(decision, resizes=(*decision.resizes, *resizes)) if resizes else decision
@@ -124,22 +99,22 @@ class Lending:
         found = self._making_room.find(self.returned(snapshot).after(decision.placements))
         if not found:
             return decision
-        held = {task.id: task.allocation for cluster in snapshot.clusters for task in cluster.running}
+        held = {task.id: task.allocation for task in snapshot.running()}
         for step in (step for room in found for step in room.steps):
             now = held[step.task]
             if now is not None:
                 self._before.setdefault(step.task, self._own.get(step.task, now))
                 self._own[step.task] = step.size
-        self.squeezed_in += len(found)
+        self.counters["made_room"] += len(found)
         return replace(decision, placements=(*decision.placements, *(room.placement for room in found)))
 
     def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
         """What changes on one cluster."""
-        room = self._free(cluster)
+        room = cluster.free_with(self._own)
         for placement in starting:
             room = room - placement.allocation
         # One that is only just starting cannot be resized.
-        tasks = {task.id: task for task in cluster.running if task.phase is Phase.RUNNING}
+        tasks = {task.id: task for task in cluster.running if resizable(task)}
         now = {task.id: task.allocation for task in tasks.values() if task.allocation is not None}
         plan = {ident: self._own.get(ident, held) for ident, held in now.items()}
         if self._cost or not last:
@@ -150,7 +125,7 @@ class Lending:
         for ident, size in plan.items():
             if size != now[ident]:
                 own = self._own.setdefault(ident, now[ident])
-                self.lent += size != own
+                self.counters["lent"] += size != own
                 changes.append(Resize(ident, size))
         return changes
 

@@ -1,6 +1,6 @@
 """Lookahead: many plans for this slot, each played into sampled futures; the best is taken.
 
-Plans come from varied greedies, from a proposer if there is one (``policy_plans.py``: the network), and from
+Plans come from varied greedies, from a proposer if there is one (``learned_lookahead.py``: the network), and from
 changing one task of the best. Futures are sampled from what has been seen: arrival rate, types and eligible clusters.
 All plans face the same futures. How much is simulated follows from a time budget by a fixed nominal speed,
 not by the clock, so that the same seed gives the same decisions on any machine.
@@ -17,18 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.contract import VOID, Decision, Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.estimates import progress_of
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
-from tapfinger.profiles.options import Options
-from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
+from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.arrival_model import ArrivalModel
 from tapfinger.schedulers.lending import Lending
-from tapfinger.schedulers.seen import Seen
 from tapfinger.sim import move_kernels, plan_kernels
 from tapfinger.sim.layout import (
     Draws,
+    GreedyPlan,
     Moves,
-    Plan,
     Sizes,
     Tables,
     Worlds,
@@ -39,13 +40,13 @@ from tapfinger.sim.layout import (
 )
 
 #: The greedy that plays on after the first slot: unlike the baseline it leaves to others what they need more.
-BASE = Plan(**{**GREEDY_DEFAULTS, "queue_price": 12.0, "short_first": 1.0})._replace(
+BASE = GreedyPlan(**{**GREEDY_DEFAULTS, "queue_price": 12.0, "short_first": 1.0})._replace(
     choosy_first=1.0, room_price=0.06, crowd_price=2.0
 )
 
 #: Other greedies for the first slot, each with a character of its own.
 VARIANTS = (
-    Plan(**GREEDY_DEFAULTS),
+    GreedyPlan(**GREEDY_DEFAULTS),
     BASE._replace(emptiest=-1.0),
     BASE._replace(short_first=0.0),
     BASE._replace(short_first=8.0),
@@ -107,11 +108,11 @@ class Proposer(Protocol):
     #: Nominal milliseconds that it takes per decision.
     cost_ms: float
 
-    def reset(self, context: SchedulerContext) -> None:
+    def reset(self, site: SiteTables) -> None:
         """Forget everything and get ready for a new run."""
         ...
 
-    def learn(self, context: SchedulerContext) -> None:
+    def learn(self, site: SiteTables) -> None:
         """Take other profiles from now on."""
         ...
 
@@ -151,7 +152,8 @@ class Lookahead:
                 raise ConfigError(f"lookahead: {name} = {value} must be a whole number of at least {least}")
         if not isinstance(lend, bool):
             raise ConfigError(f"lookahead: lend = {lend!r} must be true or false")
-        self._lending = Lending() if lend else None
+        self._lend = lend
+        self._lending: Lending | None = None
         self._budget = budget_ms
         self._most_plans = plans
         self._most_futures = futures
@@ -167,32 +169,32 @@ class Lookahead:
         self._type_index = {t.name: i for i, t in enumerate(context.task_types)}
         self._clusters = len(context.clusters)
         self.taken = Counter()
-        options = self._know(context)
-        self._seen = Seen(context, options)
-        self._lends = self._lending is not None and not context.switching_cost
-        if self._lending is not None:
-            self._lending.reset(context)
+        site = SiteTables(context)
+        self._make_arrays(site)
+        self._arrivals = ArrivalModel(site)
+        self._lends = self._lend and not context.switching_cost
+        self._lending = Lending(site) if self._lend else None
         if self.proposer is not None:
-            self.proposer.reset(context)
+            self.proposer.reset(site)
         self._warm_up()
         self._rng = np.random.default_rng(context.seed)
 
     def learn(self, context: SchedulerContext) -> None:
         """Take other profiles from now on; what was seen to arrive stays seen."""
-        self._seen.learn(context, self._know(context))
+        site = SiteTables(context)
+        self._make_arrays(site)
+        self._arrivals.learn(site)
         if self._lending is not None:
-            self._lending.learn(context)
+            self._lending.learn(site)
         if self.proposer is not None:
-            self.proposer.learn(context)
+            self.proposer.learn(site)
 
-    def _know(self, context: SchedulerContext) -> Options:
-        """Make the arrays that hold speeds, and look ahead as far as these ask for."""
-        types = context.task_types
-        options = Options(context)
-        self._tables = make_tables(context.clusters, types, context.noise, context.mode)
-        self._sizes = make_sizes(options, types)
+    def _make_arrays(self, site: SiteTables) -> None:
+        """Make the arrays that hold speeds, and set the horizon that these durations ask for."""
+        context = site.context
+        self._tables = make_tables(context.clusters, context.task_types, context.noise, context.mode)
+        self._sizes = make_sizes(site.sizes, context.task_types)
         self._horizon = self._fixed_horizon if self._fixed_horizon is not None else horizon_for(self._sizes.least_slots)
-        return options
 
     def _warm_up(self) -> None:
         """Compile (or load) the kernels now: the first decision must not pay for it."""
@@ -213,10 +215,10 @@ class Lookahead:
 
     def _start(self, snapshot: Snapshot) -> Decision:
         """Gather plans, play them, take the best."""
-        self._seen.update(snapshot)
+        self._arrivals.update(snapshot)
         if not any(can_start(task, snapshot.clusters[n]) for task in snapshot.queue for n in task.eligible):
             return VOID
-        running = [task for cluster in snapshot.clusters for task in cluster.running]
+        running = list(snapshot.running())
         known = [*running, *snapshot.queue]
         gathered = self._gather(snapshot, running, known)
         best = 0
@@ -251,7 +253,7 @@ class Lookahead:
 
     def _effort(self, known: int, plans: int) -> tuple[int, int]:
         """Plans and futures that the budget allows, by the nominal speed."""
-        pairs = (self._seen.rate + 0.25 * known) * self._clusters
+        pairs = (self._arrivals.rate + 0.25 * known) * self._clusters
         sizes = len(self._sizes.slots) / len(self._sizes.least_slots)
         slot = _MICROSECONDS_PER_SLOT + (_MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * sizes) * pairs
         slot *= _LENDING_FACTOR if self._lends else 1.0
@@ -315,7 +317,7 @@ class Lookahead:
 
     def _draw(self, known: list[TaskView], slot: int, futures: int) -> Draws:
         """The known tasks and then sampled arrivals, slots counted from now; with 0 futures only the known."""
-        come = self._seen.draw(futures, self._horizon, self._rng) if futures else None
+        come = self._arrivals.draw(futures, self._horizon, self._rng) if futures else None
         rows, k = max(1, futures), len(known)
         total = max(1, k + (come.slot.shape[1] if come is not None else 0))
         draws = Draws(
@@ -352,7 +354,7 @@ class _Gathered:
         _, first = np.unique(self._digest[: len(self.origin)], return_index=True)
         return np.sort(first)
 
-    def add(self, origin: str, plans: Sequence[Plan], moves: Moves, rng: np.random.Generator) -> None:
+    def add(self, origin: str, plans: Sequence[GreedyPlan], moves: Moves, rng: np.random.Generator) -> None:
         table = np.array(plans, dtype=np.float64)
         keys = rng.integers(0, 2**64, size=len(plans), dtype=np.uint64)
         first = len(self.origin)
@@ -408,7 +410,7 @@ def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView]) -> None:
         now.cluster[0, i] = -1 if task.cluster is None else task.cluster
         now.allocation[0, i] = task.allocation or task.type.minimum
         now.elapsed[0, i] = task.elapsed
-        now.progress[0, i] = task.progress if task.progress is not None else _guess_progress(task)
+        now.progress[0, i] = progress_of(task)
     k, waiting = len(running), len(snapshot.queue)
     now.running_count[0] = k
     now.queue[0, :waiting] = np.arange(k, k + waiting)
@@ -426,14 +428,6 @@ def horizon_for(least_slots: npt.NDArray[np.float64]) -> int:
     """
     slots = max(5.0 * least_slots.mean(), 3.5 * least_slots.max(), 8.0)
     return int(min(round(slots), _LONGEST_HORIZON))
-
-
-def _guess_progress(task: TaskView) -> float:
-    """Progress of a task that does not report it: as far as its profile says after the slots it has run."""
-    profile, progress = task.type.profile, 0.0
-    for _ in range(task.elapsed):
-        progress = min(0.99, progress + profile.gain(task.allocation or task.type.minimum, progress))
-    return progress
 
 
 def _read(after: Worlds, plan: int, known: list[TaskView], running: int) -> Decision:

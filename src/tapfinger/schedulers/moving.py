@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tapfinger.core.contract import Placement, SchedulerContext, Snapshot
+from tapfinger.core.contract import Placement, Snapshot
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.counters import Counting
 
 #: Rooms whose worth is remembered.
 _MOST_ROOMS = 100_000
 
 
-class Moving:
+class Moving(Counting):
     """A task that was to start on one cluster starts, at the same size, on another whose room is worth less for it.
 
     Clusters choose at the same time. A small one may take what it can run while the large ones take something else
@@ -22,17 +23,14 @@ class Moving:
     what Greedy may count as well: the shortest durations of all task types in it.
     """
 
-    #: Starts of this run that went to another cluster.
-    moved = 0
+    def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
+        """Ready for a run."""
+        super().__init__(counters)
+        self.learn(site)
 
-    def reset(self, context: SchedulerContext) -> None:
-        """Forget the run before."""
-        self.moved = 0
-        self.learn(context)
-
-    def learn(self, context: SchedulerContext) -> None:
+    def learn(self, site: SiteTables) -> None:
         """Take other profiles from now on."""
-        self._options = Options(context)
+        self._options = site.sizes
         self._worth: dict[Resources, float] = {}
 
     def move(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
@@ -61,7 +59,7 @@ class Moving:
             free[there] -= size
             if there != here:
                 busy = busy - {here} | {there}
-                self.moved += 1
+                self.counters["moved"] += 1
                 placement = replace(placement, cluster=there)
             result.append(placement)
         return tuple(result)

@@ -19,7 +19,6 @@ from tapfinger.core.contract import (
     ClusterView,
     Decision,
     Mode,
-    Phase,
     Placement,
     Proposal,
     Resize,
@@ -27,10 +26,12 @@ from tapfinger.core.contract import (
     Snapshot,
     TaskView,
 )
+from tapfinger.core.estimates import progress_of, share_left
+from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, ResourceTypes, TaskType
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
-from tapfinger.schedulers.rooms import Rooms
+from tapfinger.schedulers.free_capacity import Rooms
 
 #: How waiting tasks get onto clusters.
 ADMISSIONS = ("bayes", "first", "oldest")
@@ -40,9 +41,6 @@ NO_GAIN = 1e-9
 
 #: Stands for an amount of 0 in the model's ratios, so that the first unit has a finite, large gain.
 HALF_UNIT = 0.5
-
-#: A task that still runs has at least this share of its work left, whatever the estimate says.
-LEAST_REMAINING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +145,14 @@ class _Share:
         #: Number of units received; entries of the heap from before the last one are stale.
         self.stamp = 0
 
-    def gain(self, resource: int) -> float:
-        """Remaining time that one more unit saves, per unit already held; 0 at the maximum."""
+    def gain(self, resource: int, now: float) -> float:
+        """Remaining time that one more unit saves, per unit already held; 0 at the maximum.
+
+        ``now``: the modelled duration with what it holds.
+        """
         amounts = self.amounts
         if amounts[resource] >= self.maximum[resource]:
             return 0.0
-        now = self.model.duration(amounts)
         amounts[resource] += 1
         then = self.model.duration(amounts)
         amounts[resource] -= 1
@@ -166,8 +166,9 @@ def hand_out(shares: list[_Share], room: Resources) -> None:
 
     def offer(index: int) -> None:
         share = shares[index]
+        now = share.model.duration(share.amounts)
         for resource in {share.model.worker: None, share.model.processor: None}:  # in this order, each once
-            gain = share.gain(resource) if left[resource] else 0.0
+            gain = share.gain(resource, now) if left[resource] else 0.0
             if gain > NO_GAIN:
                 heapq.heappush(heap, (-gain, index, resource, share.stamp))
 
@@ -260,7 +261,7 @@ class Optimus:
         if not self._resize:
             return [], room
         # A task that is only just starting cannot be resized: it keeps what it has.
-        open_tasks = [t for t in cluster.running if t.phase is Phase.RUNNING]
+        open_tasks = [t for t in cluster.running if resizable(t)]
         for task in open_tasks:
             room = room + (task.allocation or task.type.minimum) - task.type.minimum
         for task in cluster.paused:
@@ -308,12 +309,7 @@ class Optimus:
                 return list(admitted.values())
 
     def _share(self, task: TaskView) -> _Share:
-        model = self._models[task.type.name]
-        done = task.progress
-        if done is None:  # not reported: as if it had always had what it has
-            held = task.allocation
-            done = task.elapsed / model.duration(held) if held else 0.0
-        return _Share(task, model, max(LEAST_REMAINING, 1.0 - done))
+        return _Share(task, self._models[task.type.name], share_left(progress_of(task)))
 
 
 def central(admit: int | None = None) -> Optimus:

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tapfinger.core.contract import Placement, Snapshot, TaskView
+from tapfinger.schedulers.counters import Counting
 
 
-class Seniority:
+class Seniority(Counting):
     """An older task takes the place of a younger one of its type, unless it has more clusters to go to.
 
     A network tells tasks of one type apart by little more than age and clusters, and now and then leaves one behind
     that was as good. Tasks of one type run alike, so the exchange delays nobody but the younger one, which has at least
     as many other places to go to: the mean stays, the tail gets shorter.
     """
-
-    #: Exchanges in this run.
-    exchanged = 0
-
-    def reset(self) -> None:
-        """Forget the run before."""
-        self.exchanged = 0
 
     def put_first(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
         """The same starts, older tasks first. ``snapshot``: what the placements were decided on."""
@@ -44,7 +38,7 @@ class Seniority:
             older = next(t for t in waiting[task.type.name] if t is task or _could_be(t, task, placement, taken))
             if older is not task:
                 taken ^= {task.id, older.id}
-                self.exchanged += 1
+                self.counters["exchanged"] += 1
             result.append(replace(placement, task=older.id))
         return tuple(result)
 

@@ -1,10 +1,12 @@
-"""Where small sizes are much more efficient than fast ones and resizing is free, tasks share their cluster.
+"""Tasks share their cluster where small sizes are much more efficient than fast ones and resizing is free.
 
-Two passes in every slot. First whoever decides what starts sees a world in which tasks hold the sizes it gave them;
-then, for those that still wait, one in which all are at their minimum. So everything is started that has room, and
-where it would have been started anyway as long as there is enough. Sizes follow from who runs on a cluster: resources
-go to the largest gain in the logarithm of remaining slots, which is fair, with more weight for those that end sooner,
-as the best policy for tasks of one concave speed-up has it (heSRPT, Berg et al. 2020).
+Every slot has two passes. In the first, the network sees running tasks at the sizes that it gave them. In the second it
+sees them at their minimum, and starts what still waits. So everything starts that has room, on the cluster where it
+would have started anyway as long as there is enough.
+
+Sizes then follow from who runs on a cluster. Resources go to the largest gain in the logarithm of remaining slots,
+which is fair, with more weight for tasks that end sooner: the best policy for tasks of one concave speed-up does the
+same (heSRPT, Berg et al. 2020).
 """
 
 from __future__ import annotations
@@ -15,27 +17,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tapfinger.core.contract import Decision, Phase, Placement, Proposal, Resize, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.changes import TaskTracker
+from tapfinger.core.contract import Decision, Placement, Proposal, Resize, Snapshot, TaskView
+from tapfinger.core.estimates import advanced, share_left
+from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Resources, TaskType
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.making_room import ROUNDING
 
-#: Sharing pays if fast sizes cost so many times what the cheapest do.
+#: Sharing pays if the fastest sizes cost at least this many times what the cheapest do.
 LEAST_SLACK = 1.25
 
-#: How much more weight those have that end sooner: their rank to this power.
+#: A task's weight is its rank by remaining time, the longest being 1, to this power.
 _SOONER = 0.5
 
-#: How much more weight late tasks have. At 4 the mean begins to suffer.
-_LATE = 2.0
+#: Weight of late tasks; that of others is 1. At 4 the mean begins to suffer.
+_LATE_WEIGHT = 2.0
 
-#: Tasks end with whole slots: half of one is lost on average.
-_ROUNDING = 0.5
-
-#: Sizes of a type that are considered at most.
+#: Maximum number of sizes considered per type.
 _SIZES = 60
-
-#: A task that still runs has at least this share of its work left, whatever the estimate says.
-_LEAST_LEFT = 0.01
 
 
 class _Size(NamedTuple):
@@ -52,43 +52,45 @@ class _Sharer(NamedTuple):
     weight: float
 
 
-class Sharing:
-    """Keeps the books: the sizes that tasks were started with, and how far they should be."""
+def sharing_pays(site: SiteTables) -> bool:
+    """Whether resizing is free on this site and its fast sizes cost much more than the cheapest."""
+    types = site.context.task_types
+    fast = sum(t.weight * site.sizes.of[t.name][0].cost for t in types)
+    cheap = sum(t.weight * site.sizes.cheapest[t.name].cost for t in types)
+    return site.context.switching_cost == 0.0 and fast / cheap >= LEAST_SLACK
 
-    def reset(self, context: SchedulerContext) -> None:
+
+class Sharing:
+    """Shares out clusters; remembers the sizes that tasks were started with, and how far they should be."""
+
+    def __init__(self, site: SiteTables) -> None:
         """Nobody runs."""
-        self._free_of_charge = context.switching_cost == 0.0
         self._own: dict[int, Resources] = {}
         #: Progress of tasks that report none, by what they held.
         self._progress: dict[int, float] = {}
-        self._last = 0
-        self._late = math.inf
+        self._running = TaskTracker(Snapshot.running)
+        self._late_after = math.inf
         self._done = -1
-        self.learn(context)
+        self.learn(site)
 
-    def learn(self, context: SchedulerContext) -> None:
+    def learn(self, site: SiteTables) -> None:
         """Take other profiles from now on."""
-        self._options = Options(context)
-        self._sizes = {t.name: self._worth_having(t) for t in context.task_types}
+        self._options = site.sizes
+        self._sizes = {t.name: self._worth_having(t) for t in site.context.task_types}
         self._growth: dict[tuple[str, _Size], list[tuple[_Size, float]]] = {}
-        weights = {t.name: t.weight for t in context.task_types}
-        fast = sum(weights[name] * options[0].cost for name, options in self._options.of.items())
-        cheap = sum(weights[name] * min(o.cost for o in options) for name, options in self._options.of.items())
-        #: How many times what is needed a site spends if every task gets its fastest size.
-        self.slack = fast / cheap
-
-    @property
-    def pays(self) -> bool:
-        """Whether tasks should share here."""
-        return self._free_of_charge and self.slack >= LEAST_SLACK
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Whether this slot has been decided."""
         return self._done == snapshot.slot
 
-    def decide(self, snapshot: Snapshot, turn: Callable[[Snapshot], Decision], late: float = math.inf) -> Decision:
-        """The whole slot; ``turn`` is asked what starts, time and again. ``late``: to take so many slots is."""
-        self._done, self._late = snapshot.slot, late
+    def decide(
+        self, snapshot: Snapshot, turn: Callable[[Snapshot], Decision], late_after: float = math.inf
+    ) -> Decision:
+        """Plan the whole slot, calling ``turn`` until it starts nothing more.
+
+        ``late_after``: completion time in slots beyond which a task counts as late.
+        """
+        self._done, self._late_after = snapshot.slot, late_after
         self._count(snapshot)
         lost: list[Proposal] = []
         started = _turns(self._seen(snapshot, self._own), turn, lost)
@@ -110,31 +112,21 @@ class Sharing:
 
     def _count(self, snapshot: Snapshot) -> None:
         """What tasks should have done since the last slot."""
-        passed = snapshot.slot - self._last
-        self._last = snapshot.slot
-        running = {task.id: task for cluster in snapshot.clusters for task in cluster.running}
-        before = self._progress
-        self._progress = {
-            ident: min(1.0 - _LEAST_LEFT, before.get(ident, 0.0) + passed * task.type.profile.rate(task.allocation))
-            for ident, task in running.items()
-            if task.progress is None and task.allocation is not None and task.phase is Phase.RUNNING
-        }
+        changes = self._running.observe(snapshot)
+        if changes is None:
+            return
+        running = self._running.there
         self._own = {ident: own for ident, own in self._own.items() if ident in running}
+        self._progress = {ident: done for ident, done in self._progress.items() if ident in running}
+        for ident, task in running.items():
+            if task.progress is None and task.allocation is not None and resizable(task):
+                before = self._progress.get(ident, 0.0)
+                self._progress[ident] = advanced(task.type.profile, task.allocation, changes.slots, before)
 
     def _seen(self, snapshot: Snapshot, sizes: dict[int, Resources]) -> Snapshot:
-        """The snapshot with tasks at these sizes, others at their minimum; where that is too much, nothing is free."""
-        clusters = []
-        for cluster in snapshot.clusters:
-            free = list(cluster.free)
-            running = []
-            for task in cluster.running:
-                held = task.allocation or task.type.minimum
-                size = held if task.phase is not Phase.RUNNING else sizes.get(task.id, task.type.minimum)
-                free = [f + h - s for f, h, s in zip(free, held, size, strict=True)]
-                running.append(task if size == held else replace(task, allocation=size))
-            room = Resources(max(0, f) for f in free)
-            clusters.append(replace(cluster, free=room, running=tuple(running)))
-        return replace(snapshot, clusters=tuple(clusters))
+        """The snapshot with tasks at these sizes, and all others that can be resized at their minimum."""
+        tasks = filter(resizable, snapshot.running())
+        return snapshot.with_sizes({task.id: sizes.get(task.id, task.type.minimum) for task in tasks})
 
     def _share_out(self, snapshot: Snapshot, starting: Iterable[Placement], lost: Sequence[Proposal]) -> Decision:
         waiting = {task.id: task for task in snapshot.queue}
@@ -147,7 +139,7 @@ class Sharing:
             if not cluster.up:
                 continue
             # One that is only just starting cannot be resized.
-            tasks = [t for t in cluster.running if t.phase is Phase.RUNNING] + new.get(cluster.index, [])
+            tasks = [t for t in cluster.running if resizable(t)] + new.get(cluster.index, [])
             room = cluster.free
             for task in tasks:
                 room = room + task.allocation - task.type.minimum if task.allocation else room - task.type.minimum
@@ -186,9 +178,9 @@ class Sharing:
     def _offers(self, sharer: _Sharer, now: _Size) -> list[tuple[float, _Size]]:
         """All faster sizes, by what they gain for what they take; the best comes last."""
         left, weight = sharer.left, sharer.weight
-        slots = left / now.rate + _ROUNDING
+        slots = left / now.rate + ROUNDING
         found = [
-            (-(weight * math.log(slots / (left / size.rate + _ROUNDING))) / taken, size)
+            (-(weight * math.log(slots / (left / size.rate + ROUNDING))) / taken, size)
             for size, taken in self._faster(sharer.task.type.name, now)
         ]
         found.sort(reverse=True)
@@ -203,14 +195,14 @@ class Sharing:
         return self._growth[key]
 
     def _sharers(self, tasks: Sequence[TaskView]) -> list[_Sharer]:
-        left = [max(_LEAST_LEFT, 1.0 - self._progress_of(task)) for task in tasks]
+        left = [share_left(self._progress_of(task)) for task in tasks]
         ideal = [rest / self._sizes[task.type.name][0].rate for rest, task in zip(left, tasks, strict=True)]
         rank = {index: place for place, index in enumerate(sorted(range(len(tasks)), key=lambda i: -ideal[i]), start=1)}
         return [_Sharer(t, left[i], rank[i] ** _SOONER * self._hurry(t, ideal[i])) for i, t in enumerate(tasks)]
 
     def _hurry(self, task: TaskView, slots: float) -> float:
         """More weight for those that will be late even if they get all from now on."""
-        return _LATE if self._last - task.arrival + slots > self._late else 1.0
+        return _LATE_WEIGHT if self._running.slot - task.arrival + slots > self._late_after else 1.0
 
     def _progress_of(self, task: TaskView) -> float:
         return task.progress if task.progress is not None else self._progress.get(task.id, 0.0)

@@ -1,38 +1,52 @@
 """TapFinger: one agent per cluster, all run by one exported network; who gets a contested task is Bayes' rule.
 
-Needs no torch: the network is an ONNX file. Speed profiles are used only by the guard rails.
+Needs no torch: the network is an ONNX file. A network of the paper's kind knows tasks by their type; one that is for
+any site knows them by their speed profiles, and so do the rules around both.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import VOID, Decision, Mode, Placement, Proposal, SchedulerContext, Snapshot
 from tapfinger.errors import ConfigError
+from tapfinger.policy.actions import best_actions
 from tapfinger.policy.card import MAX_WAIT, Card
+from tapfinger.policy.encoding.for_card import encoder_for
+from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.explain import Explanation, explain
-from tapfinger.policy.exported import best_actions, load_model, shipped_models
-from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
-from tapfinger.schedulers.eyes import make_eyes
+from tapfinger.policy.exported import load_model, shipped_models
+from tapfinger.profiles.greedy_options import THRIFTY_GREEDY
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers import counters
 from tapfinger.schedulers.greedy import Greedy
+from tapfinger.schedulers.greedy_features import make_advisers
 from tapfinger.schedulers.guards import Ageing, SizeLimit, TimeBudget
 from tapfinger.schedulers.lateness import LateFirst, Lateness
 from tapfinger.schedulers.lending import Lending
+from tapfinger.schedulers.model_domain import warn_outside
 from tapfinger.schedulers.moving import Moving
-from tapfinger.schedulers.outside import warn_outside
 from tapfinger.schedulers.seniority import Seniority
-from tapfinger.schedulers.sharing import Sharing
+from tapfinger.schedulers.sharing import Sharing, sharing_pays
 
 _log = logging.getLogger(__name__)
 
-#: Waiting tasks per cluster beyond which the universal model is not asked.
-_CROWD = 8.0
+#: Waiting tasks per cluster beyond which a model for any site is not asked: it has not learnt enough of such queues.
+VERY_LONG_QUEUE = 8.0
+
+_T = TypeVar("_T")
+
+
+class _Rule(Protocol):
+    def learn(self, site: SiteTables) -> None: ...
 
 
 class TapFinger:
@@ -43,19 +57,15 @@ class TapFinger:
     """
 
     one_shot = False
-    #: Passes of the network in this run that raised or gave no numbers.
-    failed = 0
-    #: Slots of this run that were left to Greedy, for whatever reason.
-    fallbacks = 0
-    #: Slots of this run that were left to the thrifty Greedy because many tasks waited.
-    crowded = 0
+    #: Every counter of ``counters``, with a sentence that says what it counts.
+    COUNTERS: ClassVar[Mapping[str, str]] = counters.COUNTERS
     #: Whether tasks share their clusters in this run.
     shares = False
 
     def __init__(
         self,
         model: str = "",
-        max_wait: float | None = None,
+        max_wait: float = MAX_WAIT,
         calm_wait: float | None = None,
         max_stretch: float | None = None,
         budget_ms: float = 0.0,
@@ -69,32 +79,31 @@ class TapFinger:
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
-        A task that has waited ``max_wait`` times its ideal duration (None: 40) is started as soon as it fits, and
-        a cluster is held for it if it does not fit; while few tasks wait, one that has waited ``calm_wait`` times that.
-        Before, while few tasks wait, a size at which it would run more than ``max_stretch`` times that duration is
-        refused; 0: any size will do. None: as the model's card says; if only ``max_wait`` is given, it always holds.
+        Options that are None are decided by the model. A "model for any site" knows tasks by their speed profiles;
+        the others are for one scenario and do as the paper does.
 
-        Passes of the network beyond ``budget_ms`` milliseconds in one slot are replaced by Greedy; 0: no limit, so that
-        the same seed gives the same decisions on any machine.
-
-        ``lend``: what is spare is lent to running tasks (``lending.py``), which asks of tasks that they can be resized;
-        None: only by models that know tasks by their speed. Those of one scenario size a task once, as in the paper.
-
-        ``share``: tasks share their cluster (``sharing.py``) instead; None: if they may be lent something and small
-        sizes are much more efficient than fast ones here.
-
-        While more than ``crowd`` tasks wait per cluster, a thrifty Greedy decides; 0: never; None: at 8 where the model
-        is for any site, since that has not learnt enough of long queues, and tasks do not share; never otherwise.
-
+        ``max_wait``: a task that has waited this many times its ideal duration is overdue: it is started as soon as it
+        fits, and a cluster is held for it if it does not fit.
+        ``calm_wait``: the same while the queue is not long, where it is less than ``max_wait``. None: as the model's
+        card says. At the card's value and with a model for any site, which was not made for this one, a task must also
+        have waited longer than is usual here.
+        ``max_stretch``: while the queue is not long, sizes at which a task would run more than this many times its
+        ideal duration are refused; 0: none is. None: as the model's card says.
+        ``budget_ms``: passes of the network beyond this many milliseconds in one slot are replaced by Greedy; 0: no
+        limit, so that the same seed gives the same decisions on any machine.
+        ``lend``: spare resources are lent to running tasks (``lending.py``), which must be able to resize. None: true
+        with a model for any site, false with others.
+        ``share``: tasks share their cluster (``sharing.py``) instead. None: true where ``lend`` holds, resizing is free
+        and small sizes are much more efficient than fast ones, false elsewhere.
+        ``crowd``: while more tasks than this wait per cluster, a thrifty Greedy decides; 0: never. None: 8 with a model
+        for any site where tasks do not share, 0 otherwise.
         ``seniority``: an older task of the same type goes first where the network would start a younger one.
-
-        ``again``: in single-task mode, clusters that lost a task to another choose again in the same slot; None: only
-        with models that know tasks by their speed. With those of one scenario they wait, as in the paper.
-
-        ``move``: a start goes to the cluster that loses least by it (``moving.py``); None: only with such models.
-
+        ``again``: in single-task mode, clusters that lost a task to another choose again in the same slot. None: true
+        with a model for any site, false with others.
+        ``move``: a start goes to the cluster that loses least by it (``moving.py``). None: true with a model for any
+        site, false with others.
         ``late_first``: tasks that will take longer than nearly all did before go first where that costs little
-        (``lateness.py``); None: only with such models, and if neither ``max_wait`` nor ``calm_wait`` is given.
+        (``lateness.py``). None: true with a model for any site, false with others.
         """
         switches = {"lend": lend, "share": share, "seniority": seniority, "again": again, "move": move}
         switches["late_first"] = late_first
@@ -111,140 +120,102 @@ class TapFinger:
             "crowd": crowd,
         }
         for name, value in limits.items():
-            if value is None:
+            if value is None and name not in ("max_wait", "budget_ms"):
                 continue
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise ConfigError(f"tapfinger: {name} = {value!r} must be a number, zero or more")
-        self._model = model
-        self._max_wait, self._calm_wait, self._max_stretch = max_wait, calm_wait, max_stretch
-        self._ageing = Ageing(MAX_WAIT)
-        self._size_limit = SizeLimit(0.0)
-        self._seniority = Seniority() if seniority else None
-        self._budget = TimeBudget(budget_ms)
+        self._model, self._budget_ms = model, budget_ms
+        self._max_wait, self._calm_wait, self._max_stretch, self._crowd = max_wait, calm_wait, max_stretch, crowd
+        self._lend, self._share, self._choose_again, self._move = lend, share, again, move
+        self._puts_older_first, self._puts_late_first = seniority, late_first
+        #: In seconds; read only where there is a time budget.
+        self.clock = time.perf_counter
+        self.counters = counters.new_counters()
         self._greedy = Greedy()
-        self._lend, self._share, self._crowd, self._choose_again, self._move = lend, share, crowd, again, move
-        self._late_first = late_first
-        self._late_starts = LateFirst()
-        self._sharing = Sharing()
-        # Saves resources and takes slow sizes: what long queues ask for.
-        self._thrifty = Greedy(calm=0.0, patience=5.0)
+        self._thrifty = Greedy(**THRIFTY_GREEDY)  # type: ignore[arg-type]
 
     def reset(self, context: SchedulerContext) -> None:
         """Load the network and check that it was made for these task types and resources."""
+        self.reset_on(SiteTables(context))
+
+    def reset_on(self, site: SiteTables) -> None:
+        """The same with tables that the caller has made."""
+        context = site.context
         self._network = load_model(self._model or _choose(context))
         card = self._network.card
-        self._eyes = make_eyes(context, card)
-        warn_outside(card, context)
+        self._encoder = encoder_for(card, site, make_advisers())
+        warn_outside(card, site)
         self._accelerator = card.size("accelerator")
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
-        knows_speeds = card.schema == PROFILES
-        self._size_limit = SizeLimit(card.max_stretch if self._max_stretch is None else self._max_stretch)
-        self._size_limit.reset(context)
-        if self._seniority is not None:
-            self._seniority.reset()
-        self._budget.reset()
-        self._greedy.reset(context)
-        self._thrifty.reset(context)
         self._single = context.mode is Mode.SINGLE
+        for_any_site = card.schema == PROFILES.name
         # In multi-task mode there is another turn in any case.
-        self._again = self._single and (knows_speeds if self._choose_again is None else self._choose_again)
-        self._moving = Moving() if (knows_speeds if self._move is None else self._move) else None
-        if self._moving is not None:
-            self._moving.reset(context)
-        self._lending = Lending() if (knows_speeds if self._lend is None else self._lend) else None
-        if self._lending is not None:
-            self._lending.reset(context)
-        self._sharing.reset(context)
-        pays = self._lending is not None and self._sharing.pays
-        self.shares = pays if self._share is None else self._share
-        self._reset_ageing(context, card, knows_speeds)
-        usual = _CROWD if knows_speeds and not self.shares else 0.0
-        #: So many waiting tasks are a crowd.
-        self._many = (usual if self._crowd is None else self._crowd) * len(context.clusters) or math.inf
+        self._again = self._single and _either(self._choose_again, for_any_site)
+        lends = _either(self._lend, for_any_site)
+        self.shares = _either(self._share, lends and sharing_pays(site))
+        crowd = _either(self._crowd, VERY_LONG_QUEUE if for_any_site and not self.shares else 0.0)
+        #: Length of the queue beyond which the thrifty Greedy decides.
+        self._longest_queue = crowd * len(context.clusters) or math.inf
+        self._make_rules(site, for_any_site, lends)
         #: The last slot that Greedy has planned.
         self._planned = -1
-        self.failed = self.fallbacks = self.crowded = 0
 
-    def _reset_ageing(self, context: SchedulerContext, card: Card, knows_speeds: bool) -> None:
-        max_wait = MAX_WAIT if self._max_wait is None else self._max_wait
-        usual = card.max_wait if self._max_wait is None else max_wait
-        # A bound that was not chosen for this site, nor by its owner.
-        adapt = knows_speeds and self._calm_wait is None and self._max_wait is None
-        self._lateness = Lateness(context) if (adapt if self._late_first is None else self._late_first) else None
-        calm_wait = usual if self._calm_wait is None else self._calm_wait
-        # Where tasks share, nearly all start at once; who is late gets more of the cluster instead.
-        self._ageing = Ageing(max_wait, calm_wait, adapt, None if self.shares else self._lateness)
-        self._ageing.reset(context)
-        self._late_starts.reset(context)
+    def _make_rules(self, site: SiteTables, for_any_site: bool, lends: bool) -> None:
+        card, counts = self._network.card, counters.new_counters()
+        self.counters = counts
+        self._budget = TimeBudget(self._budget_ms, self.clock, counts)
+        self._size_limit = SizeLimit(site, _either(self._max_stretch, card.max_stretch), counts)
+        self._seniority = Seniority(counts) if self._puts_older_first else None
+        self._moving = Moving(site, counts) if _either(self._move, for_any_site) else None
+        self._lending = Lending(site, counts) if lends and not self.shares else None
+        self._sharing = Sharing(site) if self.shares else None
+        self._lateness = Lateness(site) if _either(self._puts_late_first, for_any_site) else None
+        self._late_starts = LateFirst(site, counts)
+        calm_wait = _either(self._calm_wait, card.max_wait)
+        # The card's bound of a model for any site was not chosen for this one.
+        adapt = for_any_site and calm_wait == card.max_wait
+        # Where tasks share, nearly all start at once; late ones get more of the cluster instead.
+        late_starts_first = None if self.shares else self._lateness
+        self._ageing = Ageing(site, self._max_wait, calm_wait, adapt, late_starts_first, counts)
+        rules: tuple[_Rule | None, ...] = (
+            self._size_limit,
+            self._moving,
+            self._lending,
+            self._sharing,
+            self._lateness,
+            self._late_starts,
+            self._ageing,
+        )
+        self._rules = [rule for rule in rules if rule is not None]
+        for greedy in (self._greedy, self._thrifty):
+            greedy.learn_from(site)
 
     def learn(self, context: SchedulerContext) -> None:
-        """The guards look at profiles, and so does a network that knows tasks by them."""
-        self._eyes.learn(context)
-        self._ageing.learn(context)
-        self._late_starts.learn(context)
-        if self._lateness is not None:
-            self._lateness.learn(context)
-        self._size_limit.learn(context)
-        self._greedy.learn(context)
-        self._thrifty.learn(context)
-        if self._moving is not None:
-            self._moving.learn(context)
-        if self._lending is not None:
-            self._lending.learn(context)
-        self._sharing.learn(context)
+        """Take other profiles from now on: the rules look at them, and so does a network for any site."""
+        self.learn_from(SiteTables(context))
+
+    def learn_from(self, site: SiteTables) -> None:
+        """The same with tables that the caller has made."""
+        self._encoder.learn(site)
+        for rule in self._rules:
+            rule.learn(site)
+        for greedy in (self._greedy, self._thrifty):
+            greedy.learn_from(site)
 
     @property
     def card(self) -> Card:
-        """Of the model in use."""
+        """The card of the model in use."""
         return self._network.card
 
-    @property
-    def forced(self) -> int:
-        """Overdue tasks started in this run without asking the network."""
-        return self._ageing.forced
-
-    @property
-    def holds(self) -> int:
-        """How often in this run a cluster was held for an overdue task."""
-        return self._ageing.holds
-
-    @property
-    def lent(self) -> int:
-        """How often in this run a running task was lent something."""
-        return 0 if self._lending is None else self._lending.lent
-
-    @property
-    def refused(self) -> int:
-        """Proposals of the network in this run with a size that is far too slow."""
-        return self._size_limit.refused
-
-    @property
-    def exchanged(self) -> int:
-        """Starts of the network in this run that were given to an older task of the same type."""
-        return 0 if self._seniority is None else self._seniority.exchanged
-
-    @property
-    def moved(self) -> int:
-        """Starts of the network in this run that went to another cluster."""
-        return 0 if self._moving is None else self._moving.moved
-
-    @property
-    def late_starts(self) -> int:
-        """Starts of the network in this run that were given to a task that is late for this site."""
-        return self._late_starts.taken
-
-    @property
-    def late(self) -> int:
-        """Slots of this run in which the network used up its time."""
-        return self._budget.late
-
     def decide(self, snapshot: Snapshot) -> Decision:
-        """One turn of all agents, after the tasks that are overdue; when nothing more starts, what is spare is lent."""
+        """Start overdue tasks, then play one turn of all agents; when nothing more starts, lend spare resources."""
         if self._lateness is not None:
             self._lateness.see(snapshot)
-        if self.shares:
-            late = math.inf if self._lateness is None else self._lateness.limit
-            return VOID if self._sharing.finished(snapshot) else self._sharing.decide(snapshot, self._fresh_turn, late)
+        if self._sharing is not None:
+            if self._sharing.finished(snapshot):
+                return VOID
+            late_after = math.inf if self._lateness is None else self._lateness.late_after
+            return self._sharing.decide(snapshot, self._fresh_turn, late_after)
         if self._lending is None:
             return self._turn(snapshot)
         if self._lending.finished(snapshot):
@@ -253,12 +224,12 @@ class TapFinger:
         return self._lending.lend(snapshot, decision, last=self._single or not decision.placements)
 
     def _fresh_turn(self, snapshot: Snapshot) -> Decision:
-        """A turn that does not mind whether Greedy has planned this slot before: it is looked at more than once."""
+        """A turn as if Greedy had not planned this slot yet: sharing plays a slot more than once."""
         self._planned = -1
         return self._turn(snapshot)
 
     def _turn(self, snapshot: Snapshot) -> Decision:
-        self._eyes.count(snapshot)
+        self._encoder.observe(snapshot)
         overdue, rest = self._ageing.start(snapshot)
         decision = self._decide(rest)
         steps = self._steps
@@ -282,10 +253,10 @@ class TapFinger:
     def explain(self, top: int = 3) -> Explanation:
         """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
         seen, overdue, steps, whole = self._last
-        sight = self._eyes.look(seen)
+        encoded = self._encoder.encode(seen)
         granted, late_first, exchanged, moved = steps
         first = Decision(overdue + granted.placements, lost=granted.lost)
-        found = explain(self._network, sight.inputs, sight.task, self._eyes.meaning, seen, first, top)
+        found = explain(self._network, encoded.inputs, encoded.task, self._encoder.decode, seen, first, top)
         return replace(
             found,
             decision=whole,
@@ -296,10 +267,10 @@ class TapFinger:
         )
 
     def _decide(self, snapshot: Snapshot) -> Decision:
-        """What the network starts, or Greedy in its place; then who of equals, and where."""
+        """Starts of the network, or of Greedy in its place, then changed by the rules on late tasks, age and place."""
         granted = self._grant(snapshot)
         late_first = granted.placements
-        # A task that is drawn is to be any task.
+        # The no-pointer ablation draws its task uniformly, and Greedy plans a slot as a whole: reordering undoes both.
         chosen = self._rng is None and self._planned != snapshot.slot
         if chosen and self._lateness is not None and late_first:
             late = self._ageing.late(snapshot)
@@ -314,13 +285,13 @@ class TapFinger:
     def _grant(self, snapshot: Snapshot) -> Decision:
         if self._planned == snapshot.slot:
             return VOID  # Greedy plans a slot as a whole
-        if len(snapshot.queue) > self._many:
-            self.crowded += 1
+        if len(snapshot.queue) > self._longest_queue:
+            self.counters["crowded"] += 1
             self._planned = snapshot.slot
             return self._thrifty.decide(snapshot)
         proposals = self._propose(snapshot) if self._budget.allows(snapshot.slot) else None
         if proposals is None:
-            self.fallbacks += bool(snapshot.queue)
+            self.counters["fallbacks"] += bool(snapshot.queue)
             self._planned = snapshot.slot
             return self._greedy.decide(snapshot)
         proposals = self._size_limit.keep(proposals, snapshot.queue)
@@ -331,24 +302,24 @@ class TapFinger:
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
         begin = self._budget.begin()
-        sight = self._eyes.see(snapshot)
-        if sight is None:
+        encoded = self._encoder.encode_startable(snapshot)
+        if encoded is None:
             return []
-        inputs = sight.inputs
+        inputs = encoded.inputs
         try:
             scores = self._network.run(inputs)
         except Exception as error:  # onnxruntime's errors have no common base
             self._fail(snapshot.slot, str(error))
             return None
         acts = best_actions(scores, inputs, self._accelerator, self._rng)
-        self._seen = sight, scores
+        self._seen = encoded, scores
         self._budget.end(begin)
         if not np.isfinite(acts.score).all():
             self._fail(snapshot.slot, "its scores are not numbers")
             return None
         places = inputs.startable.shape[2]
         return [
-            Proposal(n, int(sight.task[n, place]), self._eyes.meaning(inputs, n, place, amounts), score)
+            Proposal(n, int(encoded.task[n, place]), self._encoder.decode(inputs, n, place, amounts), score)
             for n, (place, amounts, score) in enumerate(
                 zip(acts.place[0].tolist(), acts.amounts[0].tolist(), acts.score[0].tolist(), strict=True)
             )
@@ -357,10 +328,10 @@ class TapFinger:
 
     def _choice(self, cluster: int, tasks: Collection[int]) -> Placement | None:
         """The one of these tasks that the network likes best there, at the size it would get."""
-        sight, scores = self._seen
-        inputs = sight.inputs
+        encoded, scores = self._seen
+        inputs = encoded.inputs
         places = inputs.startable.shape[2]
-        wanted = inputs.startable[0, cluster] & np.isin(sight.task[cluster, :places], list(tasks))
+        wanted = inputs.startable[0, cluster] & np.isin(encoded.task[cluster, :places], list(tasks))
         if not wanted.any():
             return None
         logits = np.full_like(scores.task_logits, -np.inf)
@@ -370,14 +341,19 @@ class TapFinger:
         place, amounts = int(acts.place[0, cluster]), acts.amounts[0, cluster].tolist()
         if place == places:
             return None  # no numbers
-        task = int(sight.task[cluster, place])
-        return Placement(task, cluster, self._eyes.meaning(inputs, cluster, place, amounts))
+        task = int(encoded.task[cluster, place])
+        return Placement(task, cluster, self._encoder.decode(inputs, cluster, place, amounts))
 
     def _fail(self, slot: int, reason: str) -> None:
         # Loud once per run: a network that is broken mostly stays so.
-        level = logging.DEBUG if self.failed else logging.WARNING
+        level = logging.DEBUG if self.counters["failed"] else logging.WARNING
         _log.log(level, "slot %d: the network failed (%s); greedy decides", slot, reason)
-        self.failed += 1
+        self.counters["failed"] += 1
+
+
+def _either(option: _T | None, default: _T) -> _T:
+    """The option if it was given."""
+    return default if option is None else option
 
 
 def _changed(before: Sequence[Placement], after: Sequence[Placement]) -> tuple[Placement, ...]:

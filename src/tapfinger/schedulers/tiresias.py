@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from tapfinger.core.contract import (
     ClusterView,
     Decision,
-    Phase,
     Placement,
     Resize,
     SchedulerContext,
     Snapshot,
     TaskView,
 )
+from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, TaskType
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
-from tapfinger.schedulers.rooms import Rooms
+from tapfinger.schedulers.free_capacity import Rooms
 
 
 def median_service(task_types: Iterable[TaskType], noise: Noise, accelerator: int) -> float:
@@ -104,7 +104,7 @@ class Tiresias:
         if not self._preemptive:
             return [], []
         # A task that is only just starting cannot be resized: it keeps what it has.
-        tasks = [t for t in (*cluster.running, *cluster.paused) if t.phase is not Phase.PLACED]
+        tasks = [t for t in (*cluster.running, *cluster.paused) if resizable(t)]
         tasks.sort(key=lambda t: (self._started.get(t.id, t.arrival), t.id))
         queues: tuple[list[TaskView], list[TaskView]] = ([], [])
         for task in tasks:
@@ -114,7 +114,7 @@ class Tiresias:
 
     def _remember(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
         """Keep the start slots of tasks that are on a cluster, and only of those."""
-        present = {t.id for c in snapshot.clusters for t in (*c.running, *c.paused)}
+        present = {task.id for task in snapshot.on_clusters()}
         self._started = {task: slot for task, slot in self._started.items() if task in present}
         self._started.update((p.task, snapshot.slot) for p in placements)
 

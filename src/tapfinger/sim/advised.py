@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tapfinger.profiles.menus import Menus
+from tapfinger.profiles.size_menus import Menus
 from tapfinger.sim import kernels, plan_kernels
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Bools, Ints, Plan, empty_worlds, make_sizes
+from tapfinger.sim.layout import Bools, GreedyPlan, Ints, empty_worlds, make_sizes
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
 
 
 class AdvisedSim(BatchSim):
-    """As BatchSim; mirrors what schedulers.advice and observation show to one live scheduler."""
+    """As BatchSim, with what policy.encoding.by_profile.ProfileEncoder asks of worlds (its AdvisedWorlds)."""
 
     def __init__(
-        self, world: World, workloads: Sequence[Workload], menus: Menus, plans: Sequence[Plan], pending: int = 10
+        self, world: World, workloads: Sequence[Workload], menus: Menus, plans: Sequence[GreedyPlan], pending: int = 10
     ) -> None:
         """``plans``: the advisers; ``menus``: the sizes their advice is told in."""
         self.menus = menus
@@ -59,7 +59,7 @@ class AdvisedSim(BatchSim):
         )
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 
-    def play_on(self, plan: Plan, until: Ints, most: int) -> None:
+    def play_on(self, plan: GreedyPlan, until: Ints, most: int) -> None:
         """Let a greedy play every world up to a slot of its own, (B,), or until more than ``most`` tasks wait."""
         plan_kernels.play_on(self.tables, self.sizes, plan, self.draws, self.worlds, until, most, self.done)
         self._look(np.flatnonzero(~self.done))
@@ -85,3 +85,10 @@ class AdvisedSim(BatchSim):
         rows, known = live[:, None, None], np.maximum(task, 0)
         here = self.worlds.advised[rows, known] == np.arange(task.shape[1])[None, :, None, None]
         return np.where(here & (task >= 0)[..., None], self.worlds.advised_size[rows, known], -1)
+
+    def recent_arrivals(self, live: Ints, window: int) -> tuple[Ints, Bools, Ints]:
+        """(L, J) type of every task, (L, J) whether it arrived in the last ``window`` slots, (L,) slots counted."""
+        slot = self.worlds.slot[live][:, None]
+        arrival = self.draws.arrival[live]
+        real = np.arange(arrival.shape[1]) < self.draws.tasks[live][:, None]
+        return self.draws.type[live], (arrival <= slot) & (arrival > slot - window) & real, slot[:, 0] + 1

@@ -15,7 +15,7 @@ from typing import Any
 from numba import njit
 
 _HERE = Path(__file__).parent
-_CONSTANTS = (_HERE.parent / "core" / "model.py", _HERE.parent / "profiles" / "options.py")
+_CONSTANTS = (_HERE.parent / "core" / "model.py", _HERE.parent / "profiles" / "efficient_sizes.py")
 _SOURCES = (*sorted(_HERE.glob("*.py")), *_CONSTANTS)
 
 

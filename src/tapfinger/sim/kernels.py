@@ -1,4 +1,4 @@
-"""Compiled loops over arrays: the batched mirror of the readable simulator.
+"""Compiled loops over arrays: the readable simulator, for many worlds at once.
 
 No classes, no randomness. Each function's docstring names what it mirrors; tests/equivalence
 demands the same event log from both. ``b`` is the index of a world in the batch.
@@ -33,13 +33,13 @@ def mixed(z: Any) -> Any:
 
 @compiled
 def unit_uniform(key: Any, counter: Any) -> Any:
-    """Mirror of core.model.unit_uniform."""
+    """Mirror of `tapfinger.core.model.unit_uniform`."""
     return float(mixed(key + np.uint64(counter + 1) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 @compiled
 def rate_of(b: int, j: int, kind: int, tables: Record, worlds: Record) -> Any:
-    """Mirror of SpeedProfile.rate, for what task j holds."""
+    """Mirror of `tapfinger.core.model.SpeedProfile.rate`, for what task j holds."""
     # By index: a slice of an array costs more than everything else here.
     position = 0
     for r in range(tables.extent.shape[1]):
@@ -49,7 +49,7 @@ def rate_of(b: int, j: int, kind: int, tables: Record, worlds: Record) -> Any:
 
 @compiled
 def gain_of(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Record) -> Any:
-    """Mirror of SpeedProfile.gain followed by Noise.apply."""
+    """Mirror of `tapfinger.core.model.SpeedProfile.gain` and `tapfinger.core.model.Noise.apply`."""
     kind = draws.type[d, j]
     gain = rate_of(b, j, kind, tables, worlds)
     if tables.shape_offset[kind] > 0.0:
@@ -64,7 +64,7 @@ def gain_of(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Recor
 
 @compiled
 def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
-    """Mirror of SimExecutor._arrivals and EdgeState._arrive."""
+    """Mirror of `tapfinger.sim.executor.SimExecutor._arrivals` and `tapfinger.core.state.EdgeState._arrive`."""
     j = worlds.next_arrival[b]
     while j < draws.tasks[d] and draws.arrival[d, j] <= worlds.slot[b]:
         worlds.queue[b, worlds.queue_length[b]] = j
@@ -100,7 +100,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
 
 @inlined
 def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: Record, worlds: Record) -> None:
-    """Mirror of EdgeState.commit for one placement of that row's size; the caller has checked that it is legal."""
+    """Mirror of `tapfinger.core.state.EdgeState.commit`, for one legal placement with that row's size."""
     length = worlds.queue_length[b]
     place = 0
     while worlds.queue[b, place] != j:
@@ -124,7 +124,9 @@ def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: R
 
 @inlined
 def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> Any:
-    """Mirror of Session.end_slot and SimExecutor.run_slot; returns the tasks that were in the system.
+    """Mirror of `tapfinger.core.session.Session.end_slot` and `tapfinger.sim.executor.SimExecutor.run_slot`.
+
+    Returns the tasks that were in the system.
 
     World b plays workload d: the same, but for lookahead.
     """
@@ -154,7 +156,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
 
 @compiled
 def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
-    """Mirror of feasibility.can_start, but for eligibility."""
+    """Mirror of `tapfinger.core.feasibility.can_start`, but for eligibility."""
     if worlds.starts[b, n] >= tables.max_starts:
         return False
     for r in range(tables.capacity.shape[1]):  # noqa: SIM110 - compiled
@@ -165,7 +167,7 @@ def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
 
 @compiled
 def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int) -> int:
-    """Mirror of Resources.copies_of."""
+    """Mirror of `tapfinger.core.model.Resources.copies_of`."""
     best = -1
     for r in range(tables.capacity.shape[1]):
         if tables.minimum[kind, r] > 0:
@@ -179,7 +181,9 @@ def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int)
 def play_turn(
     b: int, tables: Record, draws: Record, worlds: Record, task: Array, allocation: Array, score: Array
 ) -> bool:
-    """Mirror of conflict.resolve and Session.turn; True when the round is settled.
+    """Mirror of `tapfinger.core.conflict.resolve` and `tapfinger.core.session.Session.turn`.
+
+    True when the round is settled.
 
     ``task`` (clusters,) is the wanted task's id or -1. ``worlds.granted`` tells who got theirs.
     """
@@ -201,7 +205,7 @@ def play_turn(
 
 @compiled
 def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: Array, score: Array) -> bool:
-    """Mirror of the choice in conflict.resolve: the largest weight; ties go to the lowest index."""
+    """Mirror of `tapfinger.core.conflict.resolve`: the largest weight wins, and of equals the lowest index."""
     kind = draws.type[b, task[n]]
     mine = score[n] * copies_of_minimum(tables, worlds, b, kind, n)
     for m in range(task.shape[0]):
@@ -217,7 +221,7 @@ def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: A
 
 @compiled
 def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
-    """Mirror of observation.observe: write world b's arrays into the batch of observations.
+    """Mirror of `tapfinger.observation.Observer.observe`: write world b's arrays into the batch of observations.
 
     A cluster's pending set holds what advisers would start there, then its oldest tasks.
     """
@@ -348,7 +352,7 @@ def observe_some(live: Array, tables: Record, draws: Record, worlds: Record, obs
 def first_illegal(
     tables: Record, draws: Record, obs: Record, choice: Array, allocation: Array, score: Array, done: Array
 ) -> int:
-    """The first world with a choice that is not legal, or -1. Mirrors what resolve and EdgeState.commit check."""
+    """Mirror of `tapfinger.core.feasibility.check_decision`: the first world with an illegal choice, or -1."""
     for b in range(choice.shape[0]):
         if done[b]:
             continue

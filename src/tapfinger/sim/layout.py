@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Mode
 from tapfinger.core.model import Cluster, Noise, TaskType
-from tapfinger.profiles.options import WORST_STRETCH, Option, Options
+from tapfinger.profiles.efficient_sizes import WORST_STRETCH, EfficientSize, EfficientSizes
 from tapfinger.workloads.base import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -229,7 +229,7 @@ def empty_moves(plans: int, most: int, tables: Tables) -> Moves:
     )
 
 
-class Plan(NamedTuple):
+class GreedyPlan(NamedTuple):
     """Parameters of one greedy round; the names are Greedy's options."""
 
     queue_price: float
@@ -245,7 +245,7 @@ class Plan(NamedTuple):
     crowd_price: float = 0.0
 
 
-def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
+def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
     """Options -> arrays."""
     flat = [option for t in types for option in options.of[t.name]]
     first = np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64)
@@ -263,14 +263,14 @@ def make_sizes(options: Options, types: Sequence[TaskType]) -> Sizes:
     )
 
 
-def _shortest(options: Sequence[Option], task_type: TaskType) -> Floats:
+def _shortest(options: Sequence[EfficientSize], task_type: TaskType) -> Floats:
     """Options.durations of one type, for every room from its minimum to its maximum."""
     worst = WORST_STRETCH * options[0].slots
     slots = np.array([*(min(worst, option.slots) for option in options), worst])
     return slots[_fastest(options, task_type, 0)]
 
 
-def _fastest(options: Sequence[Option], task_type: TaskType, first: int) -> Ints:
+def _fastest(options: Sequence[EfficientSize], task_type: TaskType, first: int) -> Ints:
     """The first option that fits into every room from the type's minimum to its maximum; they count from ``first``."""
     found = np.full(task_type.profile.extent, -1, dtype=np.int64)
     for o in reversed(range(len(options))):  # the fastest last

@@ -23,7 +23,7 @@ _MOST = 62
 
 @inlined
 def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> None:
-    """As Lending._give, for one slot of world b with workload d: the progress that lending adds, but for its noise."""
+    """Mirror of `tapfinger.schedulers.lending.Lending._give`: the progress that lending adds, without noise."""
     clusters, amounts = tables.capacity.shape
     # Whom more would help. One that is only just starting cannot be resized.
     wanting, one = np.int64(0), np.int64(1)
@@ -83,7 +83,7 @@ def _fastest(b: int, j: int, kind: int, tables: Record, sizes: Record, worlds: R
 
 @compiled
 def _slots(rate: float, offset: float, progress: float) -> int:
-    """Mirror of SpeedProfile.slots; ``offset`` is 0 where speed does not change with progress."""
+    """Mirror of `tapfinger.core.model.SpeedProfile.slots`; ``offset`` is 0 where the speed is constant."""
     if offset == 0.0:
         return max(1, math.ceil((DONE - progress) / rate))
     count = 0

@@ -50,7 +50,7 @@ def first_moves(
 
 @compiled
 def _legal(b: int, j: int, n: int, allocations: Array, row: int, tables: Record, draws: Record, worlds: Record) -> bool:
-    """Mirror of feasibility.check_placement: whether waiting task j may start on cluster n with that row's size."""
+    """Mirror of `tapfinger.core.feasibility.can_start_with`: may waiting task j start on cluster n with that size?"""
     if not draws.eligible[0, j, n] or worlds.starts[b, n] >= tables.max_starts:
         return False
     kind = draws.type[0, j]

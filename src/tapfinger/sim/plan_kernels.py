@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tapfinger.profiles.options import WORST_STRETCH
+from tapfinger.profiles.efficient_sizes import WORST_STRETCH
 from tapfinger.sim.compiled import compiled, inlined
 from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
-from tapfinger.sim.layout import Plan
+from tapfinger.sim.layout import GreedyPlan
 from tapfinger.sim.lend_kernels import lend_round
 
 Array = Any
@@ -27,12 +27,15 @@ _ZERO: Any = np.int64(0)
 def greedy_round(
     d: int, b: int, tables: Record, sizes: Record, plan: Record, key: Any, draws: Record, worlds: Record
 ) -> None:
-    """Mirror of Greedy.decide on world b with workload d, with optional jitter of the scores drawn from ``key``."""
+    """Mirror of `tapfinger.schedulers.greedy.Greedy.decide`, on world b with workload d.
+
+    ``key``: where it is not 0, scores are jittered by draws from it.
+    """
     clusters = tables.capacity.shape[0]
     if worlds.queue_length[b] == 0:
         return
     count = _order(d, b, sizes, plan, draws, worlds)
-    price = plan.queue_price * max(0.0, _overdue(d, b, draws, worlds) / clusters - plan.calm)
+    price = plan.queue_price * max(0.0, _carried_over(d, b, draws, worlds) / clusters - plan.calm)
     for i in range(count):
         j = worlds.order[b, i]
         option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
@@ -41,8 +44,8 @@ def greedy_round(
 
 
 @compiled
-def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
-    """Mirror of greedy.overdue: waiting tasks that did not arrive in this very slot."""
+def _carried_over(d: int, b: int, draws: Record, worlds: Record) -> Any:
+    """Mirror of `tapfinger.schedulers.greedy.carried_over`."""
     count = worlds.queue_length[b]
     while count > 0 and draws.arrival[d, worlds.queue[b, count - 1]] == worlds.slot[b]:
         count -= 1
@@ -51,7 +54,10 @@ def _overdue(d: int, b: int, draws: Record, worlds: Record) -> Any:
 
 @compiled
 def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> Any:
-    """Mirror of the sort in Greedy.decide. By insertion: most tasks are nearly in order of arrival already."""
+    """Mirror of `tapfinger.schedulers.greedy.Greedy._rank`: sort the queue by it.
+
+    By insertion: most tasks are nearly in order of arrival already.
+    """
     length = worlds.queue_length[b]
     for i in range(length):
         j = worlds.queue[b, i]
@@ -133,7 +139,10 @@ def _choose(
 
 @inlined
 def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds: Record) -> Any:
-    """Mirror of Options.durations on cluster n, after option ``taken`` if that is not -1."""
+    """Mirror of `tapfinger.profiles.efficient_sizes.EfficientSizes.durations`, on cluster n.
+
+    ``taken``: the option that is taken there first; -1 for none.
+    """
     total = 0.0
     for kind in range(tables.minimum.shape[0]):
         position, roomy = 0, True
@@ -152,7 +161,7 @@ def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds
 
 @compiled
 def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worlds: Record) -> None:
-    """Play every world to its end with one greedy: for tuning, and as proof that it mirrors Greedy."""
+    """Play every world to its end with one greedy: for tuning, and to compare it with Greedy."""
     for b in range(worlds.slot.shape[0]):
         reset(b, tables, draws, worlds)
         while worlds.next_arrival[b] < draws.tasks[b] or worlds.queue_length[b] + worlds.running_count[b] > 0:
@@ -203,10 +212,10 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
 
 
 @compiled
-def plan_of(row: Array) -> Plan:
+def plan_of(row: Array) -> GreedyPlan:
     """A row of floats as a Plan."""
     # numba takes no Plan(*row)
-    return Plan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
+    return GreedyPlan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
 @compiled
@@ -220,7 +229,7 @@ def advise(
     live: Array,
     places: Array,
 ) -> None:
-    """What greedies would start now in these worlds, into ``worlds.advised``: mirror of schedulers.advice.Advisers.
+    """Mirror of `tapfinger.policy.encoding.by_profile.ProfileEncoder.encode`: fill ``worlds.advised``.
 
     ``places`` (O,): the place on the menu of every option.
     """
@@ -276,7 +285,7 @@ def skip_idle(
 
 @compiled
 def _place_of(kind: int, allocation: Array, sizes: Record, places: Array) -> int:
-    """Mirror of Menus.place_of."""
+    """Mirror of `tapfinger.profiles.size_menus.Menus.place_of`."""
     for o in range(sizes.first[kind], sizes.first[kind + 1]):
         same = True
         for r in range(allocation.shape[0]):
@@ -323,6 +332,8 @@ def roll_out(
 @compiled
 def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
     """Slots that the tasks left in world b will still spend in the system, were nothing else to come.
+
+    Mirror of `tapfinger.core.estimates.work`, summed over running tasks, and of least durations of waiting ones.
 
     Without it a long task would seem as well off waiting as running.
     """

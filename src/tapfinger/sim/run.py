@@ -11,8 +11,9 @@ from tapfinger.core.events import ClusterJoined, Event, TaskArrived, TaskFinishe
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
+from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import TapfingerError
-from tapfinger.profiles.believing import Believing
+from tapfinger.profiles.belief_wrapper import Believing
 from tapfinger.sim.executor import SimExecutor
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
@@ -57,7 +58,7 @@ def run_scheduler(
 ) -> RunTotals:
     """Play until every task has ended. ``observe`` is called before each slot ends."""
     workload = workload if workload is not None else draw_workload(world, seed)
-    watch = _Watch()
+    watch = _StuckWatch()
     session = new_session(world, workload, (*sinks, watch))
     timed = _Timed(informed(world, scheduler))
     timed.reset(world.context(seed))
@@ -70,21 +71,18 @@ def run_scheduler(
     return RunTotals(session.state.slot, len(workload), session.total_tasks_in_system, session.conflicts, timed.seconds)
 
 
-class _Timed:
-    """A scheduler with a stopwatch, which runs in slots that begin with a task waiting."""
+class _Timed(SchedulerWrapper):
+    """Times the scheduler in slots that begin with a task waiting."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.name = getattr(scheduler, "name", type(scheduler).__name__)  # one that wraps another says whose it is
-        self.one_shot = scheduler.one_shot
-        self.reset = scheduler.reset
-        #: Of all turns of a slot together.
+        super().__init__(scheduler)
+        #: Per slot: all turns together.
         self.seconds: list[float] = []
         self._counts = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
         begin = time.perf_counter()
-        decision = self._scheduler.decide(snapshot)
+        decision = self.inner.decide(snapshot)
         spent = time.perf_counter() - begin
         if snapshot.turn == 0:
             # Hardly anything is decided over an empty queue: its many short times would hide the others.
@@ -96,7 +94,7 @@ class _Timed:
         return decision
 
 
-class _Watch:
+class _StuckWatch:
     """Notices a run that will never end."""
 
     def __init__(self) -> None:

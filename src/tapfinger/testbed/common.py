@@ -20,7 +20,7 @@ MOST_SCALE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """What the command line says."""
 
     #: 1 for the whole task, less for a shorter one of the same kind.
@@ -66,7 +66,7 @@ def _amount(environ: Mapping[str, str], name: str) -> int | None:
     return int(amount)
 
 
-def read_options(about: str, argv: Sequence[str] | None) -> Options:
+def read_options(about: str, argv: Sequence[str] | None) -> RunOptions:
     """The same options for every task."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="1 for the whole task, 0.1 for a much shorter one")
@@ -76,7 +76,7 @@ def read_options(about: str, argv: Sequence[str] | None) -> Options:
         raise ConfigError(f"--scale {given.scale:g} must be above 0 and at most {MOST_SCALE:g}")
     if not 0 <= given.seed < 2**31:
         raise ConfigError(f"--seed {given.seed} must be from 0 to {2**31 - 1}")
-    return Options(given.scale, given.seed)
+    return RunOptions(given.scale, given.seed)
 
 
 def run_task(about: str, module: str, argv: Sequence[str] | None = None) -> int:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tapfinger.testbed.common import Options
+from tapfinger.testbed.common import RunOptions
 from tapfinger.testbed.parallel import Workers
-from tapfinger.testbed.training import Curve, Plan, train
+from tapfinger.testbed.training import LossCurve, TrainingPlan, train
 
 CLASSES, SIDE = 10, 32
 #: Pictures to learn from and to validate on; how much noise lies over them.
@@ -21,7 +21,7 @@ SHIFT = 0.3
 #: Validation loss at the beginning, about, and to reach at scale 1.
 FIRST, LAST = math.log(CLASSES), 0.25
 #: The loss falls evenly.
-CURVE = Curve(1.0)
+CURVE = LossCurve(1.0)
 
 
 class ConvNet(nn.Module):
@@ -63,12 +63,12 @@ def loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.
     return functional.cross_entropy(model(inputs), labels, reduction="sum")
 
 
-def plan(options: Options) -> Plan:
+def plan(options: RunOptions) -> TrainingPlan:
     """Everything from the seed."""
     torch.manual_seed(options.seed)
     model = ConvNet()
     learn, validate = pictures(LEARN, 2 * options.seed), pictures(VALIDATE, 2 * options.seed + 1)
-    return Plan(
+    return TrainingPlan(
         model,
         loss,
         *learn,
@@ -83,6 +83,6 @@ def plan(options: Options) -> Plan:
     )
 
 
-def work(workers: Workers, options: Options) -> int:
+def work(workers: Workers, options: RunOptions) -> int:
     """Train."""
     return train(workers, options, plan(options))

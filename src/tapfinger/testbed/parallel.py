@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tapfinger.errors import ConfigError
-from tapfinger.testbed.common import Allotment, Options
+from tapfinger.testbed.common import Allotment, RunOptions
 
 #: Seconds that workers wait for each other.
 PATIENCE = 120
@@ -60,10 +60,10 @@ class Workers:
 
 
 #: Does this worker's part of a task, and returns its exit code.
-Work = Callable[[Workers, Options], int]
+Work = Callable[[Workers, RunOptions], int]
 
 
-def run_workers(work: Work, options: Options, granted: Allotment) -> int:
+def run_workers(work: Work, options: RunOptions, granted: Allotment) -> int:
     """Here if torchrun has started this process as one of several, else with as many as were allotted."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -81,7 +81,7 @@ def run_workers(work: Work, options: Options, granted: Allotment) -> int:
     return _together(work, options, count, threads, granted)
 
 
-def _together(work: Work, options: Options, count: int, threads: int, granted: Allotment) -> int:
+def _together(work: Work, options: RunOptions, count: int, threads: int, granted: Allotment) -> int:
     """The others as children of this process, which is the first."""
     # Forking saves each worker the import of torch; where CUDA is used it is not possible.
     start = (
@@ -108,7 +108,14 @@ def _child(work: Work, *more: object) -> None:
 
 
 def _as_worker(
-    work: Work, options: Options, rank: int, count: int, place: int, threads: int, meeting: str, granted: Allotment
+    work: Work,
+    options: RunOptions,
+    rank: int,
+    count: int,
+    place: int,
+    threads: int,
+    meeting: str,
+    granted: Allotment,
 ) -> int:
     torch.set_num_threads(threads)
     device = _device(place, granted)

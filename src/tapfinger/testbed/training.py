@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tapfinger.reporting import report
-from tapfinger.testbed.common import DONE, MISSED, Options, say
+from tapfinger.testbed.common import DONE, MISSED, RunOptions, say
 from tapfinger.testbed.parallel import Workers
 
 #: Progress while the target is not reached, however close it is.
@@ -19,7 +19,7 @@ ALMOST = 0.99
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What is trained, on what, and until when."""
 
     model: nn.Module
@@ -39,11 +39,11 @@ class Plan:
     #: Validation loss to reach, the least that is possible, and how it falls.
     target: float
     floor: float
-    curve: Curve
+    curve: LossCurve
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LossCurve:
     """How a loss falls with time: what it has above the least that is possible, to the power of ``bend``, evenly.
 
     1: the loss itself falls evenly. 0: its logarithm does, so that the loss falls ever more slowly.
@@ -76,7 +76,7 @@ class Approach:
 
     target: float
     floor: float
-    curve: Curve
+    curve: LossCurve
     first: float | None = None
     best: float = 0.0
 
@@ -98,7 +98,7 @@ def batches(count: int, size: int, seed: int, epoch: int) -> Iterator[torch.Tens
     return (order[begin : begin + size] for begin in range(0, count - size + 1, size))
 
 
-def train(workers: Workers, options: Options, plan: Plan) -> int:
+def train(workers: Workers, options: RunOptions, plan: TrainingPlan) -> int:
     """Until the target is reached, or the last epoch is over; the exit code."""
     model = plan.model.to(workers.device)
     optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate)
@@ -120,7 +120,7 @@ def train(workers: Workers, options: Options, plan: Plan) -> int:
     return MISSED
 
 
-def _step(workers: Workers, plan: Plan, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
+def _step(workers: Workers, plan: TrainingPlan, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
     mine = workers.mine(batch)
     optimizer.zero_grad()
     loss = plan.loss(plan.model, plan.inputs[mine].to(workers.device), plan.labels[mine].to(workers.device))
@@ -130,7 +130,7 @@ def _step(workers: Workers, plan: Plan, optimizer: torch.optim.Optimizer, batch:
     return float(workers.add(loss.detach())) / len(batch)
 
 
-def _validated(workers: Workers, plan: Plan, approach: Approach, step: int, loss: float) -> bool:
+def _validated(workers: Workers, plan: TrainingPlan, approach: Approach, step: int, loss: float) -> bool:
     """Whether the target is reached; all workers agree, since all have the same sum."""
     plan.model.eval()
     with torch.no_grad():

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tapfinger.testbed.common import Options
+from tapfinger.testbed.common import RunOptions
 from tapfinger.testbed.parallel import Workers
-from tapfinger.testbed.training import Curve, Plan, train
+from tapfinger.testbed.training import LossCurve, TrainingPlan, train
 
 #: Letters, and how many of them may follow a given one.
 LETTERS, FOLLOW = 64, 4
@@ -19,7 +19,7 @@ LENGTH, LEARN, VALIDATE = 64, 1920, 96
 #: Nats per letter above the grammar's entropy: to reach at scale 1.
 LAST = 0.1
 #: The loss falls ever more slowly: what it has above the entropy falls about exponentially.
-CURVE = Curve(0.0)
+CURVE = LossCurve(0.0)
 
 
 class Language(nn.Module):
@@ -71,14 +71,14 @@ def loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.
     return functional.cross_entropy(model(inputs).flatten(0, 1), labels.flatten(), reduction="sum") / LENGTH
 
 
-def plan(options: Options) -> Plan:
+def plan(options: RunOptions) -> TrainingPlan:
     """Everything from the seed."""
     torch.manual_seed(options.seed)
     model = Language()
     rules = grammar(options.seed)
     learn, validate = text(rules, LEARN, 2 * options.seed), text(rules, VALIDATE, 2 * options.seed + 1)
     floor = entropy(rules, validate)
-    return Plan(
+    return TrainingPlan(
         model,
         loss,
         learn[:, :-1],
@@ -95,6 +95,6 @@ def plan(options: Options) -> Plan:
     )
 
 
-def work(workers: Workers, options: Options) -> int:
+def work(workers: Workers, options: RunOptions) -> int:
     """Train."""
     return train(workers, options, plan(options))

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from tapfinger.reporting import report
-from tapfinger.testbed.common import DONE, Options, say
+from tapfinger.testbed.common import DONE, RunOptions, say
 from tapfinger.testbed.ctc import BLANK, decode, word_errors
 from tapfinger.testbed.parallel import Workers
 
@@ -134,7 +134,7 @@ def transcribe(model: Encoder, samples: torch.Tensor) -> list[str]:
     return [decode(row, ALPHABET) for row in best.tolist()]
 
 
-def work(workers: Workers, options: Options) -> int:
+def work(workers: Workers, options: RunOptions) -> int:
     """Transcribe this worker's utterances; the first says how far it is and what the errors of all are."""
     torch.manual_seed(options.seed)
     model = Encoder().eval()

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tapfinger.policy.actor_critic import Answers, as_tensors
 from tapfinger.policy.distributions import Actions, Terms, evaluate
-from tapfinger.policy.inputs import Inputs, trim
-from tapfinger.policy.packed import answer
+from tapfinger.policy.encoding.inputs import Inputs, trim
+from tapfinger.policy.fast_forward import answer
 
 #: States per chunk: smaller ones have less padding, but every call of the network costs some milliseconds.
 CHUNK = 128
@@ -75,7 +75,7 @@ def add_gradients(
 ) -> dict[str, float]:
     """Add the gradient of every chunk's loss; returns the sums of what ``lose`` says beside it.
 
-    Each of so many ``threads`` has a chunk to itself; sums are taken in the order of the chunks, so that their number
+    Each of the ``threads`` has a chunk to itself; sums are taken in the order of the chunks, so that their number
     makes no difference to the result.
     """
     weights = list(network.parameters())

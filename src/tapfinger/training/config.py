@@ -1,16 +1,13 @@
-"""Settings of a training run, and the presets of ``tapfinger train``."""
+"""Settings of a training run, and the presets of ``tapfinger train``. Needs no torch, so that help is quick."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError, UnknownNameError
-from tapfinger.training.deviations import DeviationConfig
-from tapfinger.training.group import GroupConfig
-from tapfinger.training.mappo import MappoConfig, paper_config
-from tapfinger.training.views import FEATURES
+from tapfinger.settings import FieldHelp, check_settings
 
 #: Instead of a checkpoint's directory: the one of the universal model, which ships.
 UNIVERSAL_START = "universal"
@@ -18,57 +15,149 @@ UNIVERSAL_START = "universal"
 #: group: rollouts of one workload are compared with each other. mappo: the paper's, with a critic.
 ALGORITHMS = ("group", "mappo")
 
+#: By what a network knows a task: the paper's one-hot type, or its speed profile.
+FEATURES = ("types", "profiles")
+
+#: system: all agents get minus the tasks in the system. own: minus those on or waiting for the agent's cluster.
+REWARDS = ("system", "own")
+
+#: Settings that mean the same in every stage.
+Epochs = Annotated[int, FieldHelp("Passes over the turns of an update.", min=1)]
+Batch = Annotated[int, FieldHelp("Turns per step of the optimizer.", min=1)]
+LearningRate = Annotated[float, FieldHelp("Learning rate of Adam at the start; it falls to zero.", above=0)]
+Entropy = Annotated[float, FieldHelp("Weight of the policy's entropy in the loss.", min=0)]
+GradientNorm = Annotated[float, FieldHelp("Norm above which a gradient is scaled down.", above=0)]
+Clip = Annotated[float, FieldHelp("Largest change of a probability's ratio that an update rewards.", above=0)]
+
+
+@dataclass(frozen=True)
+class DeviationConfig:
+    """One update from simulated deviations."""
+
+    workloads: Annotated[int, FieldHelp("Different workloads per update.", min=1)] = 36
+    actions: Annotated[
+        int,
+        FieldHelp("Actions tried for each cluster and turn, with the one it took; equal ones are tried once.", min=1),
+    ] = 8
+    horizon: Annotated[
+        int,
+        FieldHelp("Slots until an action's cost is known.", min=0, words={0: "by the durations of the task types"}),
+    ] = 0
+    learning_rate: LearningRate = 5e-4
+    entropy: Entropy = 0.003
+    # Nothing is known about actions that were not tried; in many small steps they might come to the top unnoticed.
+    restraint: Annotated[
+        float, FieldHelp("Weight of minus the log-probability that any of the actions tried is taken.", min=0)
+    ] = 0.0
+    epochs: Epochs = 1
+    batch: Batch = 768
+    max_grad_norm: GradientNorm = 0.5
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """One update from rollouts, compared with others of the same workload."""
+
+    group: Annotated[int, FieldHelp("Rollouts of the same workload.", min=2)] = 16
+    discount: Annotated[float, FieldHelp("How much the next slot's tasks in system count.", min=0, max=1)] = 0.93
+    clip: Clip = 0.2
+    learning_rate: LearningRate = 3e-4
+    entropy: Entropy = 0.003
+    epochs: Epochs = 1
+    batch: Batch = 512
+    max_grad_norm: GradientNorm = 0.5
+
+
+@dataclass(frozen=True)
+class MappoConfig:
+    """One update of MAPPO."""
+
+    discount: Annotated[
+        float,
+        FieldHelp(
+            "How much the next slot counts; turns of one slot count the same. The paper has 1 in multi-task mode.",
+            min=0,
+            max=1,
+        ),
+    ] = 1.0
+    trace: Annotated[
+        float,
+        FieldHelp("Lambda of GAE, from turn to turn: 0 trusts the critic alone, 1 the returns alone.", min=0, max=1),
+    ] = 0.95
+    clip: Clip = 0.2
+    value_clip: Annotated[
+        bool, FieldHelp("Whether the critic's change is clipped too (by `clip`, in units of the return's spread).")
+    ] = False
+    value_weight: Annotated[float, FieldHelp("Weight of the critic's loss.", min=0)] = 0.5
+    entropy: Entropy = 0.01
+    epochs: Epochs = 4
+    batch: Batch = 512
+    learning_rate: LearningRate = 3e-4
+    max_grad_norm: GradientNorm = 0.5
+    reward: Annotated[str, FieldHelp("What agents pay: system or own.")] = "system"
+    scale_rate: Annotated[
+        float, FieldHelp("Share of the newest returns in the running scale of returns.", min=0, max=1)
+    ] = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        if self.reward not in REWARDS:
+            raise UnknownNameError("reward", self.reward, REWARDS)
+        check_settings(self)
+
+
+def paper_config(mode: Mode) -> MappoConfig:
+    """The paper's reward and discount; for single-task mode it gives no discount, 0.99 is ours."""
+    return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own")
+
 
 @dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 
-    #: How the network improves on its own: group or mappo.
-    algorithm: str = "group"
-    #: "full", or the ablation to train: no-han, hints-only, no-pointer, vanilla, no-self, joint-head.
-    network: str = "full"
-    #: By what the network knows a task: types (the paper's one-hot) or profiles (its speed).
-    features: str = "types"
-    #: Scheduler whose decisions are imitated first; several, joined by commas, take turns as loads do.
-    #: none: from scratch.
-    teacher: str = "greedy"
-    #: Checkpoint to start from instead of imitating.
-    start: str = ""
-    #: Workloads the teacher is recorded on; more examples make a better start.
-    teacher_runs: int = 100
-    #: Passes over the examples.
-    imitation_epochs: int = 10
-    #: Updates from simulated deviations, between imitation and rollouts.
-    refinements: int = 60
-    #: Updates from rollouts; 0 stops before them.
-    iterations: int = 20
-    #: Stop when this many steps of worlds have been played; 0: no limit.
-    max_steps: int = 0
-    #: Different workloads per update.
-    workloads: int = 8
-    #: Rollouts of an update are played in this many independent parts, here or on other machines.
-    shards: int = 2
-    #: Share of the refinements after which their networks are averaged; 1: they are not.
-    average_from: float = 1.0
-    #: Updates between evaluations.
-    evaluate_every: int = 5
-    #: Workloads of an evaluation.
-    selection_runs: int = 40
-    #: Arrival rates to train on, as multiples of the scenario's; workloads take turns.
-    loads: tuple[float, ...] = (1.0,)
-    #: Tasks per training workload; 0: as many as the scenario has.
-    tasks: int = 0
-    #: How many waiting tasks each cluster sees; the paper has 10.
-    pending: int = 10
-    #: Size of the network: cpu or paper.
-    preset: str = "cpu"
-    seed: int = 0
+    preset: Annotated[str, FieldHelp("cpu: trains on two cores. paper: the paper's network and MAPPO.", "NAME")] = "cpu"
+    algorithm: Annotated[str, FieldHelp("After imitation: group or mappo.", "NAME")] = "group"
+    network: Annotated[
+        str, FieldHelp("full, no-han, hints-only, no-pointer, vanilla, no-self or joint-head.", "NAME")
+    ] = "full"
+    # Several, joined by commas, take turns as loads do.
+    teacher: Annotated[str, FieldHelp("Schedulers imitated first, or none.", "NAMES")] = "greedy"
+    start: Annotated[
+        str,
+        FieldHelp(
+            "Start from this checkpoint instead of a teacher.", "DIR", words={UNIVERSAL_START: "the universal model"}
+        ),
+    ] = ""
+    # More examples make a better start.
+    teacher_runs: Annotated[int, FieldHelp("Workloads they are recorded on.", "N", min=1)] = 100
+    imitation_epochs: Annotated[
+        int, FieldHelp("Passes over the recorded decisions.", "N", min=0, option="--epochs")
+    ] = 10
+    refinements: Annotated[int, FieldHelp("Updates from simulated deviations.", "N", min=0)] = 60
+    iterations: Annotated[int, FieldHelp("Updates from rollouts after that.", "N", min=0)] = 20
+    max_steps: Annotated[int, FieldHelp("Stop after this many env-steps.", "N", min=0, words={0: "no limit"})] = 0
+    loads: Annotated[tuple[float, ...], FieldHelp("Arrival rates to train on, times the scenario's.", "X,X")] = (1.0,)
+    tasks: Annotated[int, FieldHelp("Tasks per training workload.", "N", min=0, words={0: "the scenario's"})] = 0
+    pending: Annotated[int, FieldHelp("Waiting tasks that a cluster sees.", "N", min=1)] = 10
+    features: Annotated[str, FieldHelp("What a task is known by: types or profiles.", "NAME")] = "types"
+    seed: Annotated[int, FieldHelp("Same seed, same weights.", "N", min=0)] = 0
+    workloads: Annotated[int, FieldHelp("Different workloads per update.", min=1)] = 8
+    shards: Annotated[
+        int, FieldHelp("Independent parts that rollouts of an update are played in, here or on other machines.", min=1)
+    ] = 2
+    average_from: Annotated[
+        float,
+        FieldHelp("Share of the refinements after which their networks are averaged; 1: they are not.", min=0, max=1),
+    ] = 1.0
+    evaluate_every: Annotated[int, FieldHelp("Updates between evaluations.", min=1)] = 5
+    selection_runs: Annotated[int, FieldHelp("Workloads of an evaluation.", min=1)] = 40
     deviation: DeviationConfig = field(default_factory=DeviationConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     mappo: MappoConfig = field(default_factory=MappoConfig)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
+        check_settings(self)
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
         if self.features not in FEATURES:
@@ -185,15 +274,8 @@ def universal_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**{**UNIVERSAL, **smaller, **given})
 
 
-def finetune_config(scenario: str, **changes: Any) -> TrainConfig:
-    """Adapting the universal model to one scenario in about ten minutes; other settings as in its recipe, if any."""
-    recipe = {k: v for k, v in RECIPES.get(scenario, {}).items() if k in ("loads", "tasks", "selection_runs")}
-    given = {name: value for name, value in changes.items() if value is not None}
-    return TrainConfig(**{**_FINETUNE, **recipe, **given})
-
-
 #: As the universal model was trained, in smaller steps: it is good already.
-_FINETUNE: dict[str, Any] = {
+FINETUNE: dict[str, Any] = {
     "features": "profiles",
     "start": UNIVERSAL_START,
     "refinements": 40,
@@ -201,6 +283,13 @@ _FINETUNE: dict[str, Any] = {
     "average_from": 0.4,
     "deviation": DeviationConfig(workloads=24, actions=10, batch=512, epochs=3, learning_rate=4e-4, restraint=0.1),
 }
+
+
+def finetune_config(scenario: str, **changes: Any) -> TrainConfig:
+    """Adapting the universal model to one scenario in about ten minutes; other settings as in its recipe, if any."""
+    recipe = {k: v for k, v in RECIPES.get(scenario, {}).items() if k in ("loads", "tasks", "selection_runs")}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return TrainConfig(**{**FINETUNE, **recipe, **given})
 
 
 def parse_loads(text: str) -> tuple[float, ...]:

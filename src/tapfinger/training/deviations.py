@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -21,37 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from tapfinger.policy.distributions import Actions, evaluate
-from tapfinger.policy.inputs import Inputs
-from tapfinger.profiles.options import Options
+from tapfinger.policy.encoding.inputs import Inputs
+from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import DeviatedTurns, Plan, empty_worlds, make_sizes
+from tapfinger.sim.layout import DeviatedTurns, GreedyPlan, empty_worlds, make_sizes
 from tapfinger.training.batches import Chunk, add_gradients, chunks
-from tapfinger.training.rollout import Bools, Deviations, Episode, Floats, Ints, Turns
+from tapfinger.training.config import DeviationConfig
+from tapfinger.training.rollout import Bools, Deviations, Floats, Ints, RolloutResult, Turns
 
-
-@dataclass(frozen=True)
-class DeviationConfig:
-    """Settings of one update."""
-
-    #: Different workloads per update.
-    workloads: int = 36
-    #: Actions tried for each cluster and turn, with the one it took; equal ones are tried once.
-    actions: int = 8
-    #: Slots until an action's cost is known; 0: as many as the durations of the task types suggest.
-    horizon: int = 0
-    learning_rate: float = 5e-4
-    entropy: float = 0.003
-    #: Weight of minus the log-probability that any of the actions tried is taken: nothing is known about the others,
-    #: and in many small steps they might come to the top unnoticed.
-    restraint: float = 0.0
-    epochs: int = 1
-    batch: int = 768
-    max_grad_norm: float = 0.5
-
-
-#: Gains are cut off at so many times their spread.
+#: Gains are clipped at this many times their spread.
 _MOST = 3.0
 
 
@@ -67,18 +46,18 @@ class Effort(NamedTuple):
 EVERYTHING = Effort()
 
 
-class Judge:
+class DeviationJudge:
     """Tries out what else might have been done in the worlds of a simulator."""
 
     def __init__(
-        self, sim: BatchSim, bases: Sequence[Plan], horizon: int = 0, effort: Effort = EVERYTHING, seed: int = 0
+        self, sim: BatchSim, bases: Sequence[GreedyPlan], horizon: int = 0, effort: Effort = EVERYTHING, seed: int = 0
     ) -> None:
         """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig.
 
         ``effort``: how much of what could be tried is tried, drawn with ``seed``.
         """
         world = sim.world
-        self._sizes = make_sizes(Options(world.context(0)), world.task_types)
+        self._sizes = make_sizes(EfficientSizes(world.context(0)), world.task_types)
         self._horizon = horizon or horizon_for(self._sizes.least_slots)
         self._bases = np.array(bases, dtype=np.float64)
         self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
@@ -134,7 +113,7 @@ class _Tried(NamedTuple):
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    episodes: Sequence[Episode],
+    episodes: Sequence[RolloutResult],
     config: DeviationConfig,
     accelerator: int,
     rng: np.random.Generator,
@@ -158,7 +137,7 @@ def update(
     return {**known, "regret": float(np.mean([_regret(t) for t in tried]))}
 
 
-def _prepare(episode: Episode) -> _Tried:
+def _prepare(episode: RolloutResult) -> _Tried:
     turns = episode.turns
     if turns is None or turns.others is None:
         raise ValueError("play with keep=True and a judge")

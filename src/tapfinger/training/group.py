@@ -7,38 +7,22 @@ variance; there is no critic to learn. The ratio is clipped as in PPO.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tapfinger.training.act import AMOUNTS, TASK
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
-from tapfinger.training.rollout import Episode, Floats
-
-
-@dataclass(frozen=True)
-class GroupConfig:
-    """Settings of one update."""
-
-    #: Rollouts of the same workload.
-    group: int = 16
-    #: How much the next slot's tasks in system count.
-    discount: float = 0.93
-    clip: float = 0.2
-    learning_rate: float = 3e-4
-    entropy: float = 0.003
-    epochs: int = 1
-    batch: int = 512
-    max_grad_norm: float = 0.5
+from tapfinger.training.config import GroupConfig
+from tapfinger.training.network_policy import AMOUNTS, TASK
+from tapfinger.training.rollout import Floats, RolloutResult
 
 
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    episodes: Sequence[Episode],
+    episodes: Sequence[RolloutResult],
     config: GroupConfig,
     accelerator: int,
     rng: np.random.Generator,
@@ -84,7 +68,7 @@ def update(
     return {name: float(np.mean(values)) for name, values in logged.items()}
 
 
-def advantages(episode: Episode, group: int, discount: float) -> Floats:
+def advantages(episode: RolloutResult, group: int, discount: float) -> Floats:
     """(B, slots) minus the discounted tasks in system to come, relative to the group's mean at the same slot.
 
     Worlds b*group .. (b+1)*group share a workload: arrivals are the same, so the mean removes most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +46,18 @@ def imitate(
     imitate_in_turn(network, [examples], accelerator, epochs, seed, report, threads=threads)
 
 
+class Pace(NamedTuple):
+    """Steps of the optimizer."""
+
+    #: Examples per step.
+    batch: int = 256
+    #: At the start.
+    learning_rate: float = 2e-3
+
+
+USUAL_PACE = Pace()
+
+
 def imitate_in_turn(
     network: nn.Module,
     sites: Sequence[Examples],
@@ -52,9 +65,8 @@ def imitate_in_turn(
     epochs: int,
     seed: int,
     report: Report | None = None,
-    batch: int = 256,
-    learning_rate: float = 2e-3,
     threads: int = 1,
+    pace: Pace = USUAL_PACE,
 ) -> None:
     """Every step on examples of one of several sites, drawn by how many it has.
 
@@ -62,12 +74,12 @@ def imitate_in_turn(
     """
     rng = np.random.default_rng(seed)
     counts = np.array([len(examples) for examples in sites])
-    steps = epochs * max(1, int(counts.sum()) // batch)
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
+    steps = epochs * max(1, int(counts.sum()) // pace.batch)
+    optimizer = torch.optim.Adam(network.parameters(), lr=pace.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         examples = sites[int(rng.choice(len(sites), p=counts / counts.sum()))] if len(sites) > 1 else sites[0]
-        rows = rng.integers(0, len(examples), size=batch)
+        rows = rng.integers(0, len(examples), size=pace.batch)
         optimizer.zero_grad()
         loss = imitation_step(network, examples, rows, accelerator, threads)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)

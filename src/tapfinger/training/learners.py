@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from tapfinger.training import deviations, group, mappo
-from tapfinger.training.config import TrainConfig
+from tapfinger.training.config import MappoConfig, TrainConfig
 from tapfinger.training.gae import ReturnScale
-from tapfinger.training.rollout import Episode
+from tapfinger.training.rollout import RolloutResult
 
 
 class Learner(Protocol):
@@ -25,7 +25,7 @@ class Learner(Protocol):
         self,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
-        episodes: Sequence[Episode],
+        episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
         """Learn from episodes, one batch of worlds per site; returns what is logged."""
@@ -49,7 +49,7 @@ class PlainLearner:
         self,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
-        episodes: Sequence[Episode],
+        episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
         """As Learner."""
@@ -66,7 +66,7 @@ class PlainLearner:
 class MappoLearner:
     """PPO with a centralised critic, whose scale of returns goes on with the run."""
 
-    def __init__(self, config: mappo.MappoConfig, accelerator: int, threads: int) -> None:
+    def __init__(self, config: MappoConfig, accelerator: int, threads: int) -> None:
         """``accelerator``: the resource that is decided first."""
         self._config, self._accelerator, self._threads = config, accelerator, threads
         self._scale = ReturnScale()
@@ -76,7 +76,7 @@ class MappoLearner:
         self,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
-        episodes: Sequence[Episode],
+        episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
         """As Learner."""

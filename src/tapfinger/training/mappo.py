@@ -12,58 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tapfinger.core.contract import Mode
-from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.sim.batch import BatchSim
-from tapfinger.training.act import AMOUNTS, TASK, VALUE
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
+from tapfinger.training.config import MappoConfig
 from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, to_go
-from tapfinger.training.rollout import Bools, Episode, Floats, Turns
-
-#: system: all agents get minus the tasks in the system. own: minus those on or waiting for the agent's cluster.
-REWARDS = ("system", "own")
+from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE
+from tapfinger.training.rollout import Bools, Floats, RolloutResult, Turns
 
 
-@dataclass(frozen=True)
-class MappoConfig:
-    """Settings of one update."""
-
-    #: How much the next slot counts; turns of one slot count the same. The paper has 1 in multi-task mode.
-    discount: float = 1.0
-    #: Lambda of GAE, from turn to turn: 0 trusts the critic alone, 1 the returns alone.
-    trace: float = 0.95
-    clip: float = 0.2
-    #: Whether the critic's change is clipped too (by ``clip``, in units of the return's spread).
-    value_clip: bool = False
-    value_weight: float = 0.5
-    entropy: float = 0.01
-    #: Passes over the turns of an update.
-    epochs: int = 4
-    #: Turns per step of the optimizer.
-    batch: int = 512
-    learning_rate: float = 3e-4
-    max_grad_norm: float = 0.5
-    #: "system" or "own".
-    reward: str = "system"
-    #: Share of the newest returns in the running scale of returns.
-    scale_rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Refuse what means nothing."""
-        if self.reward not in REWARDS:
-            raise UnknownNameError("reward", self.reward, REWARDS)
-        for name in ("discount", "trace", "scale_rate"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"{name} = {value} must be between 0 and 1")
-
-
-def paper_config(mode: Mode) -> MappoConfig:
-    """The paper's reward and discount; for single-task mode it gives no discount, 0.99 is ours."""
-    return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own")
-
-
-def finish(episode: Episode, sim: BatchSim, reward: str) -> Episode:
+def finish(episode: RolloutResult, sim: BatchSim, reward: str) -> RolloutResult:
     """An episode just played, as ``update`` takes it.
 
     With reward "own" its costs are (B, slots, N). The mean of worlds that were cut is infinite: it is not known.
@@ -75,7 +32,7 @@ def finish(episode: Episode, sim: BatchSim, reward: str) -> Episode:
 def update(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    episode: Episode,
+    episode: RolloutResult,
     config: MappoConfig,
     accelerator: int,
     rng: np.random.Generator,
@@ -149,7 +106,7 @@ class _Batch:
 
 
 def _prepare(
-    network: nn.Module, episode: Episode, turns: Turns, config: MappoConfig, scale: ReturnScale
+    network: nn.Module, episode: RolloutResult, turns: Turns, config: MappoConfig, scale: ReturnScale
 ) -> tuple[_Batch, dict[str, float]]:
     """Advantages and targets of all turns; moves the scale of returns."""
     cost = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]

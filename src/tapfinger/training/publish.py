@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from tapfinger.config import Scenario
 from tapfinger.core.contract import Scheduler
 from tapfinger.core.events import Event, TaskArrived, TaskFinished
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.card import MAX_WAIT, Card, make_card
-from tapfinger.policy.checkpoint import save
+from tapfinger.policy.card import MAX_WAIT, PREVIOUS, Card, make_card
+from tapfinger.policy.checkpoint import load, save
+from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.export import export
-from tapfinger.policy.inputs import SCHEMA as TYPES
-from tapfinger.policy.profile_inputs import SCHEMA as PROFILES
+from tapfinger.policy.files import card_file, change_card, read_card_file
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.config import TrainConfig
 from tapfinger.training.seeds import FINAL_SEEDS, SELECTION_SEEDS
 from tapfinger.training.selection import RIVALS
-from tapfinger.training.trainer import training_worlds
+from tapfinger.training.trainer import start_of, training_worlds
 from tapfinger.training.universal import site_world
 from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
@@ -37,6 +38,9 @@ COST = 0.005
 #: The bound on waiting of a model for any site (docs/policy.md).
 ANY_SITE_WAIT = 3.0
 
+#: Name of the scenario of a model for any site.
+ANY_SITE = "sites"
+
 #: How many tasks a bound is tried on, at each load.
 _TASKS_TRIED = 6000
 
@@ -45,22 +49,32 @@ def publish_universal(
     network: nn.Module, sizes: NetworkConfig, config: TrainConfig, folder: Path, sites: int = 12
 ) -> tuple[Path, dict[str, Any]]:
     """As ``publish``, for a network that is for any site; evaluated on ``sites`` that it has not seen."""
-    card = Card(
-        name=UNIVERSAL,
-        network=config.network,
-        schema=PROFILES,
-        resources=(),
-        task_types=(),
-        scenario={"name": "sites"},
-        seeds=(config.seed,),
-        training={**asdict(config), "ranges": ranges()},
-        max_wait=ANY_SITE_WAIT,
-    )
-    path = export(network, sizes, card, folder / f"{UNIVERSAL}.onnx")
+    path = export(network, sizes, card_for(None, config, UNIVERSAL), folder / f"{UNIVERSAL}.onnx")
     evaluation = rate_universal(path, sites)
-    card = replace(card, evaluation=evaluation)
+    card = replace(read_card_file(card_file(path))[0], evaluation=evaluation)
+    change_card(path, card)
     save(folder / "checkpoint", network, sizes, card)
-    return export(network, sizes, card, path), evaluation
+    return path, evaluation
+
+
+def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
+    """The card of a run, with the whole recipe: its settings, and those of the run that it starts from.
+
+    ``scenario``: None for a model that is for any site.
+    """
+    training = asdict(config)
+    earlier: tuple[dict[str, Any], ...] = ()
+    if config.start:
+        training["start"] = PREVIOUS
+        before = load(start_of(config))[1]
+        earlier = (*before.earlier, {**before.training, "scenario": before.scenario["name"]})
+    if scenario is not None:
+        card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
+    else:
+        card = Card(name, config.network, PROFILES.name, (), (), {"name": ANY_SITE}, seeds=(config.seed,))
+        card = replace(card, max_wait=ANY_SITE_WAIT)
+        training["ranges"] = ranges()
+    return replace(card, training=training, earlier=earlier)
 
 
 def rate_universal(path: Path, sites: int = 12) -> dict[str, Any]:
@@ -87,13 +101,10 @@ def publish(
     The evaluation is of the exported model, run by the scheduler that will use it, on ``runs`` workloads of the
     scenario that neither training nor selection has seen.
     """
-    schema = PROFILES if config.features == "profiles" else TYPES
-    card = make_card(world.scenario, name=name, network=config.network, seeds=(config.seed,), schema=schema)
-    card = replace(card, training=asdict(config))
-    path = export(network, sizes, card, folder / f"{name}.onnx")
+    path = export(network, sizes, card_for(world.scenario, config, name), folder / f"{name}.onnx")
     wait, stretch = best_limits(training_worlds(world, config), str(path))
-    card = replace(card, max_wait=wait, max_stretch=stretch)
-    export(network, sizes, card, path)
+    card = replace(read_card_file(card_file(path))[0], max_wait=wait, max_stretch=stretch)
+    change_card(path, card)
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + runs)
     mine = [_mean(world, TapFinger(model=str(path)), seed) for seed in seeds]
     evaluation: dict[str, Any] = {"seeds": f"{seeds.start}:{seeds.stop}", "tapfinger": round(float(np.mean(mine)), 4)}
@@ -102,8 +113,9 @@ def publish(
         evaluation[rival] = round(float(np.mean(means)), 4)
     evaluation["per_seed"] = mine
     card = replace(card, evaluation=evaluation)
+    change_card(path, card)
     save(folder / "checkpoint", network, sizes, card)
-    return export(network, sizes, card, path), evaluation
+    return path, evaluation
 
 
 def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.policy.inputs import Inputs
+from tapfinger.policy.encoding.base import StateEncoder
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
-from tapfinger.training.views import View
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ class Deviations(NamedTuple):
     granted: Bools  # (E, N, A) whether the cluster got its task
 
 
-class Acts(NamedTuple):
+class BatchActions(NamedTuple):
     """What a policy does in a batch of states."""
 
     choice: Ints  # (B, N) place, K for void
@@ -39,14 +39,14 @@ class Acts(NamedTuple):
 
 
 #: With a judge, it is also told the states in which to name other actions.
-Policy = Callable[..., Acts]
+Policy = Callable[..., BatchActions]
 
 
-class Judge(Protocol):
+class TurnJudge(Protocol):
     """Tries out what else might be done, before a turn is played."""
 
     def worth_trying(self, states: int) -> Ints:
-        """In which of so many states to try; the others are not kept."""
+        """Choose in which of this many states to try actions; the others are not kept."""
 
     def leave_out(self, inputs: Inputs, others: Deviations) -> None:
         """Make those agents do what they do anyway that are too many to try."""
@@ -72,7 +72,7 @@ class Turns(NamedTuple):
     others: Deviations | None = None
 
 
-class Episode(NamedTuple):
+class RolloutResult(NamedTuple):
     """What came of the worlds."""
 
     #: (B,) mean completion time.
@@ -85,13 +85,13 @@ class Episode(NamedTuple):
 
 def play(
     sim: BatchSim,
-    view: View,
+    encoder: StateEncoder,
     policy: Policy,
     keep: bool = False,
     max_slots: int | Ints = 100_000,
-    judge: Judge | None = None,
+    judge: TurnJudge | None = None,
     costs: bool = True,
-) -> Episode:
+) -> RolloutResult:
     """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions.
 
     ``max_slots``: where worlds are left, (B,) or the same for all. Without ``costs`` slot by slot, worlds with advisers
@@ -114,17 +114,17 @@ def play(
         steps += int((~sim.done).sum())
         acts = inputs = None
         if len(live):
-            inputs = view(sim, live)
+            inputs = encoder.encode_batch(sim, live)
             kept = np.arange(len(live)) if judge is None else judge.worth_trying(len(live))
             acts = policy(inputs) if judge is None else policy(inputs, kept)
             choice[live] = np.where(acts.choice == void, -1, acts.choice)
-            amounts[live] = view.allocations(inputs, acts.choice, acts.amounts)
+            amounts[live] = encoder.decode_batch(inputs, acts.choice, acts.amounts)
             score[live] = acts.score
             if judge is not None and acts.others is not None:
                 others = acts.others
                 inputs, acts, live = picked(inputs, kept), picked(acts._replace(others=None), kept), live[kept]
                 judge.leave_out(inputs, others)
-                meant = view.allocations(inputs, others.choice, others.amounts)
+                meant = encoder.decode_batch(inputs, others.choice, others.amounts)
                 acts = acts._replace(others=judge(sim, live, others, meant))
         sim.step(choice, amounts, score)
         if keep and acts is not None and inputs is not None:
@@ -139,7 +139,7 @@ def play(
     table = np.zeros((batch, int(slot.max()) + 1))
     for worlds, slots, cost in spent:
         table[worlds, slots] = cost
-    return Episode(sim.worlds.total / sim.draws.tasks, table, steps, _stack(rows) if keep and rows else None)
+    return RolloutResult(sim.worlds.total / sim.draws.tasks, table, steps, _stack(rows) if keep and rows else None)
 
 
 def picked(parts: Any, rows: Ints) -> Any:

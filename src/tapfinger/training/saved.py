@@ -12,7 +12,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from tapfinger.errors import ConfigError
-from tapfinger.policy.checkpoint import write_at_once
+from tapfinger.policy.files import write_at_once
 
 _WEIGHTS, _OPTIMIZER, _VALUES = "network.", "optimizer.", "values"
 

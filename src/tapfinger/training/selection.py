@@ -11,11 +11,11 @@ from torch import nn
 
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.sim.run import run_scheduler
-from tapfinger.training.act import NetworkPolicy
+from tapfinger.training.network_policy import NetworkPolicy
 from tapfinger.training.rollout import play
 from tapfinger.training.seeds import SELECTION_SEEDS
 from tapfinger.training.shards import patience, workload_of
-from tapfinger.training.views import make_view
+from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.world import World
 
 #: Who a network is compared with while it learns.
@@ -29,8 +29,8 @@ class Selection:
         """``runs`` workloads in all."""
         self._worlds = worlds
         self._seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + runs)
-        self._view = make_view(worlds[0], features)
-        self._sim = self._view.sim([workload_of(worlds, seed) for seed in self._seeds], pending)
+        self._encoder = make_encoder(worlds[0], features, pending)
+        self._sim = make_sim(worlds[0], self._encoder, [workload_of(worlds, seed) for seed in self._seeds])
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
         """Mean completion time of each rival on each workload; kept in ``path``."""
@@ -50,7 +50,7 @@ class Selection:
         self._sim.restart(np.ones(len(self._sim.done), dtype=np.bool_))
         network.eval()
         policy = NetworkPolicy(network, accelerator)
-        episode = play(self._sim, self._view, policy, max_slots=patience(self._sim))
+        episode = play(self._sim, self._encoder, policy, max_slots=patience(self._sim))
         network.train()
         return [float(mean) for mean in np.where(self._sim.done, episode.mean, np.inf)]
 

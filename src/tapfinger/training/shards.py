@@ -12,16 +12,17 @@ from torch import nn
 
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.profile_inputs import ADVISERS
+from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.profiles.greedy_options import ADVISERS
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
-from tapfinger.sim.layout import Plan
-from tapfinger.training.act import FastNetwork, NetworkPolicy
-from tapfinger.training.deviations import EVERYTHING, Effort, Judge
-from tapfinger.training.follow import Follower
+from tapfinger.sim.layout import GreedyPlan
+from tapfinger.training.adviser_policy import Follower
+from tapfinger.training.deviations import EVERYTHING, DeviationJudge, Effort
 from tapfinger.training.mappo import finish
-from tapfinger.training.rollout import Episode, Turns, joined, play
-from tapfinger.training.views import make_view
+from tapfinger.training.network_policy import FastNetwork, NetworkPolicy
+from tapfinger.training.rollout import RolloutResult, Turns, joined, play
+from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
 
@@ -43,7 +44,7 @@ class Shard(NamedTuple):
     reward: str  # whose tasks count: see MappoConfig
     #: Actions per agent that are tried out against ``bases``, one greedy per load; 0: none.
     deviations: int = 0
-    bases: tuple[Plan, ...] = ()
+    bases: tuple[GreedyPlan, ...] = ()
     horizon: int = 0
     effort: Effort = EVERYTHING
     #: By what the network knows a task: types or profiles.
@@ -64,21 +65,21 @@ def workload_of(worlds: Sequence[World], seed: int) -> Workload:
     return draw_workload(worlds[seed % len(worlds)], seed)
 
 
-def roll(shard: Shard) -> Episode:
+def roll(shard: Shard) -> RolloutResult:
     """Sampled episodes of a shard; rollouts of one workload lie side by side."""
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     network = _network(shard)
     workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
     world = shard.worlds[0]
-    view = make_view(world, shard.features)
-    sim = view.sim(workloads, shard.sizes.pending)
-    # What the advisers would do is always tried, so that the network is never worse than them for want of a comparison.
-    suggest = [Follower(a) for a in range(ADVISERS)] if shard.features == "profiles" else []
+    encoder = make_encoder(world, shard.features, shard.sizes.pending)
+    sim = make_sim(world, encoder, workloads)
+    # What the advisers would do is always tried, so that the network can be compared with them.
+    suggest = [Follower(a) for a in range(len(ADVISERS))] if shard.features == PROFILES.name else []
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore, suggest)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
-    judge = Judge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
+    judge = DeviationJudge(sim, bases, shard.horizon, shard.effort, shard.seed) if shard.deviations else None
     last = _open_window(shard, sim) if isinstance(sim, AdvisedSim) and shard.window else patience(sim)
-    episode = play(sim, view, policy, keep=True, max_slots=last, judge=judge, costs=judge is None)
+    episode = play(sim, encoder, policy, keep=True, max_slots=last, judge=judge, costs=judge is None)
     return finish(episode, sim, shard.reward)
 
 
@@ -108,7 +109,7 @@ def patience(sim: BatchSim) -> int:
     return 2 * int(sim.draws.arrival.max()) + 200
 
 
-def gather(episodes: Sequence[Episode]) -> Episode:
+def gather(episodes: Sequence[RolloutResult]) -> RolloutResult:
     """Several shards as one batch of worlds."""
     if len(episodes) == 1:
         return episodes[0]
@@ -129,4 +130,4 @@ def gather(episodes: Sequence[Episode]) -> Episode:
     }
     together = Turns(**nested, **plain)
     means = np.concatenate([episode.mean for episode in episodes])
-    return Episode(means, np.concatenate(cost), sum(episode.steps for episode in episodes), together)
+    return RolloutResult(means, np.concatenate(cost), sum(episode.steps for episode in episodes), together)

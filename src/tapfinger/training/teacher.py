@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.contract import Decision, Placement, Scheduler, Snapshot
-from tapfinger.observation import GraphObs, Observer
-from tapfinger.policy.inputs import Inputs, batch_of_one
+from tapfinger.observation import GraphObs
+from tapfinger.policy.encoding.by_type import TypeEncoder
+from tapfinger.policy.encoding.inputs import Inputs, batch_of_one
 from tapfinger.sim.run import new_session
-from tapfinger.training.views import input_maker
 from tapfinger.workloads.world import World, draw_workload
 
 
@@ -65,7 +65,7 @@ def visible(snapshot: Snapshot, pending: int) -> Snapshot:
     """
     seen = [{task.id for task in snapshot.pending(n, pending)} for n in range(len(snapshot.clusters))]
     queue = (replace(t, eligible=tuple(n for n in t.eligible if t.id in seen[n])) for t in snapshot.queue)
-    return replace(snapshot, queue=tuple(task for task in queue if task.eligible))
+    return snapshot.with_queue(task for task in queue if task.eligible)
 
 
 class Recorder:
@@ -74,8 +74,7 @@ class Recorder:
     def __init__(self, world: World, pending: int = 10) -> None:
         """``pending``: size of the pending set the agents will see."""
         self._world = world
-        self._observer = Observer(world.clusters, world.task_types, pending)
-        self._maker = input_maker(world)
+        self._encoder = TypeEncoder(world.context(0), pending)
         self._pending = pending
 
     def record(self, teacher: Scheduler, seeds: Sequence[int], progress: Callable[[], None] | None = None) -> Examples:
@@ -99,7 +98,7 @@ class Recorder:
                 queues[placement.cluster].append(placement)
             settled = False
             while not settled:
-                obs = self._observer.observe(session.state.snapshot())
+                obs = self._encoder.observer.observe(session.state.snapshot())
                 turn = self._turn(obs, queues)
                 settled = session.turn(Decision(turn))
             session.end_slot()
@@ -125,7 +124,7 @@ class Recorder:
         return tuple(turn)
 
     def _examples(self) -> Examples:
-        made = [self._maker.make(batch_of_one(obs)) for obs in self._observations]
+        made = [self._encoder.make(batch_of_one(obs)) for obs in self._observations]
         inputs = Inputs(*(np.concatenate(arrays) for arrays in zip(*made, strict=True)))
         decidable = inputs.startable.any(axis=2)
         return Examples(inputs, np.stack(self._choices), np.stack(self._amounts), decidable)

@@ -26,20 +26,20 @@ from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
 from tapfinger.policy.checkpoint import shipped_checkpoint, take_over
 from tapfinger.policy.export import graph_of
-from tapfinger.schedulers.greedy import GREEDY_DEFAULTS
-from tapfinger.sim.layout import Plan
+from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
+from tapfinger.sim.layout import GreedyPlan
 from tapfinger.training.average import Average
 from tapfinger.training.config import UNIVERSAL_START, TrainConfig
 from tapfinger.training.imitation import imitate
 from tapfinger.training.learners import make_learner, make_refiner
 from tapfinger.training.logs import RunLog
-from tapfinger.training.rollout import Episode, Ints
+from tapfinger.training.rollout import Ints, RolloutResult
 from tapfinger.training.saved import load_state, save_state
 from tapfinger.training.seeds import DEVIATION_SEEDS, ROLLOUT_SEEDS, TEACHER_SEEDS
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of, workload_of
+from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.training.teacher import Examples, Recorder, join
-from tapfinger.training.views import make_view
 from tapfinger.workloads.world import World, build_world
 
 #: Called with a stage, how far it is (0..1) and what is known now.
@@ -99,9 +99,9 @@ class Trainer:
         path.write_text(json.dumps(mine, indent=1), encoding="utf-8")
 
     def _sizes(self, accelerator: int) -> NetworkConfig:
-        view = make_view(self.worlds[0], self.config.features)
-        sim = view.sim([workload_of(self.worlds, TEACHER_SEEDS)], self.config.pending)
-        inputs = view(sim, np.zeros(1, dtype=np.int64))
+        encoder = make_encoder(self.worlds[0], self.config.features, self.config.pending)
+        sim = make_sim(self.worlds[0], encoder, [workload_of(self.worlds, TEACHER_SEEDS)])
+        inputs = encoder.encode_batch(sim, np.zeros(1, dtype=np.int64))
         return config_for(inputs, accelerator, self.config.preset)
 
     def _selection(self) -> Selection:
@@ -119,8 +119,7 @@ class Trainer:
         state = self._resume(network)
         if state is None:
             if self.config.start:
-                start = self.config.start
-                take_over(network, shipped_checkpoint(start) if start == UNIVERSAL_START else start)
+                take_over(network, start_of(self.config))
             elif self.config.teacher != "none":
                 self._imitate(network)
             found = self.selection.play(network, self._accelerator)
@@ -209,10 +208,10 @@ class Trainer:
             done = (i + 1) / config.refinements if refining else self._share(state)
             self._report(stage, done, {**known, "best": state["best"]})
 
-    def _roll(self, shards: Sequence[Any]) -> list[Episode]:
+    def _roll(self, shards: Sequence[Any]) -> list[RolloutResult]:
         return self._pool.gather(roll, shards)
 
-    def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def _gather(self, episodes: Sequence[RolloutResult]) -> list[RolloutResult]:
         """All shards are of one site."""
         return [gather(episodes)]
 
@@ -236,11 +235,13 @@ class Trainer:
             parts = [part._replace(weights=weights) for part in parts]
         return [part._replace(explore=bool((iteration + index) % 2)) for index, part in enumerate(parts)]
 
-    def _bases(self) -> tuple[Plan, ...]:
+    def _bases(self) -> tuple[GreedyPlan, ...]:
         """The greedy that plays on after a deviation, load by load: the teacher's where it is one."""
         specs = list(parse_specs(self.config.teacher)) if self.config.teacher != "none" else []
         options = [dict(spec.options) if spec.name == "greedy" else {} for spec in specs] or [{}]
-        return tuple(Plan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds)))
+        return tuple(
+            GreedyPlan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds))
+        )
 
     def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
         config = self.config
@@ -280,6 +281,11 @@ class Trainer:
             return None
         values, optimizer = load_state(path, network)
         return {**values, "optimizer": optimizer}
+
+
+def start_of(config: TrainConfig) -> Path:
+    """The directory of the checkpoint that a run starts from."""
+    return shipped_checkpoint(config.start) if config.start == UNIVERSAL_START else Path(config.start)
 
 
 def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:

@@ -17,33 +17,36 @@ from torch import nn
 
 from tapfinger.parallel.base import Pool
 from tapfinger.policy.actor_critic import NetworkConfig, config_for
+from tapfinger.policy.encoding.by_profile import ProfileEncoder
+from tapfinger.policy.encoding.inputs import Inputs
+from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.export import graph_of
-from tapfinger.policy.inputs import Inputs
-from tapfinger.schedulers.advice import ADVISERS
+from tapfinger.profiles.greedy_options import ADVISERS
+from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.lookahead import horizon_for
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
-from tapfinger.sim.layout import Plan, empty_worlds
-from tapfinger.training.act import FastNetwork, NetworkPolicy
+from tapfinger.sim.layout import GreedyPlan, empty_worlds
+from tapfinger.training.adviser_policy import Follower
 from tapfinger.training.config import TrainConfig
 from tapfinger.training.deviations import Effort
-from tapfinger.training.follow import Follower
 from tapfinger.training.imitation import imitate_in_turn
-from tapfinger.training.rollout import Episode, Turns, picked, play
+from tapfinger.training.network_policy import FastNetwork, NetworkPolicy
+from tapfinger.training.rollout import RolloutResult, Turns, picked, play
 from tapfinger.training.seeds import DEVIATION_SEEDS, SELECTION_SEEDS, TEACHER_SEEDS
 from tapfinger.training.shards import Shard, patience, roll
+from tapfinger.training.simulators import make_advised_sim
 from tapfinger.training.teacher import Examples
 from tapfinger.training.trainer import Report, Trainer
-from tapfinger.training.views import ProfileView
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 #: Greedies that may play on after a deviation; on each site the one that does best there.
 BASES = (
-    *(Plan(**options) for options in ADVISERS),
-    Plan(**{**ADVISERS[0], "patience": 1.5}),
-    Plan(**{**ADVISERS[2], "queue_price": 20.0}),
-    Plan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
+    *(GreedyPlan(**options) for options in ADVISERS),
+    GreedyPlan(**{**ADVISERS[0], "patience": 1.5}),
+    GreedyPlan(**{**ADVISERS[2], "queue_price": 20.0}),
+    GreedyPlan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
 )
 
 #: Slots of a judged future at most, however long the tasks: what comes later is dear to play and mostly noise.
@@ -91,20 +94,20 @@ def worlds_of(world: World) -> int:
     return int(np.clip(1.5 * states_of(world) / window_of(world), 6, 32))
 
 
-def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileView, AdvisedSim]:
+def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileEncoder, AdvisedSim]:
     """The site with workloads of these seeds."""
-    view = ProfileView(world)
-    return view, view.sim([draw_workload(world, seed) for seed in seeds], pending)
+    encoder = ProfileEncoder(SiteTables(world.context(0)), pending)
+    return encoder, make_advised_sim(world, encoder, [draw_workload(world, seed) for seed in seeds])
 
 
-def greedy_means(sim: AdvisedSim, plan: Plan) -> Any:
+def greedy_means(sim: AdvisedSim, plan: GreedyPlan) -> Any:
     """(B,) mean completion times of a greedy on the simulator's workloads."""
     worlds = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
     plan_kernels.play_greedy(sim.tables, sim.sizes, plan, sim.draws, worlds)
     return worlds.total / sim.draws.tasks
 
 
-def best_base(sim: AdvisedSim) -> Plan:
+def best_base(sim: AdvisedSim) -> GreedyPlan:
     """The greedy of BASES with the least mean completion time here."""
     return min(BASES, key=lambda plan: float(greedy_means(sim, plan).mean()))
 
@@ -126,7 +129,7 @@ class SiteSelection:
             return found
         names = ["greedy", *(f"greedy-{a + 1}" for a in range(1, len(ADVISERS)))]
         found = {
-            name: [float(greedy_means(sim, Plan(**options)).mean()) for _, sim in self._sites]
+            name: [float(greedy_means(sim, GreedyPlan(**options)).mean()) for _, sim in self._sites]
             for name, options in zip(names, ADVISERS, strict=True)
         }
         path.write_text(json.dumps(found), encoding="utf-8")
@@ -136,9 +139,9 @@ class SiteSelection:
         """Mean completion time on each site."""
         fast = FastNetwork(graph_of(network, self._config))
         found = []
-        for view, sim in self._sites:
+        for encoder, sim in self._sites:
             sim.restart(np.ones(len(sim.done), dtype=np.bool_))
-            episode = play(sim, view, NetworkPolicy(fast, accelerator), max_slots=patience(sim), costs=False)
+            episode = play(sim, encoder, NetworkPolicy(fast, accelerator), max_slots=patience(sim), costs=False)
             # Worlds that were cut count with what they have cost until then, which is much.
             found.append(float(episode.mean.mean()))
         return found
@@ -159,8 +162,8 @@ class UniversalTrainer(Trainer):
         super().__init__(site_world(TEACHER_SEEDS), config, folder, report, pool)
 
     def _sizes(self, accelerator: int) -> NetworkConfig:
-        view, sim = open_site(site_world(TEACHER_SEEDS), [0], self.config.pending)
-        return config_for(view(sim, np.zeros(1, dtype=np.int64)), accelerator, self.config.preset)
+        encoder, sim = open_site(site_world(TEACHER_SEEDS), [0], self.config.pending)
+        return config_for(encoder.encode_batch(sim, np.zeros(1, dtype=np.int64)), accelerator, self.config.preset)
 
     def _selection(self) -> Any:
         return SiteSelection(self.config.selection_runs, self.sizes)
@@ -185,10 +188,10 @@ class UniversalTrainer(Trainer):
 
     def _followed(self, seed: int, player: nn.Module | None) -> Examples:
         """What the better adviser of a site says in some of its turns; ``player``, if given, decides where it goes."""
-        view, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
-        adviser = Follower(int(np.argmin([greedy_means(sim, Plan(**options)).mean() for options in ADVISERS])))
+        encoder, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
+        adviser = Follower(int(np.argmin([greedy_means(sim, GreedyPlan(**options)).mean() for options in ADVISERS])))
         policy = adviser if player is None else NetworkPolicy(player, self._accelerator, seed)
-        turns = play(sim, view, policy, keep=True, max_slots=patience(sim), costs=False).turns
+        turns = play(sim, encoder, policy, keep=True, max_slots=patience(sim), costs=False).turns
         if turns is None:
             raise ValueError("a workload without a single choice")
         some = np.random.default_rng(seed).permutation(len(turns.choice))[:_ASKED]
@@ -212,13 +215,13 @@ class UniversalTrainer(Trainer):
             for i in range(config.workloads)
         ]
 
-    def _roll(self, parts: Sequence[Any]) -> list[Episode]:
+    def _roll(self, parts: Sequence[Any]) -> list[RolloutResult]:
         # The dearest first, so that no worker is left with one at the end while the others have nothing to do.
         order = sorted(range(len(parts)), key=lambda i: -len(site_world(parts[i].seed).clusters))
         played = self._pool.gather(roll_site, [parts[i] for i in order])
         return [episode for _, episode in sorted(zip(order, played, strict=True), key=lambda pair: pair[0])]
 
-    def _gather(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def _gather(self, episodes: Sequence[RolloutResult]) -> list[RolloutResult]:
         """Every shard is a site of its own; one without a single choice has nothing to teach."""
         return [episode for episode in episodes if episode.turns is not None and len(episode.turns.choice)]
 
@@ -258,13 +261,13 @@ def site_shard(part: SitePart) -> Shard:
         bases=(best_base(sim),),
         horizon=horizon,
         effort=Effort(states, _AGENTS),
-        features="profiles",
+        features=PROFILES.name,
         explore=part.explore,
         window=window_of(world),
     )
 
 
-def roll_site(part: SitePart) -> Episode:
+def roll_site(part: SitePart) -> RolloutResult:
     """The site's workloads with what was tried out, no more of it than is wanted."""
     episode = roll(site_shard(part))
     turns, most = episode.turns, states_of(site_world(part.seed))

@@ -18,7 +18,7 @@ SLOWEST = 400.0
 Bounds = Mapping[str, int]
 
 
-class Curve:
+class DrawnCurve:
     """One drawn curve of relative durations over a box, to be scaled to an ideal duration."""
 
     def __init__(self, seconds: Callable[[float, float], float], low: Bounds, high: Bounds) -> None:
@@ -54,7 +54,7 @@ def _power(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) ->
         amount = {"cpu": cpu, "gpu": gpu}
         return float(math.prod((low[n] / amount[n]) ** e for n, e in exponent.items()))
 
-    return {"kind": "power", "seconds": tidy(Curve(seconds, low, high).scale(ideal)), "exponent": exponent}
+    return {"kind": "power", "seconds": tidy(DrawnCurve(seconds, low, high).scale(ideal)), "exponent": exponent}
 
 
 def _saturating(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _saturating(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: floa
     offset = tidy(rng.uniform(1.05, 1.6)) if rng.random() < 0.5 else None
     # The time from progress 0 to 1 at full speed: the integral of 1 / sqrt(offset - p).
     whole = 2.0 * (math.sqrt(offset) - math.sqrt(offset - 1.0)) if offset else 1.0
-    curve = Curve(lambda cpu, gpu: whole / math.tanh((gpu if name == "gpu" else cpu) / scale), low, high)
+    curve = DrawnCurve(lambda cpu, gpu: whole / math.tanh((gpu if name == "gpu" else cpu) / scale), low, high)
     speed = {"kind": "tanh", "resource": name, "scale": scale, "slots": tidy(curve.scale(ideal) / SLOT_SECONDS)}
     return {**speed, "shape_offset": offset} if offset else speed
 
@@ -79,7 +79,7 @@ def _amdahl(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) -
         amount = {"cpu": cpu, "gpu": gpu}
         return serial + sum(share * low[n] / amount[n] for n, share in parallel.items())
 
-    return {"kind": "amdahl", "seconds": tidy(Curve(seconds, low, high).scale(ideal)), "parallel": parallel}
+    return {"kind": "amdahl", "seconds": tidy(DrawnCurve(seconds, low, high).scale(ideal)), "parallel": parallel}
 
 
 def _fed(rng: np.random.Generator, high: Bounds) -> tuple[float, float, float]:
@@ -90,7 +90,7 @@ def _fed(rng: np.random.Generator, high: Bounds) -> tuple[float, float, float]:
 
 def _rebound(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) -> dict[str, Any]:
     fixed, compute, feeding = _fed(rng, high)
-    scale = Curve(lambda cpu, gpu: fixed + compute / gpu + feeding * gpu / cpu, low, high).scale(ideal)
+    scale = DrawnCurve(lambda cpu, gpu: fixed + compute / gpu + feeding * gpu / cpu, low, high).scale(ideal)
     terms = {"fixed": fixed, "compute": compute, "feeding": feeding}
     return {"kind": "rebound", **{key: tidy(value * scale) for key, value in terms.items()}}
 

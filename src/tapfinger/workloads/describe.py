@@ -40,7 +40,7 @@ class Burstiness:
 
 
 @dataclass(frozen=True)
-class Summary:
+class WorkloadSummary:
     """What there is to say about a workload."""
 
     tasks: int
@@ -61,7 +61,7 @@ class Summary:
     load: dict[str, float] | None
 
 
-def summarise(workload: WorkloadFile, world: World | None = None) -> Summary:
+def summarise(workload: WorkloadFile, world: World | None = None) -> WorkloadSummary:
     """Describe a workload; with a world, also by what its clusters and task types are."""
     arrival = workload.arrival
     gaps = np.diff(np.sort(arrival))
@@ -69,7 +69,7 @@ def summarise(workload: WorkloadFile, world: World | None = None) -> Summary:
     counts = Counter(workload.type)
     clusters = _clusters(workload, world)
     named = [names for names in clusters if names]
-    return Summary(
+    return WorkloadSummary(
         tasks=len(workload),
         span=float(arrival.max()),
         rate_per_hour=3600.0 * len(gaps) / float(gaps.sum()) if busy else None,

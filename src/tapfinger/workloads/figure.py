@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tapfinger.errors import DataError
 from tapfinger.workloads.files import WorkloadFile
 
 #: Types beyond this many are drawn together.
@@ -17,8 +16,7 @@ REST = "all others"
 
 def plot_workload(workload: WorkloadFile, path: Path, title: str) -> None:
     """Draw arrivals per interval, stacked by type, and the number of tasks per type, to a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from tapfinger.drawing import new_figure, save
 
     counts = Counter(workload.type)
     names = [name for name, _ in counts.most_common(MOST_TYPES if len(counts) > MOST_TYPES + 1 else None)]
@@ -28,9 +26,8 @@ def plot_workload(workload: WorkloadFile, path: Path, title: str) -> None:
     times = [workload.arrival[label == name] / divisor for name in shown]
     bins = int(min(100, max(10, len(workload) // 5)))
 
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    over_time, mix = figure.subplots(1, 2, width_ratios=(3, 1.3))
+    figure, axes = new_figure(4.2, 11.0, ncols=2, width_ratios=(3, 1.3))
+    over_time, mix = axes[0]
     colors = [f"C{i % 10}" for i in range(len(shown))]
     edges = np.linspace(0.0, max(float(workload.arrival.max()) / divisor, 1e-9), bins + 1)
     over_time.hist(times, bins=edges, stacked=True, color=colors)
@@ -41,10 +38,7 @@ def plot_workload(workload: WorkloadFile, path: Path, title: str) -> None:
     mix.invert_yaxis()
     mix.set(xlabel="tasks")
     figure.suptitle(f"{title}: {len(workload):,} tasks of {len(counts)} types")
-    try:
-        figure.savefig(path, dpi=120, format="png")
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error}") from None
+    save(figure, path, dpi=120)
 
 
 def _time_unit(span: float) -> tuple[str, float]:

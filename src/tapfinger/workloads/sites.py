@@ -13,7 +13,7 @@ import numpy as np
 from tapfinger.config import ArrivalsConfig, Scenario, parse_scenario
 from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError
-from tapfinger.profiles.options import Options
+from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.workloads.curves import draw_speed, tidy
 from tapfinger.workloads.world import World, build_world
 
@@ -86,7 +86,7 @@ def sustainable_rate(world: World) -> float:
     it can also start but one task per slot. What is not counted: sizes that fit badly together, clusters that few
     tasks may run on, and time lost to eligibility. So the true limit is somewhat lower.
     """
-    options = Options(world.context(0))
+    options = EfficientSizes(world.context(0))
     weights = np.array([t.weight for t in world.task_types])
     costs = np.array([min(o.cost for o in options.of[t.name]) for t in world.task_types])
     rate = len(world.clusters) * float(weights.sum() / (weights * costs).sum())

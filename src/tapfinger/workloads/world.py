@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from tapfinger.config import Scenario, TaskTypeConfig
 from tapfinger.core.contract import Mode, SchedulerContext
+from tapfinger.core.feasibility import MOST_SHOWN, check_eligible, ever_fits
 from tapfinger.core.model import (
     MAX_CELLS,
     MAX_SLOTS,
-    MOST_SHOWN,
     Cluster,
     Noise,
     Resources,
@@ -26,14 +26,14 @@ from tapfinger.core.model import (
     SpeedProfile,
     Task,
     TaskType,
-    check_eligible,
 )
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError, TapfingerError
+from tapfinger.profiles.initial_knowledge import told_types
 from tapfinger.profiles.speeds import build_rates
-from tapfinger.profiles.told import told_types
 from tapfinger.registry import create
 from tapfinger.workloads.base import Arrivals, Workload, WorkloadContext
+from tapfinger.workloads.resource_types import resource_types
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def build_world(scenario: Scenario) -> World:
 
 
 def _build(scenario: Scenario) -> World:
-    resources = ResourceTypes(tuple(scenario.resources), tuple(scenario.resources.values()))
+    resources = resource_types(scenario)
     clusters: list[Cluster] = []
     for config in scenario.clusters:
         capacity = resources.parse(config.capacity, f"clusters.{config.name}.capacity")
@@ -223,7 +223,7 @@ def _checked(world: World, drawn: Any) -> Arrivals:
 
 def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
     """Refuse a task that no cluster it may run on could ever hold."""
-    fits = np.array([[t.minimum.fits(c.capacity) for c in world.clusters] for t in world.task_types])
+    fits = _possible(world)
     nowhere = np.flatnonzero(~(workload.eligible & fits[workload.type]).any(axis=1))
     if len(nowhere):
         i = int(nowhere[0])
@@ -240,17 +240,21 @@ def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArr
     return rng.choice(len(weights), size=count, p=weights / weights.sum())
 
 
+def _possible(world: World) -> npt.NDArray[np.bool_]:
+    """(types, clusters) where a task of the type fits at all."""
+    return np.array([_holders(world.clusters, t.minimum) for t in world.task_types])
+
+
 @lru_cache(maxsize=256)
-def _possible(clusters: tuple[Cluster, ...], minimum: Resources) -> npt.NDArray[np.bool_]:
-    """(clusters,) where a task of this minimum fits at all."""
-    return np.array([minimum.fits(c.capacity) for c in clusters])
+def _holders(clusters: tuple[Cluster, ...], minimum: Resources) -> npt.NDArray[np.bool_]:
+    return np.array([ever_fits(minimum, c.capacity) for c in clusters])
 
 
 def _draw_eligible(
     world: World, types: npt.NDArray[np.int64], rng: np.random.Generator, drawn: Arrivals
 ) -> npt.NDArray[np.bool_]:
     """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
-    possible = np.array([_possible(world.clusters, t.minimum) for t in world.task_types])
+    possible = _possible(world)
     present = set(np.unique(types).tolist())
     for i, task_type in enumerate(world.task_types):
         # A type that fits nowhere is no fault as long as no task can be of it.

@@ -1,4 +1,4 @@
-"""What a backend must do: four methods. ``tapfinger.testing.check_backend`` tests an implementation."""
+"""The contract of a backend: four methods. ``tapfinger.testing.check_backend`` tests an implementation."""
 
 from __future__ import annotations
 
@@ -7,72 +7,123 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tapfinger.live.messages import AttemptId, Launch, Outcome
+from tapfinger.core.model import ResourceTypes
+from tapfinger.live.agent.leases import boot_clock, read_lease
+from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt, with its own directory on the agent's disk.
+    """One attempt of a task, with a directory of its own on the agent's disk.
 
-    Whatever a backend must know after a restart of the agent it keeps there: it is asked about runs that
-    a predecessor has started.
+    A backend is also asked about runs that an earlier agent started. What it must know about them it keeps in this
+    directory, never in memory alone.
     """
 
+    #: What to run: ``argv``, ``env``, ``cwd``, ``time_limit``, ``allocation`` and ``on_disconnect``.
     launch: Launch
-    #: Exists before ``start`` is called, and is removed when the attempt may be forgotten.
+    #: Exists before ``start`` is called; the agent removes it when the attempt may be forgotten.
     directory: Path
-    #: Ids of the leased devices, by resource; empty where amounts are not devices.
+    #: Ids of the leased devices, by resource. Resources without devices are left out.
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: File that holds the end of the agent's lease (``leases.read_lease``). What runs on without an agent,
-    #: and is not to be kept, must end by itself when that time has come.
+    #: File with the end of the agent's lease. A task with ``on_disconnect == "stop"`` must end by then, although
+    #: the agent may be dead; the agent renews the file while it lives.
     lease: Path = Path("lease")
 
     @property
     def id(self) -> AttemptId:
-        """Task and attempt."""
+        """Numbers of the task and of the attempt."""
         return self.launch.id
 
     @property
+    def keep(self) -> bool:
+        """Whether the task runs on when the agent's lease ends."""
+        return self.launch.on_disconnect == "keep"
+
+    def lease_left(self) -> float:
+        """Seconds until the agent's lease ends, at least 0. Read anew on every call."""
+        return max(0.0, read_lease(self.lease) - boot_clock())
+
+    @property
     def output(self) -> Path:
-        """File with everything that the task has written."""
+        """File with everything that the task has written to standard output and standard error."""
         return self.directory / "output"
 
     @property
     def reports(self) -> Path:
-        """File to which the task reports its progress (``tapfinger.report``), or where the backend puts it."""
+        """File to which the task reports its progress (``tapfinger.report``), or to which the backend copies it."""
         return self.directory / "reports"
 
     @property
     def allotment(self) -> Path:
-        """File that says what the task has now (``tapfinger.live.allotment``), where the backend writes one."""
+        """File that tells the task its present allocation (``tapfinger.live.agent.allotment``), if there is one."""
         return self.directory / "allotment.json"
 
 
-@runtime_checkable
-class Opens(Protocol):
-    """A backend that has something to prepare before the first task; it may raise ConfigError."""
+@dataclass(frozen=True, slots=True)
+class BackendContext:
+    """What the agent tells its backend once, before the first task: where it is, and what holds for every task."""
 
-    def open(self, directory: Path) -> object:
-        """``directory``: of the agent, which has it for itself by now."""
-        ...
+    #: Directory of the agent, which no other agent uses. Files of the backend's own may be kept here.
+    directory: Path
+    #: Name of the cluster.
+    cluster: str = ""
+    #: Capacity of the cluster in natural quantities, by resource.
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    #: Names, smallest units and roles of all resources.
+    resources: ResourceTypes = ResourceTypes()  # noqa: RUF009 - immutable
+    #: Whether leased cores are cores of this machine, to which tasks are to be pinned.
+    pin: bool = True
+    #: Cores that ``--cores`` names; empty if it was not given.
+    cores: tuple[int, ...] = ()
+    #: Seconds from asking a task to end to killing it (``live.stop_seconds``).
+    stop_seconds: float = 5.0
+    #: Directories that tasks may run in (``live.roots``); empty: anywhere.
+    roots: tuple[str, ...] = ()
+    #: Bytes of output to keep of each attempt (``live.max_log``).
+    max_log: int = 16 << 20
+
+    @property
+    def lease(self) -> Path:
+        """File with the end of the agent's lease: the same that every run names."""
+        return self.directory / "lease"
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Runs attempts on one cluster. Methods return soon; none waits for a task."""
+    """Runs attempts on one cluster. Every method returns soon; none waits for a task.
+
+    Options are keyword arguments of the constructor, which should only store them. Two more methods are optional:
+    ``open(context)`` is called once, before any other (see ``Opens``), and ``close()`` when nobody uses it any more.
+    """
 
     def start(self, run: Run) -> None:
-        """Start it; raises LaunchFailed where it can be said at once that it cannot."""
+        """Start the task. Raise LaunchFailed if it is clear at once that it cannot start."""
         ...
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
-        """Give it other resources while it runs; raises UnsupportedOperation where that is impossible."""
+        """Give a running task other resources. Raise UnsupportedOperation if that is impossible."""
         ...
 
     def stop(self, run: Run, at_once: bool) -> None:
-        """Make it and all it has started end; politely first unless ``at_once``. Again and again is no fault."""
+        """End the task and all that it has started: politely first, unless ``at_once``. May be called repeatedly."""
         ...
 
     def poll(self, run: Run) -> Outcome | None:
-        """How it ended, the same on every call; None while anything of it may be alive."""
+        """How the task ended, the same on every call. None while any process of it may be alive."""
         ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A backend that wants the agent's context, or has something to prepare; ``open`` may raise ConfigError."""
+
+    def open(self, context: BackendContext) -> object:
+        """Called once, before any other method. The agent holds its directory alone by then."""
+        ...
+
+
+def open_backend(backend: Backend, context: BackendContext) -> None:
+    """Give a backend its context, if it wants one."""
+    if isinstance(backend, Opens):
+        backend.open(context)

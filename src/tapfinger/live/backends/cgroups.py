@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
-from tapfinger.live.messages import AttemptId
+from tapfinger.live.protocol.messages import AttemptId
 
 #: Microseconds over which processor time is counted.
 PERIOD = 100_000
@@ -18,9 +19,10 @@ GIB = 1024**3
 class Cgroups:
     """One group per attempt below a directory that was delegated to the agent."""
 
-    def __init__(self, root: Path, memory_per_cpu: float | None = None) -> None:
-        """``memory_per_cpu``: GiB for each cpu, where tasks have no resource named memory. Checks that limits work."""
+    def __init__(self, root: Path, resources: ResourceTypes, memory_per_cpu: float | None = None) -> None:
+        """Check that limits can be set. ``memory_per_cpu``: GiB for each core, where memory is no resource."""
         self._root = root
+        self._resources = resources
         self._memory_per_cpu = memory_per_cpu
         wanted = {"cpu", "memory"}
         try:
@@ -54,9 +56,10 @@ class Cgroups:
 
     def limits(self, allocation: Mapping[str, float]) -> dict[str, str]:
         """What is written into a group's files, by name."""
-        cpus = allocation.get("cpu", 0.0)
+        cpus = allocation.get(self._resources.enforced_by("cores"), 0.0)
         found = {"cpu.max": _share(cpus)} if cpus else {}
-        memory = allocation.get("memory", self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0)
+        of_cpus = self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0
+        memory = allocation.get(self._resources.enforced_by("memory"), of_cpus)
         if memory:
             found |= {"memory.max": str(int(memory * GIB)), "memory.oom.group": "1"}
         return found

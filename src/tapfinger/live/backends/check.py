@@ -9,57 +9,99 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tapfinger.errors import LaunchFailed, UnsupportedOperation
-from tapfinger.live.backends.base import Backend, Run
-from tapfinger.live.leases import boot_clock, write_lease
-from tapfinger.live.messages import Launch, Outcome
+from tapfinger.errors import BackendError, LaunchFailed, UnsupportedOperation
+from tapfinger.live.agent.leases import boot_clock, write_lease
+from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
+from tapfinger.live.backends.spool import Spool
+from tapfinger.live.backends.supervise import start_time
+from tapfinger.live.protocol.messages import Launch, Outcome
 
 #: Seconds within which a task must have started, or ended once it was told to.
 SOON = 20.0
 
-_PROGRAM = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
+_SLEEPS = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
+_SHOWS = """
+import os, sys
+names = ("TAPFINGER_TASK", "TAPFINGER_ATTEMPT", "TAPFINGER_CPUS", "MINE")
+print("seen", *(os.environ.get(name) for name in names), os.getcwd())
+print("error", file=sys.stderr)
+"""
+_FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    with open(sys.argv[1] + ".part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(3600)
+"""
 
 
 class _Trial:
     """Makes runs in a directory, and waits for them."""
 
     def __init__(self, make: Callable[[], Backend], directory: Path, patience: float) -> None:
-        self.backend = make()
+        self._make = make
         self.patience = patience
-        self._directory = directory
+        self._context = BackendContext(directory.resolve(), "check", {"cpu": 8.0, "gpu": 0.0}, stop_seconds=1.0)
+        self._started: list[Run] = []
         self._next = 1
-        self.lease = directory / "lease"
+        self.lease = self._context.lease
         write_lease(self.lease, boot_clock() + 3600.0)
+        self.renew()
+
+    def renew(self) -> None:
+        """Another instance, as after a restart of the agent."""
+        self.backend = self._make()
+        open_backend(self.backend, self._context)
 
     def run(self, seconds: float, code: int = 0, **more: object) -> Run:
-        argv = (sys.executable, "-c", _PROGRAM, str(seconds), str(code))
+        """A task that sleeps and then exits with a code; ``more``: fields of its launch."""
+        argv = (sys.executable, "-c", _SLEEPS, str(seconds), str(code))
         env = {"FAKE_SECONDS": str(seconds), "FAKE_CODE": str(code)}
         launch = replace(Launch((self._next, 1), argv, {"cpu": 1.0, "gpu": 0.0}, env), **more)  # type: ignore[arg-type]
-        directory = self._directory / f"{self._next}.1"
+        directory = self._context.directory / f"{self._next}.1"
         directory.mkdir()
         self._next += 1
         return Run(launch, directory, {}, self.lease)
 
     def start(self, run: Run) -> Run:
+        self._started.append(run)
         self.backend.start(run)
         return run
 
     def end(self, run: Run) -> Outcome | None:
+        """Its outcome, waited for."""
         deadline = time.monotonic() + self.patience
         while (outcome := self.backend.poll(run)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return outcome
 
+    def got(self, end: Outcome | None) -> str:
+        """What poll has said, in words."""
+        return f"poll() said {end}" if end is not None else f"poll() still said None after {self.patience:g} s"
+
+    def clear(self) -> None:
+        """Leave no task running, whatever went wrong."""
+        for run in self._started:
+            with suppress(Exception):
+                self.backend.stop(run, at_once=True)
+
 
 def faults(make: Callable[[], Backend], directory: Path, outlives: bool, patience: float = SOON) -> Iterator[str]:
     """Everything that is wrong, one after the other."""
     trial = _Trial(make, directory, patience)
-    yield from _ends(trial)
-    yield from _stops(trial)
-    yield from _refusals(trial)
-    if outlives:
-        yield from _restarts(trial, make)
-        yield from _leases(trial)
+    try:
+        yield from _ends(trial)
+        yield from _stops(trial)
+        yield from _refusals(trial)
+        if outlives:
+            yield from _shows(trial)
+            yield from _trees(trial)
+            yield from _restarts(trial)
+            yield from _leases(trial)
+    finally:
+        trial.clear()
 
 
 def _ends(trial: _Trial) -> Iterator[str]:
@@ -67,32 +109,35 @@ def _ends(trial: _Trial) -> Iterator[str]:
         run = trial.start(trial.run(0.05, code))
         end = trial.end(run)
         if end is None or (end.result, end.code) != (result, code):
-            yield f"a task that exits with {code} must end as {result!r} with that code, got {end}"
-        if trial.backend.poll(run) != end:
-            yield f"poll must say the same on every call, got {end} and then {trial.backend.poll(run)}"
+            yield f"a task that exits with {code} must end as {result!r} with that code; {trial.got(end)}"
+        if (again := trial.backend.poll(run)) != end:
+            yield f"poll must say the same on every call, so keep the outcome; it said {end} and then {again}"
     end = trial.end(trial.start(trial.run(3600.0, time_limit=0.1)))
     if end is None or end.result != "failed":
-        yield f"a task that takes longer than its time limit must fail, got {end}"
+        yield (
+            "a task that takes longer than launch.time_limit (0.1 s) must be killed and end as 'failed'; "
+            f"{trial.got(end)}"
+        )
 
 
 def _stops(trial: _Trial) -> Iterator[str]:
     for at_once in (True, False):
         run = trial.start(trial.run(3600.0))
         if (early := trial.backend.poll(run)) is not None:
-            yield f"poll must be None while a task runs, got {early}"
+            yield f"poll must say None while a task runs; right after start it said {early}"
         trial.backend.stop(run, at_once)
         trial.backend.stop(run, at_once)
         end = trial.end(run)
         if end is None or end.result != "stopped":
-            yield f"after stop(at_once={at_once}) a task must end as 'stopped' within {trial.patience:g} s, got {end}"
+            yield f"after stop(run, at_once={at_once}) a task must end as 'stopped'; {trial.got(end)}"
         trial.backend.stop(run, True)
-        if trial.backend.poll(run) != end:
-            yield "stopping what has ended must change nothing"
+        if (again := trial.backend.poll(run)) != end:
+            yield f"stopping a task that has ended must change nothing; poll said {end} before and {again} after"
     run = trial.start(trial.run(0.01, 0))
     before = trial.end(run)
     trial.backend.stop(run, True)
-    if trial.backend.poll(run) != before:
-        yield f"a task that had ended before it was stopped must keep its outcome {before}, got {trial.end(run)}"
+    if (after := trial.backend.poll(run)) != before:
+        yield f"a task that had ended before it was stopped must keep its outcome {before}, got {after}"
 
 
 def _refusals(trial: _Trial) -> Iterator[str]:
@@ -102,31 +147,81 @@ def _refusals(trial: _Trial) -> Iterator[str]:
     except LaunchFailed:
         end = Outcome("failed")
     if end is None or end.result != "failed":
-        yield f"a program that does not exist must raise LaunchFailed or fail, got {end}"
+        yield f"a program that does not exist must make start raise LaunchFailed, or end as 'failed'; {trial.got(end)}"
     never = trial.run(0.0)
     if (end := trial.end(never)) is None or end.result != "lost":
-        yield f"a run that was never started must be 'lost', or its task would wait for ever; got {end}"
+        yield (
+            "a run that was never started must end as 'lost' (an agent may die between writing a run down and "
+            f"starting it, and its task would wait for ever); {trial.got(end)}"
+        )
     run = trial.start(trial.run(3600.0))
-    with suppress(UnsupportedOperation):
+    try:
         trial.backend.resize(run, {"cpu": 2.0, "gpu": 0.0}, {})
+    except UnsupportedOperation:
+        pass
+    except (BackendError, NotImplementedError) as error:
+        yield f"resize must work or raise UnsupportedOperation, and it raised {type(error).__name__}: {error}"
     if (end := trial.backend.poll(run)) is not None:
-        yield f"resize must leave the task running, or raise UnsupportedOperation; it ended: {end}"
+        yield f"resize must leave the task running, whether it works or not; afterwards poll() said {end}"
     trial.backend.stop(run, True)
     trial.end(run)
 
 
-def _restarts(trial: _Trial, make: Callable[[], Backend]) -> Iterator[str]:
+def _shows(trial: _Trial) -> Iterator[str]:
+    """What a task sees and says."""
+    place = trial.lease.parent / "place"
+    place.mkdir()
+    run = trial.run(0.0, argv=(sys.executable, "-c", _SHOWS), env={"MINE": "a b"}, cwd=str(place))
+    end = trial.end(trial.start(run))
+    spool = Spool(run.output)
+    text = spool.read(0, 10_000)[1].decode(errors="replace")
+    wanted = f"seen {run.id[0]} 1 1 a b {place}"
+    if wanted not in text.splitlines():
+        yield (
+            "a task must run in launch.cwd, with launch.env and what live/backends/environment.py gives it, and "
+            f"run.output must hold what it prints: the line {wanted!r} was expected, got {text!r}; {trial.got(end)}"
+        )
+    elif "error" not in text:
+        yield f"run.output must hold standard error as well as standard output, got {text!r}"
+    elif end is not None and end.output != spool.end:
+        yield f"Outcome.output must be the bytes in run.output, {spool.end}, got {end.output}; the rest would get lost"
+
+
+def _trees(trial: _Trial) -> Iterator[str]:
+    """What a task has started ends with it, also in a session of its own."""
+    note = trial.lease.parent / "grandchild"
+    run = trial.start(trial.run(0.0, argv=(sys.executable, "-c", _FORKS, str(note))))
+    deadline = time.monotonic() + trial.patience
+    while not note.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    trial.backend.stop(run, True)
+    end = trial.end(run)
+    if note.exists() and _lives(int(note.read_text(encoding="ascii"))):
+        yield (
+            "a process that the task had started in a session of its own lives on after "
+            f"{trial.got(end)}; stop must reach the whole tree before poll says that it has ended"
+        )
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(start_time(pid))
+    except OSError:
+        return False
+
+
+def _restarts(trial: _Trial) -> Iterator[str]:
     run, brief = trial.start(trial.run(3600.0)), trial.start(trial.run(0.05, 4))
-    trial.backend = make()
+    trial.renew()
     if (end := trial.backend.poll(run)) is not None:
-        yield f"a new instance must find what its predecessor has started alive, got {end}"
+        yield f"a new instance must find alive what an earlier one has started (keep notes in run.directory), got {end}"
     end = trial.end(brief)
     if end is None or (end.result, end.code) != ("failed", 4):
-        yield f"a new instance must find how its predecessor's task ended: failed with 4, got {end}"
+        yield f"a new instance must find how an earlier one's task ended: 'failed' with 4; {trial.got(end)}"
     trial.backend.stop(run, True)
     end = trial.end(run)
     if end is None or end.result != "stopped":
-        yield f"a new instance must be able to stop what its predecessor has started, got {end}"
+        yield f"a new instance must be able to stop what an earlier one has started; {trial.got(end)}"
 
 
 def _leases(trial: _Trial) -> Iterator[str]:
@@ -136,11 +231,14 @@ def _leases(trial: _Trial) -> Iterator[str]:
     kept = trial.start(trial.run(3600.0, on_disconnect="keep"))
     end = trial.end(run)
     if end is None or end.result != "stopped":
-        yield f"a task must be stopped when the agent's lease ends, though nobody calls stop; got {end}"
+        yield (
+            "a task must end as 'stopped' when the agent's lease ends (run.lease_left() is 0), though nobody calls "
+            f"stop; {trial.got(end)}"
+        )
     elif boot_clock() < until:
         yield "a task was stopped before the agent's lease ended"
     if (end := trial.backend.poll(kept)) is not None:
-        yield f"a task that is to be kept must outlive the lease, got {end}"
+        yield f"a task with on_disconnect = 'keep' must outlive the lease, got {end}"
     trial.backend.stop(kept, True)
     if trial.end(kept) is None:
-        yield "a task that is to be kept must still be stoppable"
+        yield "a task with on_disconnect = 'keep' must still end after stop"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from tapfinger.core.model import ResourceTypes
 from tapfinger.live.backends.base import Run
 
 #: What tasks get of the machine's own environment; secrets of the agent are none of their business.
@@ -28,10 +29,17 @@ def refused_names(names: Iterable[str], allowed: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def task_environment(run: Run, mark: str) -> dict[str, str]:
+def visible_devices(run: Run, resources: ResourceTypes) -> dict[str, str]:
+    """Variables that name the leased devices to the task. A GPU that was not leased is hidden from it."""
+    roles = zip(resources.names, resources.roles, strict=True)
+    named = {role.variable: run.devices.get(name, ()) for name, role in roles if role.enforced == "visible"}
+    return {name: ",".join(map(str, dict.fromkeys(ids))) for name, ids in {"CUDA_VISIBLE_DEVICES": (), **named}.items()}
+
+
+def task_environment(run: Run, resources: ResourceTypes, mark: str) -> dict[str, str]:
     """Everything but what comes from the machine; the task's own wishes come before all but what it was granted."""
     launch = run.launch
-    cpus, gpus = launch.allocation.get("cpu", 0), launch.allocation.get("gpu", 0)
+    cpus, gpus = (launch.allocation.get(resources.enforced_by(means), 0) for means in ("cores", "visible"))
     env = dict.fromkeys(THREADS, str(max(1, int(cpus))))
     env["PYTHONUNBUFFERED"] = "1"  # output is followed while it runs
     env |= launch.env

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends.base import Run
-from tapfinger.live.messages import AttemptId, Launch, Outcome
+from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
 
 def by_environment(launch: Launch) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""Tasks as jobs of a Ray cluster, each under a supervisor there that asks the agent's desk for its lease.
+"""Tasks as jobs of a Ray cluster, each under a supervisor there that asks the agent for its lease.
 
 Ray finds the place and counts the resources. All else is as with local processes: the same supervisor runs on
 Ray's node, and ends the task when its lease is over, though the agent be dead or the network cut.
@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import logging
+import os
 import secrets
 import shlex
 import socket
@@ -19,15 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
+from tapfinger.live.agent.leases import boot_clock, replace_file
 from tapfinger.live.backends import ray_driver, spool, supervise
-from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.desk import Desk, NotYet, Refused, decode_word, reported
+from tapfinger.live.backends.base import BackendContext, Run
+from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
-from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable
+from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable, in_rays_words
 from tapfinger.live.backends.spool import Spool
-from tapfinger.live.leases import boot_clock, read_lease, replace_file
-from tapfinger.live.messages import AttemptId, Outcome
+from tapfinger.live.backends.supervision import task_plan
+from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.reporting import LONGEST
 
 logger = logging.getLogger(__name__)
@@ -51,71 +53,62 @@ class Ray:
         self,
         address: str = "http://127.0.0.1:8265",
         token: str | None = None,
-        desk: str | None = None,
+        callback_address: str | None = None,
         python: str = "python3",
-        stop_seconds: float = 5.0,
-        roots: tuple[str, ...] = (),
-        max_log: int = 16 << 20,
         linger: float = 10.0,
     ) -> None:
-        """``address``: of Ray's dashboard. ``desk``: our address as Ray's nodes see it. ``python``: on those nodes.
+        """``address``: of Ray's dashboard. ``token``: for Ray; without it, ``$RAY_AUTH_TOKEN``.
 
-        ``linger``: seconds that an ended task waits for an agent to take its output, before it is left in Ray's log.
+        ``callback_address``: of this machine, as Ray's nodes reach it; without it, the one that leads to Ray.
+        ``python``: program on Ray's nodes. ``linger``: seconds that an ended task waits for an agent to take its
+        output, before the end is left in Ray's log.
         """
         self._linger = linger
-        self._jobs = RayJobs(address, token)
-        self._host = desk
+        self._jobs = RayJobs(address, token or os.environ.get("RAY_AUTH_TOKEN"))
+        self._host = callback_address
         self._python = python
-        self._stop_seconds = stop_seconds
-        self._roots = roots
-        self._max_log = max_log
-        self._desk: Desk | None = None
+        self._context = BackendContext(Path())
+        self._server: CallbackServer | None = None
         self._since = boot_clock()
         self._lock = threading.Lock()  # of everything that a run's directory says
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _WatchedRun] = {}
 
-    def close(self) -> None:
-        """Let go; jobs run on for as long as the lease lasts."""
-        for watch in self._watches.values():
-            watch.over.set()
-        if self._desk is not None:
-            self._desk.close()
-        self._jobs.close()
-
-    def check(self, capacity: Mapping[str, float]) -> None:
-        """Warn of a cluster that promises more than Ray has: tasks would be placed and wait there."""
+    def open(self, context: BackendContext) -> None:
+        """Listen for tasks, and warn of a cluster that promises more than Ray has: tasks would wait there."""
+        if context.cores:
+            raise ConfigError("--cores names cores of this machine, but Ray chooses where tasks run; leave it out")
+        self._context = context
+        self._listen(context.directory)
         try:
             totals = self._jobs.totals()
         except RayUnreachable as error:
             logger.warning("%s; tasks start once it answers", error)
             return
-        for name, amount in capacity.items():
-            has = totals.get({"cpu": "CPU", "gpu": "GPU"}.get(name, name), 0.0)
+        for name, amount in in_rays_words(context.resources, context.capacity).items():
+            has = totals.get(name, 0.0)
             if amount > has:
                 logger.warning(
                     "the cluster has %g %s by its configuration, Ray has %g: tasks will wait", amount, name, has
                 )
 
+    def close(self) -> None:
+        """Let go; jobs run on for as long as the lease lasts."""
+        for watch in self._watches.values():
+            watch.over.set()
+        if self._server is not None:
+            self._server.close()
+        self._jobs.close()
+
     # ------------------------------------------------------------------ four methods
 
     def start(self, run: Run) -> None:
         """Write down what is to be run, and see to it that Ray gets it."""
-        launch = run.launch
         mark = secrets.token_hex(16)
-        plan = {
-            "argv": launch.argv,
-            "env": task_environment(run, mark),
+        plan = task_plan(run, self._context, mark) | {
+            "env": task_environment(run, self._context.resources, mark),
             "inherit": INHERITED,
-            "cwd": launch.cwd,
-            "roots": list(self._roots) if launch.cwd is not None else [],
-            "cpus": [],
-            "cgroup": "",
-            "time_limit": launch.time_limit,
-            "keep": launch.on_disconnect == "keep",
-            "stop_seconds": self._stop_seconds,
-            "mark": mark,
+            "cwd": run.launch.cwd,
             "linger": self._linger,
-            "max_log": self._max_log,
         }
         files = {Path(m.__file__ or "").name: Path(m.__file__ or "").read_text(encoding="utf-8") for m in _FILES}
         replace_file(run.directory / "payload.json", {**files, "plan.json": json.dumps(plan)}, sync=True)
@@ -150,22 +143,22 @@ class Ray:
 
     # ------------------------------------------------------------------- the driver
 
-    def open(self, directory: Path) -> Desk:
-        """Open the desk, if it is not open; ``directory``: of the agent."""
-        if self._desk is None:
+    def _listen(self, directory: Path) -> CallbackServer:
+        """The server that tasks call, started if it is not; ``directory``: of the agent."""
+        if self._server is None:
             host = self._host or _address_towards(self._jobs.host)
-            self._desk = Desk(directory / "desk.json", host, self._answer)
-        return self._desk
+            self._server = CallbackServer(directory / "desk.json", host, self._answer)
+        return self._server
 
     def _watch(self, run: Run) -> None:
         """Have a thread that follows this run to its end."""
         name = _name(run.id)
         if name not in self._watches:
-            watch = self._watches[name] = _Watch(self, run, self.open(run.lease.parent))
+            watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
             watch.thread.start()
 
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
-        """What the desk says to a driver."""
+        """Answer a driver's question."""
         watch = self._watches.get(attempt)
         if watch is None and boot_clock() < self._since + SETTLING:
             raise NotYet
@@ -186,12 +179,12 @@ class Ray:
 
     def _too_late(self, run: Run) -> bool:
         """Whether it has not begun and must not any more; that is its end then."""
-        late = run.launch.on_disconnect == "stop" and boot_clock() >= read_lease(run.lease)
+        late = not run.keep and not run.lease_left()
         if late and not (run.directory / "begun").exists():
             _write_end(run, Outcome("stopped", reason="the lease of its agent ended before it began"))
         return late
 
-    def _beat(self, watch: _Watch, said: bytes) -> bytes:
+    def _beat(self, watch: _WatchedRun, said: bytes) -> bytes:
         run = watch.run
         if not (run.directory / "begun").exists():
             raise Refused
@@ -203,13 +196,13 @@ class Ray:
             watch.news.set()
         stop = _read(run, "stop.json")
         answer = {
-            "left": max(0.0, read_lease(run.lease) - boot_clock()),
+            "left": run.lease_left(),
             "stop": stop["how"] if stop is not None else "",
             "have": Spool(run.output).end,
         }
         return json.dumps(answer).encode()
 
-    def _keep_report(self, watch: _Watch, line: str) -> None:
+    def _keep_report(self, watch: _WatchedRun, line: str) -> None:
         """Put what the task says last where the agent reads it; the same again is no news."""
         if line and line != watch.report:
             watch.report = line
@@ -219,21 +212,21 @@ class Ray:
                 file.write(f"{line}\n")
 
     def _keep_output(self, run: Run, offset: int, skipped: int, data: bytes) -> None:
-        output = Spool(run.output, self._max_log)
+        output = Spool(run.output, self._context.max_log)
         if data and offset - skipped <= output.end:
             output.append(data, offset)
 
     # --------------------------------------------------------------------- the watch
 
-    def entrypoint(self, run: Run, desk: Desk) -> str:
+    def entrypoint(self, run: Run, server: CallbackServer) -> str:
         """The line that Ray gives to a shell; nothing of the task is in it, not even its arguments."""
         digest = hashlib.sha256((run.directory / "payload.json").read_bytes()).hexdigest()
-        words = [self._python, "-I", "-S", "-c", ray_driver.BOOT, desk.url(_name(run.id)), digest]
+        words = [self._python, "-I", "-S", "-c", ray_driver.BOOT, server.url(_name(run.id)), digest]
         return "exec " + shlex.join(words)
 
-    def follow(self, watch: _Watch) -> None:
+    def follow(self, watch: _WatchedRun) -> None:
         """From handing it to Ray to its end, in a thread of its own."""
-        run, ident = watch.run, f"tapfinger-{watch.desk.name}-{_name(watch.run.id)}"
+        run, ident = watch.run, f"tapfinger-{watch.server.name}-{_name(watch.run.id)}"
         try:
             while not watch.over.is_set() and _read(run, "end.json") is None:
                 try:
@@ -248,7 +241,7 @@ class Ray:
         except Exception:  # a thread that ends in silence would leave its task in the dark
             logger.exception("task %d is not followed any more", run.id[0])
 
-    def _look(self, watch: _Watch, ident: str) -> None:
+    def _look(self, watch: _WatchedRun, ident: str) -> None:
         run, now = watch.run, boot_clock()
         begun = (run.directory / "begun").exists()
         if not begun:
@@ -256,7 +249,8 @@ class Ray:
                 if self._too_late(run):
                     return
         if not begun and not watch.submitted:
-            self._jobs.submit(ident, self.entrypoint(run, watch.desk), run.launch.allocation)
+            amounts = in_rays_words(self._context.resources, run.launch.allocation)
+            self._jobs.submit(ident, self.entrypoint(run, watch.server), amounts)
             watch.submitted, watch.heard = True, boot_clock()
             return
         word = _read(run, "word.json")
@@ -266,7 +260,7 @@ class Ray:
                 self._end(run, Outcome(**word))
             return
         stop = _read(run, "stop.json")
-        if stop is not None and now > max(stop["at"], watch.urged) + self._stop_seconds + PATIENCE:
+        if stop is not None and now > max(stop["at"], watch.urged) + self._context.stop_seconds + PATIENCE:
             watch.urged = now
             self._jobs.stop(ident)  # the driver does not listen
         if now > max(watch.heard, watch.asked) + SILENCE:
@@ -274,7 +268,7 @@ class Ray:
             if self._jobs.status(ident) not in ("PENDING", "RUNNING") and self._jobs.gone(ident):
                 self._conclude(watch, ident)
 
-    def _conclude(self, watch: _Watch, ident: str) -> None:
+    def _conclude(self, watch: _WatchedRun, ident: str) -> None:
         """The job is over, and nobody has said how the task ended: perhaps Ray's log does."""
         run, lines = watch.run, self._jobs.log(ident).splitlines()
         for line in reversed(lines):
@@ -297,7 +291,7 @@ class Ray:
     def _not_begun(self, ident: str, lines: list[str]) -> Outcome:
         if self._jobs.exit_code(ident) in (126, 127):  # by a shell's custom: no such program, or it may not be run
             return Outcome("failed", 127, f"the node that Ray chose cannot run {self._python!r}")
-        # Only what the boot itself says: Ray's log also holds the desk's address, with its secret.
+        # Only what the boot itself says: Ray's log also holds the agent's address, with its secret.
         why = [line[:300] for line in lines if line.startswith(ray_driver.NO)]
         return Outcome("lost", reason=f"its job on Ray ended before it began{f': {why[-1]}' if why else ''}")
 
@@ -306,12 +300,12 @@ class Ray:
             _write_end(run, outcome)
 
 
-class _Watch:
+class _WatchedRun:
     """A run and what was seen of it."""
 
-    def __init__(self, backend: Ray, run: Run, desk: Desk) -> None:
+    def __init__(self, backend: Ray, run: Run, server: CallbackServer) -> None:
         self.run = run
-        self.desk = desk
+        self.server = server
         self.submitted = False
         #: What the task said last of its progress.
         self.report = ""

@@ -1,4 +1,4 @@
-"""What runs on a Ray cluster above each task: ``supervise.py`` with a line to the agent's desk. It stands alone.
+"""What runs on a Ray cluster above each task: ``supervise.py`` with a line to the agent. It stands alone.
 
 The lease comes over that line instead of from a file on the agent's disk, and output goes back over it. A
 thread keeps the line; the supervisor reads the lease where the thread has put it, so a line that is cut or
@@ -28,11 +28,11 @@ else:  # files beside this one
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     supervise, Spool = import_module("supervise"), import_module("spool").Spool
 
-#: Seconds between words to the desk when nothing happens, and for an answer.
+#: Seconds between words to the agent when nothing happens, and for an answer.
 BEAT, PATIENCE = 0.3, 5.0
 #: Bytes of output in one word.
 PIECE = 256 * 1024
-#: Bytes of output left in Ray's own log where the desk does not take it.
+#: Bytes of output left in Ray's own log where the agent does not take it.
 LAST_WORDS = 512 * 1024
 #: Begins the line in Ray's log that says how the task ended.
 MARKER = "tapfinger-end "
@@ -43,7 +43,7 @@ REPORTS, LAST_BYTES = "reports", 4096
 #: How the boot begins to say why it goes no further.
 NO = "the agent does not let this attempt begin"
 
-#: Brings the files of a task from the desk, if they are what the agent has announced, and starts the driver.
+#: Brings the files of a task from the agent, if they are what the agent has announced, and starts the driver.
 BOOT = """
 import hashlib, json, os, sys, tempfile, time, urllib.request
 url, digest = sys.argv[1:]
@@ -80,8 +80,8 @@ def last_line(path: str) -> str:
     return lines[-2].decode("utf-8", "replace") if len(lines) > 1 else ""
 
 
-class Line:
-    """Says to the desk what there is, and does what it answers."""
+class CallbackClient:
+    """Says to the agent what there is, and does what it answers."""
 
     def __init__(self, directory: str, url: str) -> None:
         """``directory``: of the run, on this machine."""
@@ -89,12 +89,12 @@ class Line:
         self._url = url
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._spool = Spool(os.path.join(directory, "output"))
-        self._have = 0  # bytes of output that the desk has
+        self._have = 0  # bytes of output that the agent has
         self._stopped = ""
         self._boot = supervise.boot_id()
 
     def say(self, end: dict[str, Any] | None = None) -> bool:
-        """One word to the desk; whether there is more to say at once. Raises OSError where it does not answer."""
+        """One word to the agent; whether there is more to say at once. Raises OSError where it does not answer."""
         at, data = self._spool.read(self._have, PIECE)
         word = {"offset": at, "skipped": at - self._have, "data": base64.b64encode(data).decode(), "end": end}
         word["report"] = last_line(os.path.join(self._directory, REPORTS))
@@ -140,9 +140,9 @@ class Line:
                 time.sleep(BEAT)
 
     def hand_over(self, end: dict[str, Any], patience: float) -> str:
-        """Give the end and the rest of the output to the desk; returns what is to be left in Ray's log.
+        """Give the end and the rest of the output to the agent; returns what is to be left in Ray's log.
 
-        ``patience``: seconds that a desk which does not answer is tried.
+        ``patience``: seconds that an agent which does not answer is tried.
         """
         until = time.monotonic() + patience
         while time.monotonic() < until:
@@ -173,14 +173,14 @@ def main(directory: str, url: str) -> int:
     plan |= {"cwd": place, "env": env, "lease": os.path.join(directory, "lease")}
     with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
         json.dump(plan, file)
-    line = Line(directory, url)
+    line = CallbackClient(directory, url)
     with suppress(OSError, ValueError, KeyError):
         line.say()
     threading.Thread(target=line.keep, args=(above,), daemon=True).start()
     supervise.main(directory)
     with open(os.path.join(directory, "end.json"), encoding="utf-8") as file:
         end = json.load(file)
-    last = Line(directory, url).hand_over(end, plan["linger"])
+    last = CallbackClient(directory, url).hand_over(end, plan["linger"])
     sys.stdout.write(f"{last}\n")
     sys.stdout.flush()
     os.chdir("/")

@@ -8,10 +8,21 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import BackendError, ConfigError, LaunchFailed
 
-#: How Ray calls the resources that it knows itself; others have the name they have here.
-NAMES = {"cpu": "CPU", "gpu": "GPU"}
+#: How Ray calls the resources that it knows itself, by what they are enforced by; others keep their name.
+NAMES = {"cores": "CPU", "visible": "GPU", "memory": "memory"}
+GIB = 1024**3
+
+
+def in_rays_words(resources: ResourceTypes, amounts: Mapping[str, float]) -> dict[str, float]:
+    """Amounts by Ray's names; memory in bytes, as Ray counts it."""
+    found: dict[str, float] = {}
+    for name, role in zip(resources.names, resources.roles, strict=True):
+        amount = amounts.get(name, 0)
+        found[NAMES.get(role.enforced, name)] = amount * GIB if role.enforced == "memory" else amount
+    return found
 
 
 class RayUnreachable(BackendError):  # noqa: N818 - named for what it is
@@ -25,7 +36,7 @@ class RayJobs:
         """``address``: of Ray's dashboard, such as http://127.0.0.1:8265. ``token``: if the cluster wants one."""
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--ray-address {address!r} must look like http://HOST:8265")
+            raise ConfigError(f"Ray's address {address!r} must look like http://HOST:8265")
         self.host = parts.hostname
         self._address = address
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -67,13 +78,17 @@ class RayJobs:
         return found
 
     def submit(self, ident: str, entrypoint: str, amounts: Mapping[str, float]) -> None:
-        """Submit a job; once is enough, again does no harm. Raises LaunchFailed if Ray will never take it."""
-        own = {name: amount for name, amount in amounts.items() if name not in NAMES and amount}
+        """Submit a job; once is enough, again does no harm. Raises LaunchFailed if Ray will never take it.
+
+        ``amounts``: by Ray's names.
+        """
+        own = {name: amount for name, amount in amounts.items() if name not in NAMES.values() and amount}
         body = {
             "submission_id": ident,
             "entrypoint": entrypoint,
-            "entrypoint_num_cpus": amounts.get("cpu", 0),
-            "entrypoint_num_gpus": amounts.get("gpu", 0),
+            "entrypoint_num_cpus": amounts.get("CPU", 0),
+            "entrypoint_num_gpus": amounts.get("GPU", 0),
+            **({"entrypoint_memory": int(amounts["memory"])} if amounts.get("memory") else {}),
             "entrypoint_resources": own,
             "metadata": {"source": "tapfinger"},
         }

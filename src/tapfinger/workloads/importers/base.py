@@ -48,18 +48,6 @@ class RecordedTrace:
                 self.dropped[str(problem)] += 1
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """What a trace may not say by itself."""
-
-    #: CPUs to request beside each GPU where a trace counts GPUs only.
-    cpus_per_gpu: float = 2.0
-    #: Application -> GPU-hours of one task, where a trace has no durations.
-    gpu_hours: Mapping[str, float] = field(default_factory=dict)
-    #: Whether memory becomes a resource, where a trace has it.
-    memory: bool = False
-
-
 class UnusableRow(Exception):  # noqa: N818 - never leaves the importers
     """A row without something that is needed; the message is the reason it is counted under."""
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.errors import ConfigError
+from tapfinger.settings import check_settings
 from tapfinger.workloads.files import ALL_CLUSTERS, WorkloadFile
 from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace
 from tapfinger.workloads.importers.binning import Bin, bin_tasks
+from tapfinger.workloads.importers.options import ConvertOptions
 
 #: Without a given slot length, the median task takes about this many slots.
 MEDIAN_SLOTS = 8
@@ -22,36 +24,6 @@ MEDIAN_SLOTS = 8
 MOST_SLOTS = 200_000
 #: Clusters to make where the trace names none.
 DEFAULT_CLUSTERS = 3
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """Choices that a trace leaves open."""
-
-    name: str
-    #: Number of equal clusters; None: the trace's own, or three.
-    clusters: int | None = None
-    #: Capacity of every cluster by resource; None: sized for ``load``.
-    capacity: Mapping[str, float] | None = None
-    #: Share of the capacity that is in use when a task arrives, if all tasks start at once.
-    load: float = 0.9
-    #: own: the cluster it ran on. all: every cluster. draw: by the scenario's eligibility. None: own, else draw.
-    eligible: str | None = None
-    #: Share of the duration that more of the main resource divides (Amdahl's law); None: rigid tasks.
-    elastic: float | None = None
-    #: Largest allocation of an elastic task as a multiple of its request.
-    maximum_factor: float = 4.0
-    #: Seconds per slot; None: from the median duration.
-    slot_seconds: float | None = None
-    #: Multiplies arrival times, not durations: 0.5 doubles the load.
-    time_scale: float = 1.0
-    #: Only the first so many tasks.
-    limit: int | None = None
-    #: Largest number of task types.
-    types: int = 24
-    #: Leave tasks out that no cluster holds, instead of an error.
-    drop_oversized: bool = False
-    mode: str = "multi"
 
 
 @dataclass
@@ -105,20 +77,7 @@ def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
 
 
 def _check(options: ConvertOptions, resources: Mapping[str, float]) -> None:
-    positive = {
-        "clusters": options.clusters,
-        "load": options.load,
-        "maximum_factor": options.maximum_factor,
-        "slot_seconds": options.slot_seconds,
-        "time_scale": options.time_scale,
-        "limit": options.limit,
-        "types": options.types,
-    }
-    for name, value in positive.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{name.replace('_', '-')} = {value:g} must be above 0")
-    if options.elastic is not None and not 0 <= options.elastic <= 1:
-        raise ConfigError(f"elastic = {options.elastic:g} must be a share of the duration, from 0 to 1")
+    check_settings(options, options=True)
     idle = {
         "load": (options.capacity is not None, "--capacity gives the size of clusters"),
         "maximum_factor": (options.elastic is None, "tasks are rigid without --elastic"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tapfinger.errors import ConfigError, DataError, UnknownNameError
 from tapfinger.workloads.importers import openb, philly, pollux, swf
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTrace, header, read_text
+from tapfinger.workloads.importers.base import RecordedTrace, header, read_text
+from tapfinger.workloads.importers.options import ReadOptions
 
 _READERS: dict[str, Callable[[str, ReadOptions], RecordedTrace]] = {
     "philly": philly.read,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.options import ReadOptions
 
 COLUMNS = ("cpu_milli", "num_gpu", "creation_time", "deletion_time")
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.options import ReadOptions
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 

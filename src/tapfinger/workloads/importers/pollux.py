@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 
 from tapfinger.errors import DataError
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace, UnusableRow, number, table
+from tapfinger.workloads.importers.options import ReadOptions
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 

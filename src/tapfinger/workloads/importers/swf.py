@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tapfinger.workloads.importers.base import ReadOptions, RecordedTask, RecordedTrace, UnusableRow, number
+from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace, UnusableRow, number
+from tapfinger.workloads.importers.options import ReadOptions
 
 #: The fields that are used, by position.
 SUBMIT, RUN_TIME, ALLOCATED, REQUESTED, PARTITION = 1, 3, 4, 7, 15

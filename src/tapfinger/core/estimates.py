@@ -1,0 +1,82 @@
+"""How far a task is and how long it takes: the only place that estimates it.
+
+A task may report its progress. Of one that does not, the estimate is what its speed profile says about the slots it
+has run, as if it had always held what it holds now.
+
+The formulas follow from the profile: one slot at allocation x adds ``rate(x) * shape(progress)``. ``work`` is the
+integral of ``1 / shape``, so ``rate * slots = work(progress before, progress after)``, but for rounding to whole slots.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tapfinger.core.contract import TaskView
+from tapfinger.core.model import Resources, SpeedProfile, TaskType
+
+#: A task that still runs has at least this share of its work left, whatever its profile or its reports say.
+LEAST_LEFT = 0.01
+#: Progress that is assumed at most.
+MOST_PROGRESS = 1.0 - LEAST_LEFT
+
+#: Reported progress from which on a task's own pace says more about it than its profile does.
+TELLING_PROGRESS = 0.1
+
+#: A task that has run for longer than expected takes at least this share of its time so far.
+OVERRUN = 0.1
+
+
+def work(shape_offset: float | None, begin: float = 0.0, end: float = 1.0) -> float:
+    """Rate times slots that a task needs from one progress to another."""
+    if shape_offset is None:
+        return end - begin
+    return 2.0 * (math.sqrt(shape_offset - begin) - math.sqrt(shape_offset - end))
+
+
+def duration(task_type: TaskType, size: Resources) -> float:
+    """Slots from start to end at this size, not rounded up to whole ones."""
+    return work(task_type.profile.shape_offset) / task_type.profile.rate(size)
+
+
+def advanced(profile: SpeedProfile, size: Resources, slots: float, progress: float = 0.0) -> float:
+    """Progress after so many more slots at this size; at most ``MOST_PROGRESS``."""
+    done = profile.rate(size) * slots
+    if profile.shape_offset is None:
+        return min(MOST_PROGRESS, progress + done)
+    # The inverse of ``work``.
+    root = max(0.0, math.sqrt(profile.shape_offset - progress) - 0.5 * done)
+    return min(MOST_PROGRESS, profile.shape_offset - root * root)
+
+
+def progress_of(task: TaskView, size: Resources | None = None) -> float:
+    """Progress as the task reported it; otherwise as if it had always held ``size``, or what it holds."""
+    if task.progress is not None:
+        return task.progress
+    return advanced(task.type.profile, size or held_by(task), task.elapsed)
+
+
+def held_by(task: TaskView) -> Resources:
+    """What a task holds; its minimum while it holds nothing."""
+    return task.type.minimum if task.allocation is None or task.allocation.none else task.allocation
+
+
+def share_left(progress: float) -> float:
+    """Share of the work that is left, at least ``LEAST_LEFT``."""
+    return max(LEAST_LEFT, 1.0 - progress)
+
+
+def slots_left(task: TaskView, size: Resources | None = None) -> int:
+    """Whole slots until the task ends, if it goes on at ``size``, or at what it holds."""
+    size = size or held_by(task)
+    return task.type.profile.slots(size, progress_of(task, size))
+
+
+def left_at_pace(ran: float, whole: float, progress: float | None, least: float = 0.0) -> float:
+    """Time that a real task still takes, in the unit of ``ran`` and ``whole``, which are its time so far and in all.
+
+    From ``TELLING_PROGRESS`` on, its own pace counts: what it has reported in the time it ran, ``least`` if that is
+    longer. Before, or if it reports nothing, ``whole`` counts; one that overruns it takes ``OVERRUN`` of its time more.
+    """
+    if progress is not None and progress >= TELLING_PROGRESS:
+        return max(ran, least) * (1.0 / progress - 1.0)
+    return max(whole - ran, OVERRUN * ran)

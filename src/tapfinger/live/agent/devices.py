@@ -1,0 +1,147 @@
+"""Which cores and accelerators each task has: devices leased by id, whole or in parts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from tapfinger.core.model import ResourceTypes
+from tapfinger.errors import ConfigError, LaunchFailed
+from tapfinger.live.backends.base import BackendContext
+
+Leased = dict[str, tuple[int, ...]]
+
+
+class NoRoom(LaunchFailed):
+    """More was asked for than is free: the coordinator's book-keeping and ours differ."""
+
+
+class Devices:
+    """The devices of each resource that nobody holds, or the parts of them where devices are shared.
+
+    A lease names the id of a device once for each part of it: ``(0, 0, 1)`` are two parts of device 0 and one of 1.
+    """
+
+    def __init__(self, ids: Mapping[str, Sequence[int]], parts: Mapping[str, int] | None = None) -> None:
+        """``ids``: of the devices of each resource; any amount of others is given. ``parts``: of a device, or 1."""
+        self._parts = {name: (parts or {}).get(name, 1) for name in ids}
+        self._free = {name: Counter({i: self._parts[name] for i in sorted(ids[name])}) for name in ids}
+
+    def lease(self, amounts: Mapping[str, float]) -> Leased:
+        """Free devices, the lowest ids first. A smaller amount than a part takes a whole part."""
+        wanted = self._wanted(amounts)
+        for name, count in wanted.items():
+            free, parts = self._free[name].total(), self._parts[name]
+            if count > free:
+                raise NoRoom(f"{count / parts:g} {name} were asked for, {free / parts:g} are free")
+        return {name: self._take(name, self._choose(name, count)) for name, count in wanted.items()}
+
+    def _wanted(self, amounts: Mapping[str, float]) -> dict[str, int]:
+        """Parts of each resource that has devices."""
+        known = {name: amount for name, amount in amounts.items() if name in self._free}
+        return {name: math.ceil(round(amount * self._parts[name], 6)) for name, amount in known.items()}
+
+    def _choose(self, name: str, count: int) -> Iterator[int]:
+        """One device after the other: the fullest that still holds what is left, or else the emptiest."""
+        free = {device: room for device, room in self._free[name].items() if room}
+        while count:
+            fitting = [device for device, room in free.items() if room >= min(count, self._parts[name])]
+            device = min(fitting, key=lambda d: (free[d], d)) if fitting else max(free, key=lambda d: (free[d], -d))
+            taken = min(count, free.pop(device))
+            count -= taken
+            yield from [device] * taken
+
+    def change(self, held: Mapping[str, Sequence[int]], amounts: Mapping[str, float]) -> Leased:
+        """Other amounts for one who has some: more is leased at once, what is too much is not yet released."""
+        wanted = self._wanted(amounts)
+        have = {name: tuple(held.get(name, ())) for name in wanted}
+        more = {name: max(0, count - len(have[name])) / self._parts[name] for name, count in wanted.items()}
+        leased = self.lease(more)
+        return {name: have[name][:count] + leased[name] for name, count in wanted.items()}
+
+    def _take(self, name: str, ids: Iterable[int]) -> tuple[int, ...]:
+        taken = tuple(ids)
+        self._free[name] -= Counter(taken)
+        return taken
+
+    def hold(self, leased: Mapping[str, Sequence[int]]) -> None:
+        """Take exactly these: a task that runs since before holds them."""
+        for name, ids in leased.items():
+            if name in self._free:
+                self._take(name, ids)
+
+    def release(self, leased: Mapping[str, Iterable[int]]) -> None:
+        """Give them back."""
+        for name, ids in leased.items():
+            if name in self._free:
+                returned = self._free[name] + Counter(ids)
+                self._free[name] = Counter({i: min(room, self._parts[name]) for i, room in returned.items()})
+
+    @property
+    def free(self) -> dict[str, float]:
+        """Amount of each that nobody holds."""
+        return {name: devices.total() / self._parts[name] for name, devices in self._free.items()}
+
+
+def without(leased: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int]]) -> Leased:
+    """What of a lease is not in another one."""
+    left = {name: Counter(ids) - Counter(kept.get(name, ())) for name, ids in leased.items()}
+    return {name: tuple(ids.elements()) for name, ids in left.items()}
+
+
+def make_devices(context: BackendContext) -> Devices:
+    """The devices of a cluster: real cores if tasks are pinned, otherwise mere numbers to count with."""
+    types = context.resources
+    ids: dict[str, list[int]] = {}
+    parts: dict[str, int] = {}
+    for name, unit, role in zip(types.names, types.units, types.roles, strict=True):
+        count = math.ceil(context.capacity.get(name, 0))
+        if role.lease == "divisible" or name not in context.capacity:
+            continue
+        ids[name] = list(range(count))
+        parts[name] = round(1 / unit) if role.lease == "share" else 1
+        if role.enforced == "cores" and context.pin:
+            ids[name] = sorted(context.cores or os.sched_getaffinity(0))[:count]
+    return Devices(ids, parts)
+
+
+def cores_of(resources: ResourceTypes, capacity: Mapping[str, float]) -> int:
+    """Cores that a cluster promises."""
+    return math.ceil(capacity.get(resources.enforced_by("cores"), 0))
+
+
+def can_pin(wanted: int, cores: Sequence[int] = ()) -> bool:
+    """Whether there are as many cores as wanted, among ``cores`` or on this machine."""
+    return wanted <= len(cores or os.sched_getaffinity(0))
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """``0,1`` or ``4-7``: cores of this machine that this process may use."""
+    try:
+        parts = [part.partition("-") for part in text.split(",")]
+        found = {n for low, _, high in parts for n in range(int(low), int(high or low) + 1)}
+    except ValueError:
+        found = set()
+    here = os.sched_getaffinity(0)
+    if not found or not found <= here:
+        raise ConfigError(f"--cores {text} must name cores of this machine ({_listed(here)}), such as 0,1 or 0-3")
+    return tuple(sorted(found))
+
+
+def _listed(cores: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(cores)))
+
+
+def split_cores(wanted: Mapping[str, int]) -> dict[str, str]:
+    """Cores of this machine for each of several clusters on it, none twice; nothing if there are too few.
+
+    ``wanted``: cores that each cluster promises.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if sum(wanted.values()) > len(cores) or not all(wanted.values()):
+        return {}
+    ends = list(accumulate(wanted.values()))
+    return {name: _listed(cores[end - wanted[name] : end]) for name, end in zip(wanted, ends, strict=True)}

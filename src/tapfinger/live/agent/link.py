@@ -1,0 +1,148 @@
+"""An agent's connection to the coordinator, made anew whenever it breaks. Tasks and lease never wait for it.
+
+Not websockets' own reconnect: of several coordinators the next one is tried, or the one that is said to lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.http.tls import travels_openly, trust
+from tapfinger.live.protocol.messages import Orders, Report
+from tapfinger.live.protocol.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at what runs.
+PULSE = 0.1
+#: Longest pause before the next attempt, in seconds; whoever leads next waits for reports no longer than a lease.
+MAX_PAUSE = 1.0
+#: Pause after a refusal, in seconds: it will hardly change soon.
+REFUSED_PAUSE = 5.0
+#: Seconds without an answer after which a connection is given up; the time of three reports if that is longer.
+SILENCE = 3.0
+
+
+class CoordinatorLink:
+    """Runs a host, connected or not."""
+
+    def __init__(self, host: Host, urls: Sequence[str], token: str, ca: str | None = None) -> None:
+        """``urls``: of coordinators, tried in turn. ``ca``: file with certificates to trust."""
+        self._host = host
+        self._trust = trust(ca)
+        for url in filter(travels_openly, urls):
+            logger.warning("the token travels unencrypted to %s; use https", url)
+        self._urls = [_socket_address(url) for url in urls]
+        self._token = token
+        self._socket: ClientConnection | None = None
+        self._leader: str | None = None
+        self._heard = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set."""
+        caller = asyncio.create_task(self._stay_connected())
+        try:
+            while not stop.is_set():
+                await self._send(self._host.step())
+                self._doubt()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PULSE):
+                        await stop.wait()
+                if caller.done():
+                    caller.result()
+        finally:
+            caller.cancel()
+            await asyncio.gather(caller, return_exceptions=True)
+
+    async def _send(self, reports: list[Report]) -> None:
+        socket = self._socket
+        if socket is None:
+            return
+        try:
+            # A stuck connection must not keep us from looking after tasks and lease.
+            async with asyncio.timeout(PULSE * 10):
+                messages: list[Message] = [*reports, *self._host.chunks()]
+                for message in messages:
+                    await socket.send(encode(message))
+        except (ConnectionClosed, TimeoutError):
+            self._hang_up(socket)
+
+    def _hang_up(self, socket: ClientConnection) -> None:
+        if self._socket is socket:
+            self._socket = None
+        asyncio.create_task(socket.close())  # noqa: RUF006 - nobody waits for it
+
+    def _doubt(self) -> None:
+        """Give up a connection without answers: a stopped coordinator keeps it, and another one may lead by now."""
+        if self._socket is not None and time.monotonic() > self._heard + max(SILENCE, 3 * self._host.beat):
+            logger.warning("the coordinator does not answer")
+            self._hang_up(self._socket)
+
+    async def _stay_connected(self) -> None:
+        pause = 0.1
+        turns = itertools.cycle(self._urls)
+        while True:
+            url, self._leader = self._leader or next(turns), None
+            try:
+                async with connect(
+                    url,
+                    additional_headers={"Authorization": f"Bearer {self._token}"},
+                    max_size=MAX_MESSAGE,
+                    ssl=self._trust if url.startswith("wss:") else None,
+                    open_timeout=5.0,
+                    ping_timeout=10.0,
+                    close_timeout=1.0,
+                    proxy=None if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") else True,
+                ) as socket:
+                    logger.info("connected to %s", url)
+                    pause = 0.1
+                    await self._talk(socket)
+            except NotLeading as error:
+                logger.info("%s: %s", url, error)
+                self._leader = _socket_address(error.leader) if error.leader else None
+                pause = min(pause, 0.5)
+            except AgentRefused as error:
+                logger.error("refused: %s", error)
+                pause = REFUSED_PAUSE
+            except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed, CoordinatorError) as error:
+                logger.warning("no connection to %s: %s", url, error)
+            except InvalidURI as error:
+                raise CoordinatorError(f"{url} is no address of a coordinator: {error}") from None
+            finally:
+                self._socket = None
+            await asyncio.sleep(pause)
+            pause = min(MAX_PAUSE, pause * 2)
+
+    async def _talk(self, socket: ClientConnection) -> None:
+        self._host.connected()
+        await socket.send(encode(self._host.report()))
+        self._socket, self._heard = socket, time.monotonic()
+        async for text in socket:
+            message = decode(text)
+            self._heard = time.monotonic()
+            if isinstance(message, Orders):
+                await self._send(self._host.step(message))
+            elif isinstance(message, LogSize):
+                self._host.arrived(message)
+            elif isinstance(message, Refusal) and message.standby:
+                raise NotLeading(message.leader)
+            elif isinstance(message, Refusal):
+                raise AgentRefused(message.reason)
+        if (socket.close_code or 0) >= 4000:
+            raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
+        raise CoordinatorError("the connection was closed")
+
+
+def _socket_address(url: str) -> str:
+    return url.strip().rstrip("/").replace("http", "ws", 1) + "/api/v1/agent"

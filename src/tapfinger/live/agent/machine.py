@@ -1,0 +1,253 @@
+"""An agent as a state machine: orders, observations and the time go in, instructions come out. It does no I/O.
+
+The time is its own monotonic clock; nothing here is compared with the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tapfinger.live.protocol.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, SizeOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a task has said of itself so far, as far as it can be true."""
+
+    progress: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    #: Seconds from its start to that.
+    ran: float | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An attempt that was here before this incarnation began."""
+
+    id: AttemptId
+    on_disconnect: str
+    outcome: Outcome | None
+    #: Number of its latest change of size, and what it has since.
+    size: int = 0
+    allocation: Mapping[str, float] | None = None
+    said: Said = Said(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the backend says has ended since it was last asked."""
+
+    ends: Mapping[AttemptId, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Tasks have said something of themselves."""
+
+    said: Mapping[AttemptId, Said]
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A change of size was carried out, or could not be: what the attempt has now."""
+
+    id: AttemptId
+    number: int
+    allocation: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Start this attempt; if that fails, observe it as failed."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """Make this attempt end; at once, or with time to clean up."""
+
+    id: AttemptId
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRun:
+    """Give this attempt another size, and observe what came of it."""
+
+    size: SizeOrder
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRun:
+    """Remove every trace of an ended attempt."""
+
+    id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLease:
+    """Write down until when the lease lasts: whatever runs must see to its end even without an agent."""
+
+    until: float
+
+
+AgentStimulus = Orders | Observed | Progressed | Resized | AgentTick
+#: Seconds between reports while tasks say how far they are, or a beat if that is less.
+LIVELY = 1.0
+
+AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
+
+
+@dataclass(slots=True)
+class _AttemptState:
+    on_disconnect: str
+    outcome: Outcome | None = None
+    #: 0 runs, 1 was asked to end, 2 was made to end.
+    stopping: int = 0
+    #: Number of its latest change of size, and what it has since.
+    size: int = 0
+    allocation: Mapping[str, float] | None = None
+    said: Said = Said(None)
+
+
+class Agent:
+    """What runs here, and until when it may."""
+
+    def __init__(
+        self,
+        cluster: str,
+        agent: str,
+        incarnation: int,
+        now: float,
+        beat: float,
+        found: Iterable[Found] = (),
+        lease_until: float = 0.0,
+    ) -> None:
+        """``beat``: seconds between reports. ``lease_until``: of the previous incarnation, on the same clock."""
+        self.cluster = cluster
+        self.agent = agent
+        self.incarnation = incarnation
+        self._beat = beat
+        self._runs = {f.id: _AttemptState(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
+        self._lease_until = lease_until
+        self._epoch = 0
+        self._heard = 0  # number of the last orders of this epoch
+        self._seq = 0
+        self._sent: dict[int, float] = {}  # when each report was sent, until one at least as new is answered
+        self._last_report = self._next_report = now
+
+    @property
+    def lease_until(self) -> float:
+        """When the lease ends."""
+        return self._lease_until
+
+    @property
+    def running(self) -> list[AttemptId]:
+        """Attempts that have not ended."""
+        return [ident for ident, run in self._runs.items() if run.outcome is None]
+
+    def handle(self, stimulus: AgentStimulus, now: float) -> list[AgentInstruction]:
+        """Take note of something, and say what is to be done."""
+        instructions: list[AgentInstruction] = []
+        report = False
+        if isinstance(stimulus, Orders):
+            instructions += self._obey(stimulus, now)
+            report = any(not isinstance(i, HoldLease) for i in instructions)
+        elif isinstance(stimulus, Observed):
+            for ident, outcome in stimulus.ends.items():
+                run = self._runs.get(ident)
+                if run is not None and run.outcome is None:
+                    run.outcome = outcome
+                    report = True
+        elif isinstance(stimulus, Progressed):
+            for ident in stimulus.said.keys() & self._runs.keys():
+                self._runs[ident].said = stimulus.said[ident]
+                self._next_report = min(self._next_report, self._last_report + LIVELY)
+        elif isinstance(stimulus, Resized) and stimulus.id in self._runs:
+            run = self._runs[stimulus.id]
+            run.size, run.allocation = stimulus.number, stimulus.allocation
+            report = True
+        instructions += self._enforce(now)
+        if report or now >= self._next_report:
+            instructions.append(self.report(now))
+        return instructions
+
+    def report(self, now: float) -> Report:
+        """Everything that is here."""
+        self._seq += 1
+        self._sent[self._seq] = now
+        self._last_report, self._next_report = now, now + self._beat
+        runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
+        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs)
+
+    def _enforce(self, now: float) -> list[AgentInstruction]:
+        """Stop what may not outlive the lease."""
+        if now < self._lease_until:
+            return []
+        instructions: list[AgentInstruction] = []
+        for ident, run in self._runs.items():
+            if run.outcome is None and run.on_disconnect == "stop" and run.stopping < 2:
+                run.stopping = 2
+                instructions.append(StopRun(ident, at_once=True))
+        return instructions
+
+    def _obey(self, orders: Orders, now: float) -> list[AgentInstruction]:
+        mine = (orders.cluster, orders.agent, orders.incarnation) == (self.cluster, self.agent, self.incarnation)
+        if not mine or (orders.epoch, orders.seq) <= (self._epoch, self._heard):
+            return []  # for a predecessor, from a predecessor, late, or a copy
+        new_epoch = orders.epoch > self._epoch
+        self._epoch, self._heard = orders.epoch, orders.seq
+        instructions: list[AgentInstruction] = self._renew(orders)
+        if new_epoch:
+            self._next_report = now  # a new coordinator must hear what is here
+        for ident in orders.forgets:
+            run = self._runs.get(ident)
+            if run is not None and run.outcome is not None:
+                del self._runs[ident]
+                instructions.append(ForgetRun(ident))
+        for ident in orders.stops:
+            instructions += self._stop(ident)
+        for launch in orders.starts:
+            # Orders may have been on their way for long; without a lease the task may be someone else's by now.
+            if launch.id not in self._runs and now < self._lease_until:
+                self._runs[launch.id] = _AttemptState(launch.on_disconnect)
+                instructions.append(StartRun(launch))
+        return instructions + [ResizeRun(size) for size in orders.sizes if self._is_news(size)]
+
+    def _is_news(self, size: SizeOrder) -> bool:
+        run = self._runs.get(size.id)
+        return run is not None and run.outcome is None and not run.stopping and size.number > run.size
+
+    def _renew(self, orders: Orders) -> list[AgentInstruction]:
+        sent = self._sent.get(orders.echo)
+        self._sent = {seq: at for seq, at in self._sent.items() if seq >= orders.echo}
+        if sent is None or orders.lease <= 0.0 or sent + orders.lease <= self._lease_until:
+            return []
+        # From when the report was sent, not from now: the coordinator counts from when it came.
+        self._lease_until = sent + orders.lease
+        return [HoldLease(self._lease_until)]
+
+    def _stop(self, ident: AttemptId) -> list[AgentInstruction]:
+        run = self._runs.get(ident)
+        if run is None:
+            # Never started here. Said in a report, it tells the coordinator that it never will.
+            self._runs[ident] = _AttemptState("stop", Outcome("stopped", reason="it had not started"))
+            self._next_report = 0.0  # at once
+            return []
+        if run.outcome is not None or run.stopping:
+            return []
+        run.stopping = 1
+        return [StopRun(ident, at_once=False)]
+
+
+def _reported(ident: AttemptId, run: _AttemptState) -> RunReport:
+    allocation, said = None if run.allocation is None else dict(run.allocation), run.said
+    return RunReport(ident, run.outcome, run.size, allocation, said.progress, dict(said.metrics), said.ran, said.faults)

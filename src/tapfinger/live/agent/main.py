@@ -1,0 +1,122 @@
+"""An agent's process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tapfinger.errors import ConfigError
+from tapfinger.live.agent.devices import can_pin, cores_of, make_devices
+from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.agent.link import CoordinatorLink
+from tapfinger.live.agent.runtime import Host, capacity_of
+from tapfinger.live.backends.base import BackendContext
+from tapfinger.live.config import cluster_capacities, load_site
+from tapfinger.live.logging_setup import set_up_logging
+from tapfinger.live.state_dir import announce
+from tapfinger.workloads.resource_types import resource_types
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        token = os.environ.pop("TAPFINGER_TOKEN", "")
+    else:
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file {path} cannot be read: {error}") from None
+    if not token:
+        raise ConfigError("an agent needs a token: --token-file, or TAPFINGER_TOKEN")
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What an agent is told on the command line about the cluster that it runs."""
+
+    cluster: str
+    #: Directory of the agent's state.
+    state: Path
+    #: The site's TOML file; None: the default site.
+    config: Path | None = None
+    #: Name of the backend; None: as the configuration says.
+    backend: str | None = None
+    #: Options of the backend, instead of those of the same name in the configuration.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether each task gets cores of its own, if there are enough.
+    pin: bool = True
+    #: Cores to choose from; empty: the first ones of this machine.
+    cores: tuple[int, ...] = ()
+
+
+#: File in an agent's directory that says how its tasks are run, for whoever must stop them when it is dead.
+BACKEND_NOTE = "backend.json"
+
+
+def make_host(settings: AgentSettings) -> Host:
+    """Everything of an agent but its connection to the coordinator."""
+    scenario, config = load_site(settings.config)
+    capacity = capacity_of(cluster_capacities(scenario), settings.cluster)
+    resources = resource_types(scenario)
+    wanted = cores_of(resources, capacity)
+    pin = settings.pin and can_pin(wanted, settings.cores)
+    if settings.cores and not pin:
+        raise ConfigError(
+            f"--cores names {len(settings.cores)} cores, and cluster {settings.cluster} has {wanted} "
+            f"{resources.enforced_by('cores') or 'cores'}; name one for each, and leave out --no-pin"
+        )
+    chosen = config.backend_of(settings.cluster, settings.backend, settings.options)
+    context = BackendContext(
+        settings.state.absolute(),
+        settings.cluster,
+        capacity,
+        resources,
+        pin=pin,
+        cores=settings.cores,
+        stop_seconds=config.stop_seconds,
+        roots=config.roots,
+        max_log=config.max_log,
+    )
+    host = Host(context, chosen.create(), make_devices(context), config.beat_seconds)
+    replace_file(context.directory / BACKEND_NOTE, chosen.model_dump())
+    return host
+
+
+def run_agent(
+    settings: AgentSettings,
+    urls: Sequence[str],
+    token_file: Path | None,
+    verbose: bool,
+    ca: str | None = None,
+    log_format: str = "text",
+) -> None:
+    """Run until SIGTERM, which leaves tasks running, or SIGINT, which stops them."""
+    set_up_logging(verbose, log_format)
+    token = _token(token_file)
+    host = make_host(settings)
+    try:
+        asyncio.run(_run(host, CoordinatorLink(host, urls, token, ca), settings))
+    finally:
+        (settings.state / "process.json").unlink(missing_ok=True)
+        host.close()
+
+
+async def _run(host: Host, link: CoordinatorLink, settings: AgentSettings) -> None:
+    loop, stop, clear = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, _both, clear, stop)
+    announce(settings.state, "process", cluster=settings.cluster)  # whoever finds us by it may send signals
+    await link.run(stop)
+    # The link is cut first: a coordinator that heard of the ends would send the tasks here again.
+    while clear.is_set() and host.stop_all():
+        await asyncio.sleep(0.05)
+
+
+def _both(first: asyncio.Event, second: asyncio.Event) -> None:
+    first.set()
+    second.set()

@@ -1,0 +1,290 @@
+"""Carries out what the agent's state machine says, with a backend, devices and a directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from pydantic import TypeAdapter
+
+from tapfinger.errors import BackendError, ConfigError
+from tapfinger.live.agent.devices import Devices, NoRoom, without
+from tapfinger.live.agent.leases import boot_clock, read_lease, replace_file, write_lease
+from tapfinger.live.agent.machine import (
+    Agent,
+    AgentInstruction,
+    AgentStimulus,
+    AgentTick,
+    ForgetRun,
+    Found,
+    HoldLease,
+    Observed,
+    Progressed,
+    Resized,
+    ResizeRun,
+    Said,
+    StartRun,
+    StopRun,
+)
+from tapfinger.live.agent.reports import Following
+from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
+from tapfinger.live.backends.spool import Spool
+from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
+from tapfinger.live.protocol.wire import CHUNK, LogChunk, LogSize
+from tapfinger.live.state_dir import hold, make_directory
+
+logger = logging.getLogger(__name__)
+_launches = TypeAdapter(Launch)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A run, and what the agent remembers of it."""
+
+    run: Run
+    following: Following
+    #: Number of its latest change of size.
+    size: int = 0
+    ended: bool = False
+    forgotten: bool = False
+    #: Bytes of output that the coordinator has; None until it has said so.
+    shipped: int | None = None
+    #: Whether something was sent that the coordinator has not answered yet.
+    asked: bool = False
+    #: Whether the coordinator wants no more output of it.
+    full: bool = False
+
+
+class Host:
+    """Runs tasks on one cluster. How messages travel is no concern of it."""
+
+    def __init__(
+        self,
+        context: BackendContext,
+        backend: Backend,
+        devices: Devices,
+        beat: float,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        """Open the backend, and take over what an earlier agent left in the directory; only one may use it."""
+        self._directory = context.directory
+        self._backend = backend
+        make_directory(self._directory / "runs")  # what tasks were given is in there
+        self._lock = hold(self._directory, "agent; stop that one, or use another --state")
+        self._devices = devices
+        self._clock = clock
+        #: Seconds between reports when nothing happens.
+        self.beat = beat
+        self._lease = context.lease
+        self._runs: dict[AttemptId, _Kept] = {}
+        try:
+            open_backend(backend, context)  # what is wrong with it is said now, not at the first task
+            name, incarnation = self._register(context.cluster)
+            found = self._find()
+        except BaseException:
+            self._lock.close()
+            raise
+        self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, read_lease(self._lease))
+
+    def close(self) -> None:
+        """Release the directory; tasks run on."""
+        self._lock.close()
+
+    def _register(self, cluster: str) -> tuple[str, int]:
+        path = self._directory / "agent.json"
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            known = {"name": secrets.token_hex(8), "cluster": cluster, "incarnation": 0}
+        if known["cluster"] != cluster:
+            raise ConfigError(
+                f"{self._directory} belongs to the agent of cluster {known['cluster']!r}, not {cluster!r}"
+            )
+        known["incarnation"] += 1
+        replace_file(path, known, sync=True)
+        return known["name"], known["incarnation"]
+
+    def _find(self) -> list[Found]:
+        found = []
+        for directory in sorted((self._directory / "runs").iterdir()):
+            try:
+                saved = json.loads((directory / "launch.json").read_text(encoding="utf-8"))
+                launch = _launches.validate_python(saved["launch"])
+            except (OSError, ValueError, KeyError):
+                shutil.rmtree(directory, ignore_errors=True)  # written before anything was started: nothing was
+                continue
+            run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
+            outcome = self._backend.poll(run)
+            size = int(saved.get("size", 0))
+            following = Following(run.reports, saved.get("started"))
+            self._runs[run.id] = _Kept(run, following, size, ended=outcome is not None)
+            if outcome is None:
+                self._devices.hold(run.devices)
+            said = following.look(self._clock(), at_once=True) or Said(None)
+            found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation, said))
+            logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
+        return found
+
+    # ----------------------------------------------------------------------- steps
+
+    def step(self, stimulus: AgentStimulus | None = None) -> list[Report]:
+        """Look at all runs, handle a stimulus, and carry out what follows. Returns what to report."""
+        ends = {ident: outcome for ident, outcome in self._poll().items() if outcome is not None}
+        reports: list[Report] = []
+        if said := self._listen(ends):  # before the ends: what was said last comes with them
+            reports = self._do(self.machine.handle(Progressed(said), self._clock()))
+        reports += self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
+        if stimulus is not None:
+            reports += self._do(self.machine.handle(stimulus, self._clock()))
+        # Each report is a whole picture, so only the latest matters.
+        return sorted(reports, key=lambda report: report.seq)[-1:]
+
+    def _listen(self, ends: Iterable[AttemptId]) -> dict[AttemptId, Said]:
+        """What tasks have reported since the last look; of those that have just ended, everything."""
+        over, now = set(ends), self._clock()
+        looks = {
+            ident: kept.following.look(now, at_once=ident in over)
+            for ident, kept in self._runs.items()
+            if ident in over or not kept.ended
+        }
+        return {ident: said for ident, said in looks.items() if said is not None}
+
+    def _poll(self) -> dict[AttemptId, Outcome | None]:
+        ends = {i: self._backend.poll(kept.run) for i, kept in self._runs.items() if not kept.ended}
+        for ident, outcome in ends.items():
+            if outcome is not None:
+                self._runs[ident].ended = True
+                self._devices.release(self._runs[ident].run.devices)
+                logger.info("task %d attempt %d ended: %s", *ident, outcome)
+        return ends
+
+    def _do(self, instructions: list[AgentInstruction]) -> list[Report]:
+        reports: list[Report] = []
+        for instruction in instructions:
+            if isinstance(instruction, Report):
+                reports.append(instruction)
+            elif isinstance(instruction, HoldLease):
+                write_lease(self._lease, instruction.until)
+            elif isinstance(instruction, StartRun):
+                reports += self._start(instruction.launch)
+            elif isinstance(instruction, StopRun):
+                self._backend.stop(self._runs[instruction.id].run, instruction.at_once)
+            elif isinstance(instruction, ResizeRun):
+                reports += self._resize(instruction.size)
+            elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
+                self._runs[instruction.id].forgotten = True
+                self._clean(instruction.id)
+        return reports
+
+    def _start(self, launch: Launch) -> list[Report]:
+        outcome: Outcome
+        try:
+            devices = self._devices.lease(launch.allocation)
+        except NoRoom as error:
+            # Not the task's fault: it goes back to the queue.
+            return self._do(
+                self.machine.handle(Observed({launch.id: Outcome("lost", reason=str(error))}), self._clock())
+            )
+        directory = self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}"
+        directory.mkdir(exist_ok=True)
+        run = Run(launch, directory, devices, self._lease)
+        self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
+        self._keep(run.id)  # on disk before it starts: a successor must know of everything that may run
+        try:
+            self._backend.start(run)
+        except BackendError as error:
+            logger.warning("task %d attempt %d could not start: %s", *launch.id, error)
+            self._devices.release(devices)
+            self._runs[run.id].ended = True
+            outcome = Outcome("failed", 127, str(error))
+            return self._do(self.machine.handle(Observed({run.id: outcome}), self._clock()))
+        return []
+
+    def _keep(self, ident: AttemptId) -> None:
+        kept = self._runs[ident]
+        saved = {"launch": asdict(kept.run.launch), "devices": kept.run.devices, "size": kept.size}
+        saved["started"] = kept.following.started
+        replace_file(kept.run.directory / "launch.json", saved, sync=True)
+
+    def _resize(self, size: SizeOrder) -> list[Report]:
+        """Change what a task has. It is on disk before it is confirmed, since others get what it gives back."""
+        kept = self._runs[size.id]
+        run = kept.run
+        try:
+            devices = self._devices.change(run.devices, size.allocation)
+        except NoRoom as error:
+            logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
+        else:
+            resized = replace(run, launch=replace(run.launch, allocation=dict(size.allocation)), devices=devices)
+            try:
+                self._backend.resize(run, size.allocation, devices)
+                kept.run = resized
+            except BackendError as error:
+                logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
+            before, after = (run, resized) if kept.run is resized else (resized, run)
+            self._devices.release(without(before.devices, after.devices))
+        kept.size = size.number
+        self._keep(size.id)
+        told = Resized(size.id, size.number, kept.run.launch.allocation)
+        return self._do(self.machine.handle(told, self._clock()))
+
+    def report(self) -> Report:
+        """A report of everything that is here now."""
+        return self.machine.report(self._clock())
+
+    def stop_all(self) -> bool:
+        """Stop every task, and say whether any is left; to be called until none is."""
+        left = [i for i, outcome in self._poll().items() if outcome is None]
+        for ident in left:
+            self._backend.stop(self._runs[ident].run, at_once=False)
+        return bool(left)
+
+    # --------------------------------------------------------------------- output
+
+    def connected(self) -> None:
+        """Forget how much output has arrived: a new coordinator must be asked again."""
+        for kept in self._runs.values():
+            kept.shipped, kept.asked = None, False
+
+    def chunks(self) -> list[LogChunk]:
+        """Output that the coordinator does not have yet, a part of each task's."""
+        chunks: list[LogChunk] = []
+        for ident, kept in self._runs.items():
+            if kept.full or kept.asked:
+                continue
+            before = len(chunks)
+            if kept.shipped is None:
+                chunks.append(LogChunk(ident, 0))
+            else:
+                start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
+                if data:
+                    chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
+            kept.asked = len(chunks) > before
+        return chunks
+
+    def arrived(self, size: LogSize) -> None:
+        """The coordinator says how much it has."""
+        kept = self._runs.get(size.id)
+        if kept is not None:
+            kept.shipped, kept.full, kept.asked = size.size, size.full, False
+            self._clean(size.id)
+
+    def _clean(self, ident: AttemptId) -> None:
+        """Remove a run once its end is recorded and its output has arrived."""
+        kept = self._runs[ident]
+        done = kept.full or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
+        if kept.forgotten and done:
+            del self._runs[ident]
+            shutil.rmtree(kept.run.directory, ignore_errors=True)
+
+
+def capacity_of(clusters: Mapping[str, Mapping[str, float]], name: str) -> Mapping[str, float]:
+    """A cluster's capacity from the configuration."""
+    if name not in clusters:
+        raise ConfigError(f"there is no cluster {name!r}; the configuration has {', '.join(sorted(clusters))}")
+    return clusters[name]

@@ -1,0 +1,205 @@
+"""Base of backends whose tasks run on this machine, each under a supervisor that outlives the agent. Linux only.
+
+The supervisor (``supervise.py``) starts the task, keeps its output, and ends the task with all its processes: on
+order, at its time limit, or with the agent's lease. A backend only decides how the supervisor itself is launched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.live.agent.allotment import VARIABLE as ALLOTMENT
+from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.backends import supervise
+from tapfinger.live.backends.base import BackendContext, Run
+from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment, visible_devices
+from tapfinger.live.backends.spool import Spool
+from tapfinger.live.protocol.messages import AttemptId, Outcome
+from tapfinger.live.state_dir import exited
+from tapfinger.reporting import VARIABLE as REPORT
+
+logger = logging.getLogger(__name__)
+
+
+class Supervised:
+    """A backend but for one method, ``launch``."""
+
+    #: What the agent has said; the defaults hold until ``open`` is called.
+    context = BackendContext(Path())
+
+    @cached_property
+    def _children(self) -> dict[AttemptId, int]:
+        """Process ids of supervisors that this backend has launched."""
+        return {}
+
+    def open(self, context: BackendContext) -> None:
+        """Remember the context."""
+        self.context = context
+
+    def launch(self, run: Run, command: list[str]) -> int:
+        """Start ``command`` so that it outlives the agent, with ``supervisor_log(run)`` as output; return its pid.
+
+        Raise OSError or LaunchFailed if that does not work.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define launch(run, command), which returns a pid")
+
+    def extras(self, run: Run) -> dict[str, Any]:  # noqa: ARG002 - for others to use
+        """Further entries of the supervisor's plan: ``cpus`` (cores to run on), ``cgroup`` (group to run in)."""
+        return {}
+
+    def start(self, run: Run) -> None:
+        """Write the supervisor's plan into the run's directory, and launch it."""
+        replace_file(run.allotment, dict(run.launch.allocation))
+        mark = secrets.token_hex(16)
+        plan = task_plan(run, self.context, mark)
+        plan["roots"] = [str(Path(root).resolve()) for root in plan["roots"]]
+        plan |= {"env": self._environment(run, mark), "cwd": str(self._directory(run)), **self.extras(run)}
+        plan["lease"] = str(run.lease.resolve())
+        replace_file(run.directory / "run.json", plan, sync=True)
+        try:
+            pid = self.launch(run, [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())])
+        except OSError as error:
+            raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
+        self._children[run.id] = pid
+        # It writes pid.json itself once it listens to signals. Until then, a later agent must know that it will.
+        with suppress(OSError):
+            replace_file(run.directory / "spawned.json", {"pid": pid, "start": supervise.start_time(pid)})
+
+    def _directory(self, run: Run) -> Path:
+        if run.launch.cwd is None:
+            work = run.directory / "work"
+            work.mkdir(exist_ok=True)
+            return work.resolve()
+        path, roots = Path(run.launch.cwd).resolve(), [Path(root).resolve() for root in self.context.roots]
+        if roots and not any(path.is_relative_to(root) for root in roots):
+            raise LaunchFailed(f"working directory {path} is not within {', '.join(map(str, roots))}")
+        if not path.is_dir():
+            raise LaunchFailed(f"working directory {path} does not exist on this cluster")
+        return path
+
+    def _environment(self, run: Run, mark: str) -> dict[str, str]:
+        env = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+        env |= visible_devices(run, self.context.resources) | task_environment(run, self.context.resources, mark)
+        files = {REPORT: run.reports, ALLOTMENT: run.allotment}
+        return env | {name: str(path.resolve()) for name, path in files.items()}
+
+    def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:  # noqa: ARG002
+        """Unsupported, unless a subclass knows better."""
+        raise UnsupportedOperation(f"{type(self).__name__} cannot change what task {run.id[0]} has while it runs")
+
+    def stop(self, run: Run, at_once: bool) -> None:
+        """Signal the supervisor; one that has not begun yet finds a file instead."""
+        (run.directory / "stop").touch()
+        pid = supervisor_of(run)
+        if pid is None:
+            return
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)  # from here on it is this process, and no other that gets its number
+            try:
+                if supervisor_of(run) == pid:
+                    signal.pidfd_send_signal(handle, signal.SIGUSR1 if at_once else signal.SIGTERM)
+            finally:
+                os.close(handle)
+
+    def poll(self, run: Run) -> Outcome | None:
+        """The end that the supervisor wrote down as its last act; a killed one makes the attempt lost."""
+        child = self._children.get(run.id)
+        if child is not None:
+            if not exited(child):
+                return None
+            del self._children[run.id]
+        return _read_end(run) or self._bury(run)
+
+    def _bury(self, run: Run) -> Outcome | None:
+        """Of a supervisor that is no child of ours: None if it lives, otherwise write down that the attempt is lost."""
+        with (run.directory / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None  # alive
+            if (end := _read_end(run)) is not None:
+                return end
+            if supervisor_of(run, "spawned.json") is not None:
+                return None  # about to begin
+            # With the lock in hand: a supervisor that comes late finds the end written, and does not begin.
+            if self.sweep(run):
+                return None
+            reason = "its supervisor was killed, or the machine restarted"
+            outcome = Outcome("lost", reason=reason, output=Spool(run.output).end)
+            end_data = {"result": "lost", "code": None, "reason": outcome.reason, "output": outcome.output}
+            replace_file(run.directory / "end.json", end_data, sync=True)
+            return outcome
+
+    def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
+        """Kill what a dead supervisor has left behind, with the ``known`` processes; whether there was anything."""
+        plan = read_plan(run)
+        if plan is None:
+            return False  # nothing was started
+        wanted, left = f"{MARK}={plan['mark']}".encode(), set(known)
+        for pid, _ in supervise.parents():
+            with suppress(OSError):
+                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    left.add(pid)
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
+        return bool(left)
+
+
+def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
+    """What every supervisor is told, here or on another machine. ``mark``: secret in the task's environment."""
+    launch = run.launch
+    return {
+        "argv": launch.argv,
+        "roots": list(context.roots) if launch.cwd is not None else [],
+        "cpus": [],
+        "cgroup": "",
+        "time_limit": launch.time_limit,
+        "keep": run.keep,
+        "stop_seconds": context.stop_seconds,
+        "mark": mark,
+        "max_log": context.max_log,
+    }
+
+
+def supervisor_log(run: Run) -> Path:
+    """File for what the supervisor itself says; normally nothing."""
+    return run.directory / "supervisor.log"
+
+
+def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
+    """Process id of the supervisor, if the process of that number is still the one that was noted."""
+    try:
+        noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
+        return int(noted["pid"]) if supervise.start_time(noted["pid"]) == noted["start"] else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def read_plan(run: Run) -> dict[str, Any] | None:
+    """What the supervisor was told; None where none was launched."""
+    try:
+        plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return plan
+
+
+def _read_end(run: Run) -> Outcome | None:
+    try:
+        return Outcome(**json.loads((run.directory / "end.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None

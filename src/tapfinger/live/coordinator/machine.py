@@ -1,0 +1,509 @@
+"""The coordinator as a state machine: events and the time go in, instructions come out. It does no I/O.
+
+Whoever drives it must save before it sends: a grant or an outcome that was told to anyone is on disk.
+If saving fails, the machine must be thrown away and made anew from what was saved.
+
+Why no attempt is ever alive twice: a grant goes to one agent, whose lease runs out no later than the
+coordinator thinks it does. Until then the task is that agent's. Afterwards the agent has stopped it, or,
+if the task is to be kept, it stays that agent's until it reports again or is given up by a person.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tapfinger.core.contract import Phase, Snapshot
+from tapfinger.core.events import (
+    ClusterClosed,
+    ClusterJoined,
+    StartTask,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskRequeued,
+    TaskStarted,
+    TaskWithdrawn,
+)
+from tapfinger.core.model import Resources
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
+from tapfinger.live.coordinator import resizing
+from tapfinger.live.coordinator.agent_links import Link, shown
+from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
+from tapfinger.live.coordinator.grants import grounds
+from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
+from tapfinger.live.coordinator.progress import Progressing, forget
+from tapfinger.live.coordinator.rounds import Rounds
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.protocol import events
+from tapfinger.live.protocol.events import Grounds, LiveEvent
+from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport, SizeOrder
+from tapfinger.live.protocol.records import ENDED, TaskRecord, launch_of
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """What the coordinator before this one has left in the store."""
+
+    #: Tasks that have not ended.
+    records: Iterable[TaskRecord] = ()
+    #: Number of the next task.
+    next_id: int = 1
+    #: Clusters that take nothing new.
+    drained: Iterable[str] = ()
+    #: Start of slot 0, in seconds since the epoch.
+    origin: float = 0.0
+    #: Seconds that agents may still hold leases for.
+    longest_lease: float = 0.0
+
+
+class Coordinator:
+    """All tasks that have not ended, and what each agent was told."""
+
+    def __init__(
+        self,
+        site: Site,
+        rounds: Rounds,
+        leases: Leases,
+        epoch: int,
+        now: float,
+        left: Predecessor | None = None,
+    ) -> None:
+        """Take up the work where a predecessor left it."""
+        left = left or Predecessor()
+        self._site = site
+        self._rounds = rounds
+        self._leases = leases
+        self.epoch = epoch
+        #: When its own time is over, unless it is told otherwise: another one may lead from then on.
+        self.leads_until = math.inf
+        self._origin = left.origin
+        self._next_id = left.next_id
+        #: By id: tasks that have not ended.
+        self.tasks: dict[int, TaskRecord] = {}
+        ends = now + max(leases.lease, left.longest_lease) + leases.grace
+        self._links = {cluster.name: Link(ends, drained=cluster.name in left.drained) for cluster in site.clusters}
+        self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
+        self._dirty: dict[int, TaskRecord] = {}
+        self._history: list[LiveEvent] = []
+        self._asked = False
+        #: Attempts whose agent could not do what was asked: they are left alone.
+        self._rigid: set[AttemptId] = set()
+        #: What running attempts say of themselves; whoever learns from it sets its ``learner``.
+        self.progress = Progressing()
+        self._restore(list(left.records))
+        for index in range(len(site.clusters)):
+            rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
+
+    def _restore(self, records: list[TaskRecord]) -> None:
+        for record in sorted(records, key=lambda r: r.id):
+            if record.cluster is not None and record.cluster not in self._links:
+                raise ConfigError(
+                    f"task {record.id} is on cluster {record.cluster!r}, which the configuration does not have any "
+                    "more; put it back until its tasks have ended"
+                )
+            try:
+                slot = self._rounds.slot
+                ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
+                self._rounds.restore(record, min(self._slot_of(record.submitted), slot), ran)
+            except TapfingerError as error:
+                error.args = (f"task {record.id} of the store does not fit the configuration: {error}",)
+                raise
+            self.tasks[record.id] = record
+            if record.cluster is not None:
+                self._on[record.cluster][record.id] = record
+                self.progress.restored(record)
+
+    def _slot_of(self, at: float) -> int:
+        return max(0, int((at - self._origin) / self._site.slot_seconds))
+
+    # ------------------------------------------------------------------ stimuli
+
+    def handle(self, stimulus: Stimulus, now: float) -> Instructions:
+        """Take note of something, and say what is to be done. Raises before it has changed anything."""
+        if now >= self.leads_until:
+            # Above all it must not answer a report: the lease it gave would outlast what its successor waits for.
+            raise NotLeading
+        orders: list[Orders] = []
+        if isinstance(stimulus, Report):
+            orders = self._report(stimulus, now)
+        elif isinstance(stimulus, Tick):
+            self._tick(now)
+        elif isinstance(stimulus, Decided):
+            orders = self._decided(stimulus.answer, now)
+        elif isinstance(stimulus, Submit):
+            self._submit(stimulus, now)
+        elif isinstance(stimulus, Cancel):
+            orders = self._cancel(stimulus.task, now)
+        elif isinstance(stimulus, Drain):
+            self._drain(stimulus, now)
+        else:
+            self._give_up(stimulus.cluster, now)
+        records = tuple(replace(record) for record in self._dirty.values())
+        history = tuple(self._history)
+        self._dirty, self._history = {}, []
+        return Instructions(records, history, tuple(orders))
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self.tasks) - sum(map(len, self._on.values()))
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether there is something to ask."""
+        return self._rounds.stale and not self._asked
+
+    def ask(self) -> RoundQuestion | None:
+        """What is to be decided now, if anything is; whoever gets it must tell the answer (``Decided``), however late.
+
+        One question at a time: schedulers remember what they have seen, and see it in order.
+        """
+        question = self._rounds.ask(self._resizable) if self.wants_round else None
+        self._asked = self._asked or question is not None
+        return question
+
+    @property
+    def _resizable(self) -> list[int]:
+        """Running tasks whose size may change."""
+        return [
+            record.id
+            for here in self._on.values()
+            for record in here.values()
+            if record.spec.resizable
+            and record.phase is Phase.RUNNING
+            and not record.cancelled
+            and record.attempt_id not in self._rigid
+        ]
+
+    @property
+    def deciders(self) -> tuple[Decider, ...]:
+        """Who answers."""
+        return self._rounds.deciders
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a scheduler would see now."""
+        return self._rounds.snapshot
+
+    def _submit(self, submit: Submit, now: float) -> None:
+        self._rounds.advance(self._slot_of(now))
+        tasks = [
+            self._site.task(self._next_id + i, spec, self._rounds.slot) for i, spec in enumerate(submit.specs)
+        ]  # all are checked before any is taken
+        for task, spec in zip(tasks, submit.specs, strict=True):
+            record = TaskRecord(task.id, spec, submit.owner, now)
+            self.tasks[task.id] = record
+            self._dirty[task.id] = record
+            self._history.append(
+                events.Submitted(
+                    now,
+                    task.id,
+                    type=spec.type,
+                    minimum=spec.minimum,
+                    maximum=spec.maximum,
+                    clusters=spec.clusters,
+                )
+            )
+        self._next_id += len(tasks)
+        self._rounds.take(*(TaskArrived(self._rounds.slot, task) for task in tasks))
+
+    def _cancel(self, ident: int, now: float) -> list[Orders]:
+        record = self.tasks.get(ident)
+        if record is None:
+            raise NotFound(f"there is no task {ident} that could be cancelled: it has ended, or there never was one")
+        if not record.cancelled:
+            record.cancelled = True
+            self._dirty[ident] = record
+            self._note(events.Cancelling, record, now)
+        if not record.on_cluster:
+            self._rounds.take(TaskWithdrawn(self._rounds.slot, ident))
+            self._close(record, Phase.CANCELLED, now)
+            return []
+        return self._push([record.cluster or ""])
+
+    def _drain(self, drain: Drain, now: float) -> None:
+        link = self._link(drain.cluster)
+        was = link.open
+        link.drained = drain.drained
+        kind = events.ClusterDrained if drain.drained else events.ClusterOpened
+        self._history.append(kind(now, cluster=drain.cluster))
+        self._show(drain.cluster, was)
+
+    def _give_up(self, cluster: str, now: float) -> None:
+        link = self._link(cluster)
+        if now < link.ends:
+            raise ConfigError(
+                f"cluster {cluster!r} may be there: its agent may hold a lease for {link.ends - now:.0f} more seconds; "
+                "drain it, or wait"
+            )
+        for record in list(self._on[cluster].values()):
+            self._end(record, Outcome("lost", reason=f"cluster {cluster} was given up"), now)
+        # Should the agent come back after all, it learns that its attempts are old, and stops them.
+        link.agent = None
+
+    def _link(self, cluster: str) -> Link:
+        if cluster not in self._links:
+            raise UnknownNameError("cluster", cluster, self._links)
+        return self._links[cluster]
+
+    def _show(self, cluster: str, was_open: bool) -> None:
+        """Let schedulers see whether the cluster takes tasks."""
+        is_open = self._links[cluster].open
+        if is_open != was_open:
+            index, slot = self._site.index[cluster], self._rounds.slot
+            self._rounds.take(ClusterJoined(slot, index) if is_open else ClusterClosed(slot, index))
+
+    # ------------------------------------------------------------------ reports
+
+    def _report(self, report: Report, now: float) -> list[Orders]:
+        link = self._link(report.cluster)
+        if link.agent not in (None, report.agent):
+            if now < link.ends:
+                raise AgentRefused(
+                    f"cluster {report.cluster!r} has another agent, {link.agent}, whose lease lasts for "
+                    f"{link.ends - now:.0f} more seconds; stop that one, or wait"
+                )
+            link.seen = (0, 0)
+        if (report.incarnation, report.seq) <= link.seen:
+            return []  # late, or a copy: a newer one has been seen
+        if report.epoch != self.epoch:
+            # Made before this coordinator began: what is missing from it may have started since. A new one will come.
+            return [self._orders(report, 0.0)]
+        link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
+        if not link.heard:
+            was = link.open
+            link.heard = True
+            self._show(report.cluster, was)
+            self._history.append(events.AgentJoined(now, cluster=report.cluster, agent=report.agent))
+        stops, forgets = self._compare(report, now)
+        return [self._orders(report, self._leases.lease, stops, forgets)]
+
+    def _until(self, now: float) -> float:
+        return now + self._leases.lease + self._leases.grace
+
+    def _compare(self, report: Report, now: float) -> tuple[list[AttemptId], list[AttemptId]]:
+        """Learn what runs and what has ended; say what must end and what may be forgotten."""
+        stops: list[AttemptId] = []
+        forgets: list[AttemptId] = []
+        for run in report.runs:
+            record = self.tasks.get(run.id[0])
+            current = (
+                record is not None
+                and record.on_cluster
+                and (record.attempt, record.cluster, record.agent) == (run.id[1], report.cluster, report.agent)
+            )
+            if record is None or not current:
+                # An old attempt. Whatever it did, the task has gone on without it.
+                (stops if run.outcome is None else forgets).append(run.id)
+                if record is not None and run.outcome is not None and run.outcome.result in ("finished", "failed"):
+                    self._history.append(events.AttemptRefused(now, *run.id, report.cluster, result=run.outcome.result))
+            elif run.outcome is None:
+                self._begin(record, now)
+                self._resized(record, run, now)
+                self._hear(record, run, now)
+            else:
+                self._hear(record, run, now)
+                self._end(record, run.outcome, now)
+                forgets.append(run.id)
+        reported = {run.id for run in report.runs}
+        for record in list(self._on[report.cluster].values()):
+            missing = record.agent == report.agent and record.attempt_id not in reported
+            # One that is placed may not have reached the agent yet, and is sent again with the answer.
+            if missing and record.phase is Phase.RUNNING:
+                self._end(record, Outcome("lost", reason="its agent does not know of it any more"), now)
+        return stops, forgets
+
+    def _begin(self, record: TaskRecord, now: float) -> None:
+        if record.phase is Phase.PLACED:
+            record.phase, record.started = Phase.RUNNING, now
+            self._dirty[record.id] = record
+            self._note(events.AttemptStarted, record, now)
+            size = Resources(record.allocation or ())
+            self._rounds.take(TaskStarted(self._rounds.slot, record.id, self._index(record), size))
+
+    def _resized(self, record: TaskRecord, run: RunReport, now: float) -> None:
+        """The agent says what an attempt has since its size was to change: what it has given back is free."""
+        size = resizing.confirmed(record, run, self._site.resources)
+        if size is None or not (tuple(size) == record.allocation or self._rounds.resized(record.id, size)):
+            return
+        if tuple(size) != record.wanted:
+            self._rigid.add(record.attempt_id)
+        record.allocation, record.wanted = tuple(size), None
+        self._dirty[record.id] = record
+        self._note(events.AttemptResized, record, now, allocation=self._site.resources.natural(size))
+
+    def _hear(self, record: TaskRecord, run: RunReport, now: float) -> None:
+        news = self.progress.hear(record, run, now)
+        for text in news.warnings:
+            self._note(events.Warned, record, now, text=text)
+        if news.save:
+            self._dirty[record.id] = record
+        if news.progress is not None and record.phase is Phase.RUNNING:
+            self._rounds.progressed(record.id, news.progress)
+
+    def _index(self, record: TaskRecord) -> int:
+        return self._site.index[record.cluster or ""]
+
+    # --------------------------------------------------------------------- ends
+
+    def _end(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
+        """The attempt is over: the task ends, or waits again. The only place that frees resources."""
+        record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
+        self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
+        if text := self.progress.ended(record, outcome):
+            self._note(events.Warned, record, now, text=text)
+        slot, index = self._rounds.slot, self._index(record)
+        if outcome.result == "failed":
+            record.failures += 1
+        elif outcome.result != "finished":
+            record.losses += 1
+        if record.cancelled:
+            self._rounds.take(TaskFailed(slot, record.id, index, "cancelled"))
+            self._close(record, Phase.CANCELLED, now)
+        elif outcome.result == "finished":
+            self._begin(record, now)
+            self._rounds.take(TaskFinished(slot, record.id, index))
+            self._close(record, Phase.FINISHED, now)
+        elif record.failures <= record.spec.retries if outcome.result == "failed" else record.spec.requeue_lost:
+            self._rounds.take(TaskRequeued(slot, record.id, index))
+            del self._on[record.cluster or ""][record.id]
+            record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
+            record.allocation, record.started = None, None
+            resizing.forget(record)
+            forget(record)
+            self._dirty[record.id] = record
+            self._note(events.Requeued, record, now)
+        else:
+            self._rounds.take(TaskFailed(slot, record.id, index, outcome.reason))
+            self._close(record, Phase.FAILED if outcome.result == "failed" else Phase.LOST, now)
+
+    def _close(self, record: TaskRecord, phase: Phase, now: float) -> None:
+        """A task's outcome, once and for all."""
+        self._rigid.discard(record.attempt_id)
+        if record.phase in ENDED:
+            raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
+        record.phase, record.ended, record.wanted = phase, now, None
+        self._dirty[record.id] = record
+        self._note(events.CLOSED[phase], record, now)
+        del self.tasks[record.id]
+        if record.cluster is not None:
+            del self._on[record.cluster][record.id]
+
+    # -------------------------------------------------------------------- ticks
+
+    def _tick(self, now: float) -> None:
+        self._rounds.advance(self._slot_of(now))
+        for name, link in self._links.items():
+            if now >= link.ends:
+                self._expire(name, link, now)
+
+    def _expire(self, name: str, link: Link, now: float) -> None:
+        """The agent can hold no lease any more: it has stopped what it may not keep."""
+        if link.heard:
+            was = link.open
+            link.heard = False
+            self._show(name, was)
+            self._history.append(events.AgentSilent(now, cluster=name))
+        for record in list(self._on[name].values()):
+            if record.spec.on_disconnect == "stop":
+                self._end(record, Outcome("lost", reason=f"the lease of cluster {name} ended"), now)
+
+    def _decided(self, answer: Answer, now: float) -> list[Orders]:
+        self._asked = False
+        if answer.fault:
+            self._history.append(events.SchedulerFault(now, text=answer.fault))
+        before, waiting = self._rounds.clusters, self._rounds.waiting
+        starts, sizes = self._rounds.settle(answer)
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, self._site)) for s in starts}
+        changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
+        return self._push((granted | changed) - {""})
+
+    def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
+        """Ask for another size, for which everything is debited; the cluster that must hear of it, if any."""
+        if not resizing.ask(record, size):
+            return ""
+        self._dirty[record.id] = record
+        self._note(events.AttemptResizing, record, now, allocation=self._site.resources.natural(size))
+        return record.cluster or ""
+
+    def _grant(self, start: StartTask, now: float, why: Grounds) -> str:
+        """Resources were debited by the decision; from here on they belong to this attempt."""
+        record = self.tasks[start.task.id]
+        cluster = self._site.clusters[start.cluster].name
+        record.phase, record.cluster, record.agent = Phase.PLACED, cluster, self._links[cluster].agent
+        record.attempt += 1
+        record.allocation = tuple(start.allocation)
+        resizing.forget(record)
+        forget(record)
+        record.code, record.reason = None, ""
+        self._on[cluster][record.id] = record
+        self._dirty[record.id] = record
+        self._note(events.Granted, record, now, allocation=self._site.resources.natural(start.allocation), grounds=why)
+        return cluster
+
+    # ------------------------------------------------------------------- orders
+
+    def _push(self, clusters: Iterable[str]) -> list[Orders]:
+        """Orders without waiting for a report; they repeat the lease of the last one."""
+        orders = []
+        for name in sorted(clusters):
+            link = self._links[name]
+            if link.heard and link.agent is not None:
+                last = Report(name, link.agent, *link.seen, self.epoch)
+                orders.append(self._orders(last, self._leases.lease))
+        return orders
+
+    def _orders(
+        self, to: Report, lease: float, stops: Iterable[AttemptId] = (), forgets: Iterable[AttemptId] = ()
+    ) -> Orders:
+        link = self._links[to.cluster]
+        link.sent += 1
+        mine = [r for r in self._on[to.cluster].values() if lease and r.agent == to.agent]
+        return Orders(
+            cluster=to.cluster,
+            agent=to.agent,
+            incarnation=to.incarnation,
+            epoch=self.epoch,
+            seq=link.sent,
+            echo=to.seq,
+            lease=lease,
+            starts=tuple(
+                launch_of(r, self._site.resources) for r in mine if r.phase is Phase.PLACED and not r.cancelled
+            ),
+            stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
+            forgets=tuple(forgets),
+            sizes=tuple(
+                SizeOrder(r.attempt_id, r.resized, self._site.resources.natural(Resources(r.wanted)))
+                for r in mine
+                if r.wanted is not None and not r.cancelled
+            ),
+        )
+
+    # -------------------------------------------------------------------- views
+
+    def clusters(self, now: float) -> list[dict[str, object]]:
+        """Each cluster for people: what it has, what is free, whether its agent is there."""
+        natural = self._site.resources.natural
+        return [
+            shown(view, self._links[view.name], self._on[view.name], natural, now) for view in self._rounds.clusters
+        ]
+
+    def _note(self, kind: type[LiveEvent], record: TaskRecord, now: float, **own: Any) -> None:
+        """Write a line about a task; ``own``: fields of its kind."""
+        self._history.append(kind(now, record.id, record.attempt or None, record.cluster, **own))
+
+    def validate(self) -> None:
+        """Check that the machine and the schedulers' state agree; raises AssertionError."""
+        self._rounds.validate()
+        snapshot = self._rounds.snapshot
+        queued = {r.id for r in self.tasks.values() if r.phase is Phase.QUEUED}
+        if queued != {view.id for view in snapshot.queue}:
+            raise AssertionError("the queue differs from the tasks that wait")
+        for view in snapshot.clusters:
+            held = {t.id: (tuple(t.allocation or ()), t.phase) for t in view.running}
+            mine = {r.id: (r.allocation, r.phase) for r in self._on[view.name].values()}
+            if held != mine:
+                raise AssertionError(f"cluster {view.name} holds {held}, granted were {mine}")

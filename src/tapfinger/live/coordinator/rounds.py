@@ -1,0 +1,143 @@
+"""Where live tasks meet the schedulers: the same state, session and rounds as in simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
+from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, TaskFinished, TaskRequeued, TaskStarted
+from tapfinger.core.feasibility import may_start
+from tapfinger.core.model import Resources
+from tapfinger.core.session import Session
+from tapfinger.core.state import EdgeState
+from tapfinger.errors import InvalidDecision
+from tapfinger.live.coordinator.decisions import Answer, Decider, Elsewhere, RoundQuestion
+from tapfinger.live.coordinator.resizing import larger
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.protocol.records import TaskRecord
+
+#: Waiting tasks that a scheduler sees. Of a longer queue, the first of each kind: a decision takes time in
+#: proportion to the queue, and those far behind others of their kind cannot come before them.
+WINDOW = 2_000
+
+
+class Rounds:
+    """Asks schedulers about what is known now, and says what to grant of what they answer."""
+
+    def __init__(
+        self,
+        site: Site,
+        scheduler: Scheduler,
+        slot: int,
+        fallback: Scheduler | None = None,
+    ) -> None:
+        """``fallback`` decides in rounds in which the scheduler fails."""
+        self._site = site
+        self.deciders = tuple(Decider(chosen) for chosen in (scheduler, fallback) if chosen is not None)
+        state = EdgeState(site.clusters, Mode.MULTI)
+        state.slot = slot
+        self._elsewhere = Elsewhere()
+        self._session = Session(state, self._elsewhere)
+        #: Whether something has changed that a scheduler may want to act on.
+        self.stale = True
+
+    @property
+    def slot(self) -> int:
+        """The slot that is now."""
+        return self._session.state.slot
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What a scheduler would see."""
+        return self._session.state.snapshot()
+
+    @property
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """The clusters alone."""
+        return self._session.state.cluster_views()
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return self._session.state.waiting
+
+    def take(self, *events: Event) -> None:
+        """Something happened."""
+        self._session.take(list(events))
+        for event in events:
+            if isinstance(event, TaskFinished | TaskFailed | TaskRequeued):
+                self._elsewhere.reports.pop(event.task, None)  # another attempt begins from nothing
+        self.stale = True
+
+    def progressed(self, task: int, progress: float) -> None:
+        """A running task says how far it is; schedulers see that from the next slot on, as in simulation."""
+        self._elsewhere.reports[task] = progress
+
+    def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
+        """Bring back a task that waits or is on a cluster; clusters must be open. ``ran``: slots it has run so far."""
+        task = self._site.task(record.id, record.spec, arrival)
+        self._session.take([TaskArrived(self.slot, task)])
+        if record.cluster is None or record.allocation is None:
+            return
+        cluster, size = self._site.index[record.cluster], Resources(record.allocation)
+        self._session.state.commit(Decision((Placement(record.id, cluster, size),)))
+        if record.started is not None:
+            self._session.take([TaskStarted(self.slot, record.id, cluster, size)])
+            self._session.state.has_run(record.id, ran)
+            if record.progress is not None:
+                self.progressed(record.id, record.progress)
+
+    def advance(self, slot: int) -> None:
+        """Slots pass."""
+        while self.slot < slot:
+            self._session.end_slot()
+            # Patience depends on the time waited: with a queue, a new slot is reason enough to decide anew.
+            self.stale = True
+
+    def ask(self, resizable: Iterable[int] = ()) -> RoundQuestion | None:
+        """What is to be decided on now, if anything waits or may be ``resizable``."""
+        self.stale = False
+        may_change = frozenset(resizable)
+        # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
+        possible = self.waiting and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
+        if not possible and not may_change:
+            return None
+        return RoundQuestion(self._session.state.fork(WINDOW), self._site.context(), self.deciders, may_change)
+
+    def settle(self, answer: Answer) -> tuple[list[StartTask], dict[int, Resources]]:
+        """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew.
+
+        Given are starts, and new sizes of running tasks, of which the larger of the old and the new one is debited.
+        """
+        for start in answer.starts:
+            self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
+        held = {t.id: t for c in self.clusters for t in c.running if answer.sizes and t.phase is Phase.RUNNING}
+        sizes = {
+            task: size
+            for task, size in answer.sizes.items()
+            if task in held and self._debit(task, held[task].allocation or size, size)
+        }
+        return [command for command in self._session.collect() if isinstance(command, StartTask)], sizes
+
+    def _debit(self, task: int, now: Resources, size: Resources) -> bool:
+        top = larger(now, size)
+        return top == now or self._try(Decision((), (Resize(task, top),)))
+
+    def _try(self, decision: Decision) -> bool:
+        try:
+            self._session.turn(decision)
+        except InvalidDecision:
+            self.stale = True
+            return False
+        return True
+
+    def resized(self, task: int, size: Resources) -> bool:
+        """A running task has this size now, and the rest of what it held is free; False if it cannot be."""
+        possible = self._try(Decision((), (Resize(task, size),)))
+        self._session.collect()
+        self.stale = True
+        return possible
+
+    def validate(self) -> None:
+        """Check every invariant of the state."""
+        self._session.state.validate()

@@ -1,0 +1,136 @@
+"""The clusters and task types that live scheduling works with, and sizes that differ from task to task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tapfinger.core.contract import Mode, SchedulerContext
+from tapfinger.core.estimates import duration
+from tapfinger.core.feasibility import check_eligible
+from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType
+from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.live.protocol.records import TaskSpec
+
+#: Every size that differs from its type's is a type of its own for schedulers, with tables to match.
+MAX_TYPES = 300
+
+#: Characters of a task's arguments and environment: orders for many tasks must fit into one message.
+MAX_SPEC = 256 * 1024
+
+#: Requests that are remembered.
+MAX_KNOWN = 10_000
+
+_Amounts = tuple[tuple[str, float], ...]
+_Request = tuple[str, _Amounts, _Amounts, tuple[str, ...]]
+
+
+def seconds_at(task_type: TaskType, size: Resources, slot_seconds: float) -> float:
+    """Seconds that a task takes by its profile, not rounded to slots: real tasks end in the middle of one."""
+    return duration(task_type, size) * slot_seconds
+
+
+@dataclass
+class Site:
+    """What there is to schedule on."""
+
+    resources: ResourceTypes
+    clusters: tuple[Cluster, ...]
+    #: By name: those of the configuration, then those that tasks asked for.
+    task_types: dict[str, TaskType]
+    slot_seconds: float
+    seed: int = 0
+    #: The scenario that it was made of, as plain data: whoever plays it forward makes it anew.
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether schedulers are told what is believed by now, or what is configured.
+    learn: bool = True
+    index: dict[str, int] = field(init=False)
+    #: By name: types as they are believed to be by now; all others are as configured.
+    _believed: dict[str, TaskType] = field(init=False, default_factory=dict)
+    #: What requests came to: most tasks ask for the same as others before them.
+    _known: dict[_Request, tuple[TaskType, tuple[int, ...]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Clusters by name."""
+        self.index = {cluster.name: n for n, cluster in enumerate(self.clusters)}
+
+    def context(self) -> SchedulerContext:
+        """What a scheduler is told."""
+        return SchedulerContext(
+            resources=self.resources,
+            clusters=self.clusters,
+            task_types=tuple(map(self.believed, self.task_types.values()) if self.learn else self.task_types.values()),
+            mode=Mode.MULTI,
+            seed=self.seed,
+            slot_seconds=self.slot_seconds,
+        )
+
+    def configured_types(self) -> list[TaskType]:
+        """Types of the configuration, without those with a task's own bounds. Safe to call from another thread."""
+        return [t for t in list(self.task_types.values()) if t.base is None]
+
+    def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
+        """Task types are as fast as these say, and their sizes follow; ``anew``: all others are as configured."""
+        changed = {t.name: t for t in revised}
+        before = {} if anew else self._believed
+        kept = {name: t for name, t in before.items() if t.family not in changed}
+        self._believed = kept | changed
+
+    def believed(self, task_type: TaskType) -> TaskType:
+        """A type as it is believed to be by now."""
+        name = task_type.name
+        found = self._believed.get(name)
+        if found is None and (base := self._believed.get(task_type.family)) is not None:
+            found = self._believed[name] = base.narrowed(task_type.minimum, task_type.maximum)
+        return found or task_type
+
+    def seconds(self, task_type: TaskType, size: Resources) -> float:
+        """How long a task of this type takes at this size, as is believed by now."""
+        return seconds_at(self.believed(task_type), size, self.slot_seconds)
+
+    def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
+        """The task as schedulers see it; refuses what could never run, with the reason."""
+        size = sum(map(len, (*spec.argv, *spec.env, *spec.env.values())))
+        if size > MAX_SPEC:
+            raise ConfigError(
+                f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
+            )
+        kind = (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._type(spec), self._eligible(spec)
+            label = f"task {spec.name!r}" if spec.name else "the task"
+            check_eligible(Task(ident, known[0], arrival, known[1]), self.clusters, label, self.resources.describe)
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[kind] = known
+        return Task(ident, known[0], arrival, known[1])
+
+    def _eligible(self, spec: TaskSpec) -> tuple[int, ...]:
+        for name in spec.clusters:
+            if name not in self.index:
+                raise UnknownNameError("cluster", name, self.index)
+        return tuple(sorted({self.index[name] for name in spec.clusters or self.index}))
+
+    def _type(self, spec: TaskSpec) -> TaskType:
+        base = self.task_types.get(spec.type)
+        if base is None or base.base is not None:
+            raise UnknownNameError("task type", spec.type, [t.name for t in self.configured_types()])
+        if not spec.minimum and not spec.maximum:
+            return base
+        natural = self.resources.natural
+        minimum = self.resources.parse({**natural(base.minimum), **spec.minimum}, "minimum")
+        maximum = self.resources.parse({**natural(base.maximum), **spec.maximum}, "maximum")
+        describe = self.resources.describe
+        if not minimum.fits(maximum):
+            raise ConfigError(f"minimum {describe(minimum)} exceeds maximum {describe(maximum)}")
+        if not (base.minimum.fits(minimum) and maximum.fits(base.maximum)):
+            raise ConfigError(
+                f"task type {base.name!r} is from {describe(base.minimum)} to {describe(base.maximum)}; "
+                f"{describe(minimum)} to {describe(maximum)} is not within that"
+            )
+        own = base.narrowed(minimum, maximum)
+        if own.name not in self.task_types and len(self.task_types) >= MAX_TYPES:
+            raise ConfigError(f"tasks have asked for {MAX_TYPES} different sizes already; use one of those")
+        return self.task_types.setdefault(own.name, own)

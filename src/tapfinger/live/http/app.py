@@ -1,0 +1,384 @@
+"""The coordinator's HTTP interface: REST for people and programs, a WebSocket for agents."""
+
+# Annotations are evaluated here, not kept as text: FastAPI reads them, and some name what only exists in a function.
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tapfinger import __version__
+from tapfinger.core.contract import Phase
+from tapfinger.errors import (
+    AgentRefused,
+    CoordinatorError,
+    NotFound,
+    NotLeading,
+    StoreUnavailable,
+    TapfingerError,
+    TooMany,
+)
+from tapfinger.live.http.auth import REFUSALS, Shield, known, source_of
+from tapfinger.live.http.dashboard_routes import add_dashboard
+from tapfinger.live.http.insight_routes import add_insight
+from tapfinger.live.http.limits import Buckets
+from tapfinger.live.http.problems import PROBLEMS
+from tapfinger.live.http.profile_routes import add_profiles
+from tapfinger.live.protocol import words
+from tapfinger.live.protocol.messages import Report
+from tapfinger.live.protocol.records import ENDED, Name, TaskRecord, TaskSpec, unknown_field
+from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.service.service import Service
+from tapfinger.live.store import tokens
+from tapfinger.live.store.store import Token
+
+logger = logging.getLogger(__name__)
+
+#: Most tasks in one submission, and lines in one answer.
+MOST = 10_000
+#: Bytes of output in one answer.
+PIECE = 1024 * 1024
+#: Faults of a request that are named.
+FAULTS = 100
+
+TaskId = Annotated[int, Field(ge=1, le=2**62)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Submission(_Body):
+    """Tasks to run; all are taken or none."""
+
+    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """A misspelt limit that is not heeded is worse than none."""
+        for place, task in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(task, dict) and (fault := unknown_field(task)):
+                raise ValueError(f"{place}: {fault}")
+        return given
+
+
+class NewToken(_Body):
+    """Whom a token is for."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")]
+    role: str
+    cluster: Name | None = None
+    #: Seconds until it stops working; None for never.
+    lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
+
+
+def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
+    """A task for people: amounts by name instead of counts of units."""
+    plain = asdict(record)
+    plain["phase"] = record.phase.value
+    names, units = service.site.resources.names, service.site.resources.units
+    for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
+        if size is not None:
+            plain[kind] = {n: a * u for n, a, u in zip(names, size, units, strict=True)}
+    return plain
+
+
+def make_app(
+    service: Service, on_ready: Callable[[], None] = lambda: None, on_failure: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """The application; the service's loop runs with it, and ``on_failure`` is called if that ends."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        loop = asyncio.create_task(service.run())
+        loop.add_done_callback(lambda ended: None if ended.cancelled() else on_failure())
+        on_ready()
+        yield
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        service.close()
+
+    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan, responses=PROBLEMS)
+    app.add_middleware(Shield, service=service)
+    app.add_middleware(LimitBodies, most=service.config.max_body)
+    _explain_errors(app)
+    bearer = HTTPBearer(auto_error=False)
+
+    async def holder(
+        request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+    ) -> Token:
+        token: Token | None = request.state.holder
+        if token is None:
+            raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
+        return token
+
+    def may(what: str) -> Any:
+        async def check(token: Annotated[Token, Depends(holder)]) -> Token:
+            if what not in tokens.ROLES[token.role]:
+                raise HTTPException(403, f"the role {token.role!r} may not {what}")
+            return token
+
+        return Depends(check)
+
+    _tasks(app, service, may)
+    _site(app, service, may)
+    _agents(app, service)
+    add_insight(app, service, may)
+    add_profiles(app, service, may)
+    add_dashboard(app, service, may, holder)
+    return app
+
+
+def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
+    @app.post("/api/v1/tasks", status_code=201)
+    async def submit(
+        body: Submission, token: Annotated[Token, may("submit")], request: Request
+    ) -> dict[str, list[int]]:
+        ids = await service.submit(body.tasks, token.name)
+        request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
+        return {"ids": ids}
+
+    @app.get("/api/v1/tasks", dependencies=[may("read")])
+    async def listed(
+        phase: Annotated[list[Phase] | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+        before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    ) -> dict[str, Any]:
+        found = service.tasks(phase or [], limit, before)
+        return {"tasks": [shown(record, service) for record in found], "counts": service.store.counts()}
+
+    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
+    async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
+        """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that it has reported
+        itself, ``warnings`` what was wrong with that; ``incomplete``: it ended with code 0 before it had reported 1."""
+        until = service.now() + wait
+        while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
+            await service.change(left)
+        history = [words.shown(line) for _, line in service.store.history(0, MOST, task)]
+        return {**shown(service.task(task), service), "history": history}
+
+    @app.post("/api/v1/tasks/{task}/cancel")
+    async def cancel(task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
+        owner = service.task(task).owner
+        if token.role == "submitter" and token.name != owner:
+            raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
+        return shown(await service.cancel(task), service)
+
+    @app.get(
+        "/api/v1/tasks/{task}/logs",
+        dependencies=[may("read")],
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
+    async def logs(
+        task: TaskId,
+        attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
+        offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+    ) -> Response:
+        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, where it begins (later than
+        ``offset`` if the middle of a long output was left out), where to go on, and whether that is all."""
+        until = service.now() + wait
+        while True:
+            record = service.task(task)
+            which = attempt or max(1, record.attempt)
+            start, data = service.kept.logs.read((task, which), offset, PIECE)
+            over = record.phase in ENDED or which < record.attempt
+            size = start + len(data)
+            done = over and (which < record.attempt or size >= record.output)
+            left = until - service.now()
+            if data or done or left <= 0:
+                break
+            await service.change(left)
+        # The end of a lost attempt says nothing of its output: whoever reads on takes what there is.
+        headers = {
+            "X-Attempt": str(which),
+            "X-Start": str(start),
+            "X-Offset": str(size),
+            "X-Complete": str(int(done)),
+            "X-Over": str(int(over)),
+        }
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
+    @app.get("/api/v1/clusters", dependencies=[may("read")])
+    async def clusters() -> dict[str, Any]:
+        return {"clusters": service.clusters()}
+
+    @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
+    async def drain(cluster: Name, undo: bool = False) -> dict[str, Any]:
+        await service.drain(cluster, not undo)
+        return {"clusters": service.clusters()}
+
+    @app.post("/api/v1/clusters/{cluster}/give-up", dependencies=[may("operate")])
+    async def give_up(cluster: Name) -> dict[str, Any]:
+        await service.give_up(cluster)
+        return {"clusters": service.clusters()}
+
+    @app.get("/api/v1/events", dependencies=[may("read")])
+    async def events(
+        after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = 1000,
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+        last: Annotated[int | None, Query(ge=1, le=MOST)] = None,
+    ) -> dict[str, Any]:
+        """What happened after the line with this number, or the last lines; waits for the next."""
+        if last is not None:
+            after = max(after, service.store.last_line() - last)
+        if wait and not service.store.history(after, 1):
+            await service.change(wait)
+        return {"events": [{"seq": seq, **words.shown(line)} for seq, line in service.store.history(after, limit)]}
+
+    @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
+    async def new_token(body: NewToken, request: Request) -> dict[str, str]:
+        request.state.detail = f"{body.name!r}, {body.role}{f' of {body.cluster}' if body.cluster else ''}"
+        return {"token": service.issue(body.name, body.role, body.cluster, body.lasts)}
+
+    @app.get("/api/v1/tokens", dependencies=[may("operate")])
+    async def all_tokens() -> dict[str, Any]:
+        """Whom there are tokens for; the tokens themselves are known only to their holders."""
+        now = service.now()
+        found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
+        return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
+
+    @app.delete("/api/v1/tokens/{name:path}", dependencies=[may("operate")])
+    async def revoke(name: Name) -> dict[str, str]:
+        service.revoke(name)
+        return {"revoked": name}
+
+    @app.get("/api/v1/audit", dependencies=[may("operate")])
+    async def audit(limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> dict[str, Any]:
+        """The latest lines of the audit log, oldest first."""
+        return {"lines": service.kept.audit.latest(limit)}
+
+    @app.get("/api/v1/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "version": __version__, "role": service.role, "leader": service.leader}
+
+
+def _agents(app: FastAPI, service: Service) -> None:
+    paces = Buckets(service.config.max_requests, 2.0 * service.config.max_requests, service.now)
+    refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+
+    @app.websocket("/api/v1/agent")
+    async def agent(socket: WebSocket) -> None:
+        given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
+        token = known(service, given)
+        if token is None or token.role != "agent" or token.cluster is None:
+            if not refusals.take(source):
+                who = None if token is None else token.name
+                service.kept.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
+            await socket.close(4401, "a valid token of an agent is needed")
+            return
+        service.kept.audit.note(service.now(), token.name, source, "agent", 101, f"speaks for {token.cluster}")
+        await socket.accept()
+        outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
+
+        def send(message: Message) -> None:
+            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next says it all again
+                outbox.put_nowait(message)
+
+        writer = asyncio.create_task(_write(socket, outbox))
+        try:
+            service.connect(token.cluster, send)
+            while not writer.done():
+                text = await _received(socket)
+                await asyncio.sleep(paces.take(token.name))  # it must wait, but what it says is not thrown away
+                if known(service, given) is None:
+                    raise AgentRefused("the token has expired, or was revoked")
+                _listen(service, token.cluster, decode(text), send)
+        except WebSocketDisconnect:
+            pass
+        except TapfingerError as error:
+            with suppress(Exception):
+                leader = error.leader if isinstance(error, NotLeading) else ""
+                await socket.send_text(encode(Refusal(str(error), isinstance(error, NotLeading), leader)))
+                await socket.close(4400)
+        finally:
+            service.disconnect(token.cluster, send)
+            writer.cancel()
+
+
+async def _received(socket: WebSocket) -> str:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    text: str | None = message.get("text")
+    if text is None:
+        raise CoordinatorError("messages are text, not bytes")
+    return text
+
+
+async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.send_text(encode(await outbox.get()))
+
+
+def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:
+    if isinstance(message, Report):
+        if message.cluster != cluster:
+            raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
+        service.report(message)
+    elif isinstance(message, LogChunk):
+        service.output(cluster, message, send)
+    else:
+        raise CoordinatorError(f"an agent does not send {type(message).__name__}")
+
+
+class LimitBodies:
+    """Refuses long requests before anyone reads them."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        """``most``: bytes."""
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at the headers; what has no length in them must not have a body."""
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        length = headers.get("content-length")
+        if length is None and "transfer-encoding" in headers:
+            return JSONResponse({"detail": "say how long the request is: Content-Length"}, 411)
+        if length is not None and (not length.isdigit() or int(length) > self._most):
+            return JSONResponse({"detail": f"a request may have {self._most} bytes"}, 413)
+        return None
+
+
+def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def name_faults(_request: Request, error: Exception) -> JSONResponse:
+        # Not what was given: it may be long, and numbers that JSON does not have cannot be sent back.
+        faults = error.errors()[:FAULTS] if isinstance(error, RequestValidationError) else ()
+        told = [{**{key: fault[key] for key in ("type", "loc")}, "msg": _said(fault["msg"])} for fault in faults]
+        return JSONResponse({"detail": told}, 422)
+
+    @app.exception_handler(TapfingerError)
+    async def explain(_request: Request, error: Exception) -> JSONResponse:
+        status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422
+        headers = {}
+        if isinstance(error, NotLeading):  # nothing was done: whoever asks the leader asks for the first time
+            status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
+        elif isinstance(error, StoreUnavailable):
+            status, headers = 503, {"Retry-After": "1"}
+        return JSONResponse({"detail": str(error)}, status, headers)
+
+
+def _said(message: str) -> str:
+    """What a check of ours says, without the words that pydantic puts before it."""
+    return message.removeprefix("Value error, ")

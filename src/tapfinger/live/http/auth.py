@@ -1,0 +1,78 @@
+"""Before every request: whose token it has, and whether they ask too often. After it: a line in the audit log."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tapfinger.live.http.limits import Buckets
+from tapfinger.live.service.service import Service
+from tapfinger.live.store import tokens
+from tapfinger.live.store.store import Token
+
+#: Refused logins of one address a second that are noted; more are only counted against it.
+REFUSALS = 5.0
+
+
+class Shield:
+    """Leaves the token's holder in the request's state, as ``holder``; None if there is no valid token.
+
+    A handler may leave a ``detail`` there for the audit log.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        """Stands before ``app``."""
+        self._app = app
+        self._service = service
+        rate = service.config.max_requests
+        self._requests = Buckets(rate, 2.0 * rate, service.now)
+        self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let it through, or not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("authorization", "")
+        source = source_of(scope)
+        holder = known(self._service, given)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["holder"] = holder
+        refused = given != "" and holder is None
+        wait = self._requests.take(f"token {holder.name}" if holder is not None else f"address {source}")
+        if wait or (refused and (wait := self._refusals.take(source))):
+            body = {"detail": f"too many requests; try again in {wait:.2g} s"}
+            await JSONResponse(body, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
+            return
+        status = 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            if refused or status == 403 or (holder is not None and scope["method"] not in ("GET", "HEAD", "OPTIONS")):
+                who = holder.name if holder is not None else None
+                what = f"{scope['method']} {scope['path']}"
+                detail = str(state.get("detail", "")) or ("no valid token" if refused else "")
+                self._service.kept.audit.note(self._service.now(), who, source, what, status, detail)
+
+
+def known(service: Service, authorization: str) -> Token | None:
+    """Whose token a header holds, if it is valid now."""
+    kind, _, token = authorization.partition(" ")
+    return tokens.holder(service.store, token, service.now()) if kind.lower() == "bearer" and token else None
+
+
+def source_of(scope: Scope) -> str:
+    """The address that a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"

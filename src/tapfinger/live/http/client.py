@@ -1,0 +1,344 @@
+"""The typed Python client: the same words as the command line and the HTTP interface."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
+from tapfinger.live.http.tls import trust
+from tapfinger.live.protocol.records import ENDED, TaskSpec, unknown_field
+
+#: Seconds that the output of an ended task may take to arrive.
+PATIENCE = 10.0
+
+#: Seconds that it may take until another coordinator leads, with a long queue to take up.
+ELECTION = 30.0
+#: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
+ANSWER = 15.0
+#: How often something is asked that was asked too often.
+RETRIES = 4
+
+_specs = TypeAdapter(TaskSpec)
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A task as the coordinator shows it."""
+
+    id: int
+    spec: TaskSpec
+    owner: str
+    submitted: float
+    phase: Phase
+    attempt: int
+    cluster: str | None
+    #: Natural amounts by resource.
+    allocation: dict[str, float] | None
+    started: float | None
+    ended: float | None
+    failures: int
+    losses: int
+    cancelled: bool
+    code: int | None
+    reason: str
+    output: int
+    agent: str | None = None
+    #: How far it says it is, from 0 to 1, with numbers of its own; None if it does not say.
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Whether it ended with code 0 and had last reported that it was not done.
+    incomplete: bool = False
+    #: What was wrong with what it reported.
+    warnings: tuple[str, ...] = ()
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its end."""
+        return self.phase in ENDED
+
+
+_infos = TypeAdapter(TaskInfo)
+
+
+def make_spec(**given: Any) -> TaskSpec:
+    """A task to submit; faults are named as on the wire."""
+    if fault := unknown_field(given):
+        raise ConfigError(fault)
+    try:
+        return _specs.validate_python(given)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(faults)) from None
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    """An answer that says what was asked for; any other is raised."""
+    if answer.is_success:
+        return answer
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:200]
+    if isinstance(detail, list):  # faults as pydantic finds them
+        detail = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in detail)
+    kinds = {404: NotFound, 422: ConfigError, 429: TooMany}
+    raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
+
+
+class Client:
+    """Talks to the coordinator that leads. Use as a context, or call ``close``."""
+
+    def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
+        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait.
+
+        ``ca``: file with certificates to believe, for a coordinator that this machine does not believe anyway.
+        """
+        self._urls = [one.strip().rstrip("/") for one in url.split(",")]
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._timeout = timeout
+        self._ca = ca
+        self._lines: dict[str, httpx.Client] = {}
+        for one in self._urls:
+            self._line(one)
+        self._current = self._urls[0]
+        #: Seconds that the only coordinator there is may be away before that is an error: it may be starting again, and
+        #: tasks run on meanwhile. Who waits for one should, who has just asked for something should hear at once.
+        self.patience = 0.0
+
+    def _line(self, url: str) -> httpx.Client:
+        """Connections to one coordinator."""
+        if url not in self._lines:
+            local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+            try:
+                self._lines[url] = httpx.Client(
+                    base_url=f"{url}/api/v1/",
+                    headers=self._headers,
+                    trust_env=not local,  # no proxy to oneself
+                    verify=trust(self._ca) if url.startswith("https:") else True,
+                )
+            except (httpx.InvalidURL, UnicodeError) as error:
+                raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
+        return self._lines[url]
+
+    def __enter__(self) -> Self:
+        """Use as a context."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        for line in self._lines.values():
+            line.close()
+
+    def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
+        """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
+        deadline, tries = math.inf, 0
+        wait = float((more.get("params") or {}).get("wait", 0.0))
+        patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
+        while True:
+            url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
+            try:
+                answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
+                # Asked too often: nothing was done yet, and it may be asked again in a moment.
+                if "Retry-After" in answer.headers and tries < RETRIES:
+                    tries += 1
+                    time.sleep(min(5.0, float(answer.headers["Retry-After"])))
+                    continue
+                if answer.status_code != 503 or "X-Leader" not in answer.headers:
+                    return _checked(answer)
+                following = answer.headers["X-Leader"]
+            except httpx.HTTPError as error:
+                fault = f"no answer from the coordinator at {url}: {error}"
+                unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if self._urls == [url]:
+                    bound = self.patience
+                    if not (bound and again):
+                        raise CoordinatorError(fault) from None
+                if not unsent and not again:
+                    raise CoordinatorError(
+                        f"{fault}. Whether it took the tasks is not known; look at the list, and submit with a key to "
+                        "be free to submit again"
+                    ) from None
+            deadline = min(deadline, time.monotonic() + bound)
+            if time.monotonic() >= deadline:
+                raise CoordinatorError(fault or f"no coordinator leads: {', '.join(self._urls)} stand by")
+            self._turn(url, following)
+
+    def _turn(self, url: str, leader: str) -> None:
+        """Ask another one next: the leader, if it is known and not who was asked, or the next of those given."""
+        if leader and leader.rstrip("/") != url:
+            self._current = leader.rstrip("/")
+            return
+        place = self._urls.index(url) + 1 if url in self._urls else 0
+        self._current = self._urls[place % len(self._urls)]
+        time.sleep(0.2)
+
+    # --------------------------------------------------------------------- tasks
+
+    def submit(self, *specs: TaskSpec) -> list[int]:
+        """Submit tasks, all or none; they are safe with the coordinator when this returns."""
+        body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
+        keyed = all(spec.key is not None for spec in specs)
+        ids: list[int] = self._call("POST", "tasks", again=keyed, json=body).json()["ids"]
+        return ids
+
+    def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:
+        """The latest tasks in these phases, or in any, from the newest on."""
+        asked: dict[str, Any] = {"phase": [p.value for p in phases], "limit": limit}
+        if before is not None:
+            asked["before"] = before
+        return [_infos.validate_python(t) for t in self._call("GET", "tasks", params=asked).json()["tasks"]]
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks are in each phase."""
+        counts: dict[str, int] = self._call("GET", "tasks", params={"limit": 1}).json()["counts"]
+        return counts
+
+    def show(self, task: int, wait: float = 0.0) -> TaskInfo:
+        """One task, with its history; ``wait``: seconds to wait for its end, 30 at most."""
+        return _infos.validate_python(self._call("GET", f"tasks/{task}", params={"wait": wait}).json())
+
+    def cancel(self, task: int) -> TaskInfo:
+        """End a task. It may take a moment until nothing of it is left; ``wait`` for that."""
+        return _infos.validate_python(self._call("POST", f"tasks/{task}/cancel").json())
+
+    def wait(self, task: int, timeout: float | None = None) -> TaskInfo:
+        """Until it has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 20.0 if deadline is None else min(20.0, deadline - time.monotonic())
+            info = self.show(task, max(0.0, left))
+            if info.over:
+                return info
+            if left <= 0:
+                raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
+
+    def logs(self, task: int, attempt: int | None = None, follow: bool = False, offset: int = 0) -> Iterator[bytes]:
+        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
+
+        ``offset``: bytes of that attempt that are known already. Where the middle of a long output was left out, a line
+        says how much.
+        """
+        which = attempt or max(1, self.show(task).attempt)
+        quiet_since = time.monotonic()
+        while True:
+            asked = {"attempt": which, "offset": offset, "wait": 5.0 if follow else 0.0}
+            answer = self._call("GET", f"tasks/{task}/logs", params=asked)
+            left_out, offset = int(answer.headers["X-Start"]) - offset, int(answer.headers["X-Offset"])
+            if answer.content:
+                quiet_since = time.monotonic()
+                if left_out > 0:
+                    yield f"\n[{left_out} bytes left out]\n".encode()
+                yield answer.content
+                continue
+            late = answer.headers["X-Over"] == "1" and time.monotonic() > quiet_since + PATIENCE
+            if not (answer.headers["X-Complete"] == "1" or late or not follow):
+                continue
+            if attempt is not None or not follow or self.show(task).over:
+                return
+            which, offset = which + 1, 0
+
+    # ------------------------------------------------------------------- insight
+
+    def explain(self, task: int) -> dict[str, Any]:
+        """Why a task waits and when it may start, or why it got its place and size."""
+        found: dict[str, Any] = self._call("GET", f"tasks/{task}/explain").json()
+        return found
+
+    def queue(self, limit: int = 100) -> dict[str, Any]:
+        """The first waiting tasks, each with a reason and an estimate, and how many wait in all."""
+        found: dict[str, Any] = self._call("GET", "queue", params={"limit": limit}).json()
+        return found
+
+    def shadow(self) -> dict[str, Any]:
+        """What the schedulers of ``live.shadow`` would have done."""
+        found: dict[str, Any] = self._call("GET", "shadow").json()
+        return found
+
+    def profiles(self) -> Sequence[Mapping[str, Any]]:
+        """How fast each task type is believed to be: runs seen, seconds as believed and as configured, doubt, drift."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "profiles").json()["types"]
+        return found
+
+    def profile(self, name: str, every: bool = False) -> Mapping[str, Any]:
+        """One task type with the sizes that were seen, or with every size."""
+        path = f"profiles/{quote(name, safe='')}"
+        found: Mapping[str, Any] = self._call("GET", path, params={"all": every}).json()
+        return found
+
+    def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+        """Tasks that have run, from the newest on; at most ``most`` of them."""
+        asked: dict[str, Any] = {"limit": min(1000, most or 1000)}
+        given = 0
+        while True:
+            page = self._call("GET", "history", params=asked).json()
+            for row in page["tasks"]:
+                yield row
+                given += 1
+                if given == most:
+                    return
+            if page["next"] is None:
+                return
+            asked["before"] = page["next"]
+
+    def site(self) -> dict[str, Any]:
+        """Clusters and task types as they are configured, and who decides."""
+        found: dict[str, Any] = self._call("GET", "site").json()
+        return found
+
+    # ---------------------------------------------------------------------- site
+
+    def clusters(self) -> Sequence[Mapping[str, Any]]:
+        """Every cluster: capacity, what is free, whether its agent is there."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "clusters").json()["clusters"]
+        return found
+
+    def drain(self, cluster: str, undo: bool = False) -> None:
+        """Let a cluster take no new tasks, or take them again."""
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
+
+    def give_up(self, cluster: str) -> None:
+        """Say that a silent cluster is gone for good and nothing on it is alive."""
+        self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
+
+    def events(
+        self, after: int = 0, limit: int = 1000, wait: float = 0.0, last: int | None = None
+    ) -> Sequence[dict[str, Any]]:
+        """What happened after the line with this number, or the last lines; waits for something to happen."""
+        params = {"after": after, "limit": limit, "wait": wait, **({} if last is None else {"last": last})}
+        found: Sequence[dict[str, Any]] = self._call("GET", "events", params=params).json()["events"]
+        return found
+
+    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
+        """A token for someone else, for a number of seconds or for ever; one of the same name stops working."""
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
+        token: str = self._call("POST", "tokens", json=body).json()["token"]
+        return token
+
+    def tokens(self) -> Sequence[Mapping[str, Any]]:
+        """Whom there are tokens for."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "tokens").json()["tokens"]
+        return found
+
+    def revoke(self, name: str) -> None:
+        """Let the holder of this token in no more."""
+        self._call("DELETE", f"tokens/{quote(name, safe='')}")
+
+    def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Who did what: the latest lines, oldest first."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]
+        return found

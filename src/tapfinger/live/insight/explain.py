@@ -1,0 +1,92 @@
+"""Why a task waits, in words. Only what the core knows is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tapfinger.core.contract import ClusterView, Snapshot, TaskView
+from tapfinger.core.feasibility import can_start, ever_fits
+from tapfinger.core.model import ResourceTypes
+from tapfinger.live.protocol.words import some
+
+#: So many tasks are named at most where a sentence names some.
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterVerdict:
+    """What one cluster has to say about a waiting task."""
+
+    cluster: str
+    verdict: Literal["not eligible", "never fits", "closed", "does not fit now", "fits"]
+    text: str
+    #: The scheduler's, when it last decided; None if it cannot say.
+    probability: float | None = None
+
+
+def named(tasks: Sequence[int]) -> str:
+    """``tasks 1, 2 and 7 more``."""
+    shown, more = list(tasks)[:NAMED], max(0, len(tasks) - NAMED)
+    listed = ", ".join(map(str, shown)) + (f" and {more} more" if more else "")
+    return f"{'task' if len(tasks) == 1 else 'tasks'} {listed}"
+
+
+def verdicts(
+    task: TaskView,
+    snapshot: Snapshot,
+    resources: ResourceTypes,
+    closed: Mapping[str, str],
+    odds: Mapping[tuple[int, int], float],
+) -> list[ClusterVerdict]:
+    """What each cluster says; ``closed``: why clusters that take no tasks take none."""
+    return [
+        _verdict(task, cluster, resources, closed, odds.get((task.id, cluster.index))) for cluster in snapshot.clusters
+    ]
+
+
+def _verdict(
+    task: TaskView, cluster: ClusterView, resources: ResourceTypes, closed: Mapping[str, str], odds: float | None
+) -> ClusterVerdict:
+    name, minimum, natural = cluster.name, task.type.minimum, resources.natural
+    if cluster.index not in task.eligible:
+        return ClusterVerdict(name, "not eligible", "it may not run there")
+    needs = f"it needs at least {some(natural(minimum))}"
+    if not ever_fits(task.type.minimum, cluster.capacity):
+        return ClusterVerdict(
+            name, "never fits", f"{needs}, and the whole cluster has {some(natural(cluster.capacity))}"
+        )
+    if not cluster.up:
+        return ClusterVerdict(name, "closed", closed.get(name, "it takes no tasks"))
+    if not can_start(task, cluster):
+        holders = f", held by {named([t.id for t in cluster.running])}" if cluster.running else ""
+        free = f"{some(natural(cluster.free))} free of {some(natural(cluster.capacity))}"
+        return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}", odds)
+    said = "" if odds is None else f", which it gave a probability of {100 * odds:.1f} % when it last decided"
+    return ClusterVerdict(name, "fits", f"there is room; it is for the scheduler to say when{said}", odds)
+
+
+def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> str:
+    """Why it waits, in one sentence."""
+    by = {kind: [v.cluster for v in found if v.verdict == kind] for kind in ("fits", "does not fit now", "closed")}
+    if by["fits"]:
+        why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"
+    elif by["does not fit now"]:
+        why = f"there is no room on {_listed(by['does not fit now'])}"
+        if by["closed"]:
+            why += f", and {_listed(by['closed'])} {_take(by['closed'])}"
+    else:
+        why = f"{_listed(by['closed'])} {_take(by['closed'])}" if by["closed"] else "no cluster could ever hold it"
+    later = f"; {overtaken} later {'task was' if overtaken == 1 else 'tasks were'} started before it"
+    return f"Task {task.id} waits: {why}{later if overtaken else ''}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > NAMED:
+        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _take(names: Sequence[str]) -> str:
+    return "takes no tasks now" if len(names) == 1 else "take no tasks now"

@@ -1,0 +1,113 @@
+"""When waiting tasks will start: the queue played forward from the profiles. An estimate, not a promise.
+
+Assumed are: first come, first served, but a task that fits does not wait for one that does not; each gets as much as
+the last task of its type did, or what is free if that is less; tasks take as long as profiles and recent tasks say, and
+those that report their progress go on at their pace; nothing else arrives, and clusters that take no tasks now never
+will.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tapfinger.core.contract import Snapshot, TaskView
+from tapfinger.core.estimates import left_at_pace
+from tapfinger.core.feasibility import largest_allocation, may_start
+from tapfinger.core.model import Resources
+from tapfinger.live.insight.recent_sizes import Habits
+
+#: So many of the first tasks of the queue are played.
+MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds until each of the first tasks of the queue starts; one that is missing cannot be told."""
+
+    starts: dict[int, float]
+    #: Position in the queue up to which was played, and the last start among those.
+    played: int
+    until: float
+
+    def of(self, task: int, position: int) -> tuple[float | None, str]:
+        """Seconds until a task starts, and how that was found out."""
+        if task in self.starts:
+            return self.starts[task], "the queue played forward with the sizes and durations of recent tasks"
+        if position >= self.played and self.starts:
+            return self.until * (position + 1) / self.played, f"at the rate at which the first {self.played} will start"
+        return None, "none of its clusters takes tasks now, or nothing there is known to end"
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Waiting tasks that are alike, by position in the queue."""
+
+    view: TaskView
+    waiting: deque[tuple[int, int]]
+
+
+def forecast(snapshot: Snapshot, habits: Habits, most: int = MOST) -> Forecast:
+    """Play the first tasks of the queue forward."""
+    play = _ForecastPlay(snapshot, habits, most)
+    play.run()
+    played = min(most, len(snapshot.queue))
+    return Forecast(play.starts, played, max(play.starts.values(), default=0.0))
+
+
+class _ForecastPlay:
+    def __init__(self, snapshot: Snapshot, habits: Habits, most: int) -> None:
+        self._habits = habits
+        self._free = {c.index: c.free for c in snapshot.clusters if may_start(c)}
+        self._ends: list[tuple[float, int, Resources]] = []
+        self.starts: dict[int, float] = {}
+        kinds: dict[tuple[str, tuple[int, ...]], _Kind] = {}
+        for position, view in enumerate(snapshot.queue[:most]):
+            kind = kinds.setdefault((view.type.name, view.eligible), _Kind(view, deque()))
+            kind.waiting.append((position, view.id))
+        self._kinds = list(kinds.values())
+        for cluster in snapshot.clusters:
+            if cluster.index in self._free:
+                for task in cluster.running:
+                    self._ends.append((self._left(task), cluster.index, task.allocation or task.type.minimum))
+        heapq.heapify(self._ends)
+
+    def _left(self, task: TaskView) -> float:
+        """Seconds that a task on a cluster still takes; if it says how far it is, as that goes on."""
+        slot = self._habits.slot_seconds
+        whole = self._habits.seconds(task.type, task.allocation or task.type.minimum)
+        return left_at_pace(task.elapsed * slot, whole, task.progress, least=slot)
+
+    def run(self) -> None:
+        """Until every task has started, or nothing more ends."""
+        self._start(0.0, self._free)
+        while self._kinds and self._ends:
+            now = self._ends[0][0]
+            freed = set()
+            while self._ends and self._ends[0][0] <= now:
+                _, cluster, size = heapq.heappop(self._ends)
+                self._free[cluster] = self._free[cluster] + size
+                freed.add(cluster)
+            self._start(now, freed)
+
+    def _start(self, now: float, clusters: Iterable[int]) -> None:
+        """Whatever fits there, the oldest first."""
+        for kind in sorted(self._kinds, key=lambda k: k.waiting[0]):
+            for cluster in clusters:
+                while kind.waiting and cluster in kind.view.eligible and self._place(kind, cluster, now):
+                    pass
+        self._kinds = [kind for kind in self._kinds if kind.waiting]
+
+    def _place(self, kind: _Kind, cluster: int, now: float) -> bool:
+        task_type = kind.view.type
+        room = largest_allocation(task_type, self._free[cluster])
+        if room is None:
+            return False
+        last = self._habits.sizes.get(task_type.name)
+        size = room if last is None else room.at_most(last)
+        self._free[cluster] = self._free[cluster] - size
+        heapq.heappush(self._ends, (now + self._habits.seconds(task_type, size), cluster, size))
+        self.starts[kind.waiting.popleft()[1]] = now
+        return True

@@ -1,0 +1,191 @@
+"""What a page about the whole site shows: recent placements, how many tasks there were, the latest lines of history.
+
+Made from the history in the store alone, line by line, and of bounded size: neither asking for it nor keeping it grows
+with the queue. Coordinators that stand by can show it as well as the one that decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from tapfinger.core.contract import Phase
+from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.live.protocol import events, words
+from tapfinger.live.protocol.events import LiveEvent
+from tapfinger.live.protocol.messages import AttemptId
+from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.store.store import Store
+
+#: Lines of history that are read when a coordinator starts, or was not asked for so long that more were written.
+LOOK_BACK = 20_000
+#: Lines read at once; in between, others get their turn.
+CHUNK = 250
+#: Attempts kept, those that have ended first forgotten.
+RUNS = 2000
+#: Lines kept.
+LINES = 300
+#: Points kept of how many tasks there were, and seconds between them: an hour.
+POINTS, STEP = 1800, 2.0
+#: Characters of a task's name or command line.
+LABEL = 80
+
+#: Events -> by how much they change how many tasks wait, and how many are on clusters.
+_CHANGES: dict[type[LiveEvent], tuple[int, int]] = {
+    events.Submitted: (1, 0),
+    events.Granted: (-1, 1),
+    events.AttemptEnded: (0, -1),
+    events.Requeued: (1, 0),
+}
+
+Run = dict[str, Any]
+
+
+class Overview:
+    """Follows the history of one store."""
+
+    def __init__(self, store: Store, resources: ResourceTypes) -> None:
+        """Nothing is read before someone asks."""
+        self._store = store
+        self._resources = resources
+        self._turn = asyncio.Lock()
+        self._begin(0)
+
+    def _begin(self, seq: int) -> None:
+        #: Numbers of the last line known, and of the last one before all that is known.
+        self.seq = self._first = seq
+        self._runs: dict[AttemptId, Run] = {}
+        self._ended: deque[AttemptId] = deque()
+        self._lines: deque[tuple[int, LiveEvent]] = deque(maxlen=LINES)
+        # Time, waiting, on clusters (as differences to where the known history begins), number of the line.
+        self._points: deque[tuple[float, int, int, int]] = deque(maxlen=POINTS)
+        self._waiting = self._running = 0
+        self._ends = {phase.value: 0 for phase in events.CLOSED}
+        self._base: dict[str, int] | None = None  # what the differences add to
+
+    async def catch_up(self) -> None:
+        """Read what has been written since."""
+        async with self._turn:
+            last = self._store.last_line()
+            if self._base is None or last - self.seq > LOOK_BACK:
+                self._begin(max(0, last - LOOK_BACK))
+            while self._read():
+                await asyncio.sleep(0)
+            if self._base is None:
+                self._count()
+
+    def _read(self) -> bool:
+        """Take in some lines; whether there may be more."""
+        lines = self._store.history(self.seq, CHUNK)
+        for seq, line in lines:
+            self.seq = seq
+            self._take(line)
+        return len(lines) == CHUNK
+
+    def _count(self) -> None:
+        """Learn how many tasks there are; another coordinator may be writing, so until that fits what was read."""
+        while True:
+            found = self._store.counts()
+            if self._store.last_line() == self.seq:
+                break
+            self._read()
+        on_clusters = found.get("placed", 0) + found.get("running", 0)
+        self._base = {
+            "waiting": found.get("queued", 0) - self._waiting,
+            "running": on_clusters - self._running,
+            **{kind: found.get(kind, 0) - count for kind, count in self._ends.items()},
+        }
+        # What runs may have been granted long before the lines that were read.
+        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS, None)
+        older = {r.attempt_id: self._old_run(r) for r in reversed(alive) if r.attempt_id not in self._runs}
+        self._runs = {**older, **self._runs}
+
+    # --------------------------------------------------------------------- lines
+
+    def _take(self, line: LiveEvent) -> None:
+        self._lines.append((self.seq, line))
+        waiting, running = _CHANGES.get(type(line), (0, 0))
+        if isinstance(line, events.ClosedCancelled) and line.cluster is None:
+            waiting = -1  # it was not on a cluster
+        if waiting or running:
+            self._waiting += waiting
+            self._running += running
+            if self._points and line.at // STEP == self._points[-1][0] // STEP:
+                self._points.pop()
+            self._points.append((line.at, self._waiting, self._running, self.seq))
+        if isinstance(line, events.TaskClosed):
+            self._ends[line.kind] += 1
+        if line.task is not None and line.attempt is not None:
+            self._follow((line.task, line.attempt), line)
+
+    def _follow(self, ident: AttemptId, line: LiveEvent) -> None:
+        if isinstance(line, events.Granted):
+            self._runs[ident] = self._new_run(ident, line)
+            return
+        run = self._runs.get(ident)
+        if run is None:
+            return
+        if isinstance(line, events.AttemptStarted):
+            run["started"] = line.at
+        elif isinstance(line, events.AttemptEnded):
+            run["ended"], run["result"] = line.at, line.result
+            self._ended.append(ident)
+            while len(self._runs) > RUNS and self._ended:
+                self._runs.pop(self._ended.popleft(), None)
+        elif isinstance(line, events.TaskClosed):
+            run["result"], run["final"] = line.kind, True
+        else:
+            return
+        run["seq"] = self.seq
+
+    def _new_run(self, ident: AttemptId, line: events.Granted) -> Run:
+        record = self._store.task(ident[0])
+        return {
+            "task": ident[0],
+            "attempt": ident[1],
+            "label": "" if record is None else label(record),
+            "type": "" if record is None else record.spec.type,
+            "owner": "" if record is None else record.owner,
+            "submitted": line.at if record is None else record.submitted,
+            "cluster": line.cluster,
+            "size": dict(line.allocation),
+            "granted": line.at,
+            "started": None,
+            "ended": None,
+            #: How the attempt ended; of the last one, how the task did.
+            "result": None,
+            "final": False,
+            "seq": self.seq,
+        }
+
+    def _old_run(self, record: TaskRecord) -> Run:
+        """An attempt whose grant was too long ago to be read: its start stands for it."""
+        at = record.submitted if record.started is None else record.started
+        size = self._resources.natural(Resources(record.allocation or ()))
+        line = events.Granted(at, record.id, record.attempt, record.cluster, size)
+        return {**self._new_run(record.attempt_id, line), "started": record.started, "seq": self._first}
+
+    # --------------------------------------------------------------------- views
+
+    def since(self, after: int) -> dict[str, Any]:
+        """What has changed since the line of that number; everything, if that is too long ago to tell."""
+        whole = after < self._first or after > self.seq or after == 0
+        base = self._base or {}
+        now = {"waiting": self._waiting, "running": self._running, **self._ends}
+        runs = self._runs.values() if whole else [run for run in self._runs.values() if run["seq"] > after]
+        waiting, running = base.get("waiting", 0), base.get("running", 0)
+        return {
+            "seq": self.seq,
+            "whole": whole,
+            "counts": {name: base.get(name, 0) + count for name, count in now.items()},
+            "runs": list(runs),
+            "points": [[at, w + waiting, r + running] for at, w, r, seq in self._points if whole or seq > after],
+            "events": [{"seq": seq, **words.shown(line)} for seq, line in self._lines if whole or seq > after],
+        }
+
+
+def label(record: TaskRecord) -> str:
+    """A task's name, or the beginning of its command line."""
+    text = " ".join((record.spec.name or " ".join(word[:LABEL] for word in record.spec.argv[:LABEL])).split())
+    return text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"

@@ -1,0 +1,202 @@
+"""Why tasks wait, when they may start, and why they run where they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tapfinger.core.contract import Phase, Snapshot, TaskView
+from tapfinger.core.feasibility import ever_fits
+from tapfinger.core.model import Resources
+from tapfinger.errors import TapfingerError
+from tapfinger.live.coordinator.grants import durations
+from tapfinger.live.coordinator.inputs import Instructions
+from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.coordinator.worker_thread import Worker
+from tapfinger.live.insight.explain import summary, verdicts
+from tapfinger.live.insight.forecast import Forecast, forecast
+from tapfinger.live.insight.learning import Learning
+from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.protocol import words
+from tapfinger.live.protocol.events import Granted, Requeued
+from tapfinger.live.protocol.records import ENDED, TaskRecord
+from tapfinger.live.store.store import Store
+
+#: Latest grants that are remembered, to say who has overtaken whom.
+GRANTS = 10_000
+#: Overtakers that are named at most.
+OVERTAKERS = 20
+#: Seconds that a forecast is used for where many tasks are shown.
+FRESH = 1.0
+#: Longest wait in seconds for a scheduler's probabilities: it may be thinking.
+PATIENCE = 2.0
+
+
+class Reasons:
+    """Answers questions about the tasks of one coordinator; changes nothing of it."""
+
+    def __init__(
+        self,
+        site: Site,
+        machine: Callable[[], Coordinator],
+        store: Store,
+        clock: Callable[[], float],
+        thinker: Worker,
+        habits: Habits,
+        learning: Learning,
+    ) -> None:
+        """``machine``: the one that leads now; raises where there is none. ``thinker``: where its schedulers decide."""
+        self._site = site
+        self._machine = machine
+        self._store = store
+        self._clock = clock
+        self._thinker = thinker
+        self._habits = habits
+        self._learning = learning
+        self._worker = Worker("insight")
+        self._forecast: tuple[float, Forecast] | None = None
+        self._forecasting = asyncio.Lock()
+        #: When, which task, where.
+        self._grants: deque[tuple[float, int, str]] = deque(maxlen=GRANTS)
+        #: Since when tasks wait that have run before.
+        self._since: dict[int, float] = {}
+
+    def saw(self, instructions: Instructions) -> None:
+        """Something happened and was saved."""
+        for line in instructions.history:
+            if isinstance(line, Granted) and line.task is not None:
+                self._grants.append((line.at, line.task, line.cluster or ""))
+                self._since.pop(line.task, None)
+            elif isinstance(line, Requeued) and line.task is not None:
+                self._since[line.task] = line.at
+        for record in instructions.records:
+            if record.phase in ENDED:
+                self._since.pop(record.id, None)
+
+    async def explain(self, record: TaskRecord) -> dict[str, Any]:
+        """Why a task waits, or why it is or was where it is."""
+        now = self._clock()
+        machine = self._machine()
+        snapshot = machine.snapshot
+        since = self._waiting_since(record)
+        found: dict[str, Any] = {
+            "task": record.id,
+            "phase": record.phase.value,
+            "summary": self._told(record, now),
+            "waiting_since": None,
+            "waited": max(0.0, (record.started or record.ended or now) - record.submitted),
+            "estimate": {"seconds": None, "how": "it waits no more"},
+            "clusters": [],
+            "overtaken_by": [],
+            "placement": self._placement(record),
+        }
+        position = next((n for n, view in enumerate(snapshot.queue) if view.id == record.id), None)
+        if record.phase is not Phase.QUEUED or position is None:
+            return found
+        view = snapshot.queue[position]
+        overtakers = self._overtakers(view, since)
+        odds = await self._odds(machine)
+        clusters = verdicts(view, snapshot, self._site.resources, self._closed(machine, now), odds)
+        when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
+        return found | {
+            "summary": summary(view, clusters, len(overtakers)),
+            "waiting_since": since,
+            "waited": now - since,
+            "estimate": {"seconds": when, "how": how},
+            "clusters": [asdict(verdict) for verdict in clusters],
+            "overtaken_by": overtakers[:OVERTAKERS],
+            "placement": None,
+        }
+
+    async def queue(self, limit: int) -> dict[str, Any]:
+        """The first tasks that wait, each with the reason in a sentence."""
+        now, machine = self._clock(), self._machine()
+        snapshot = machine.snapshot
+        ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
+        said: dict[tuple[str, tuple[int, ...]], str] = {}  # tasks that are alike wait for the same reason
+        rows = []
+        for position, view in enumerate(snapshot.queue[:limit]):
+            kind = (view.type.name, view.eligible)
+            if kind not in said:
+                text = summary(view, verdicts(view, snapshot, self._site.resources, closed, {}), 0)
+                said[kind] = text.removeprefix(f"Task {view.id} ")
+            record = machine.tasks.get(view.id)
+            if record is not None:
+                waited = now - self._since.get(view.id, record.submitted)
+                text, when = f"Task {view.id} {said[kind]}", ahead.of(view.id, position)[0]
+                rows.append({"task": view.id, "summary": text, "waited": waited, "estimate": when})
+        return {"tasks": rows, "total": len(snapshot.queue)}
+
+    def _waiting_since(self, record: TaskRecord) -> float:
+        if record.id in self._since or not record.attempt:
+            return self._since.get(record.id, record.submitted)
+        lines = [line for _, line in self._store.history(0, 10_000, record.id) if isinstance(line, Requeued)]
+        return lines[-1].at if lines else record.submitted
+
+    def _overtakers(self, view: TaskView, since: float) -> list[int]:
+        """Later tasks that were started where this one could run, since it waits."""
+        eligible = (self._site.clusters[n] for n in view.eligible)
+        clusters = {cluster.name for cluster in eligible if ever_fits(view.type.minimum, cluster.capacity)}
+        later = {task for at, task, where in self._grants if at >= since and task > view.id and where in clusters}
+        return sorted(later)
+
+    def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
+        """Why clusters that take no tasks take none."""
+        return {
+            str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
+            for c in machine.clusters(now)
+            if c["drained"] or not c["connected"]
+        }
+
+    async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._thinker.run(machine.deciders[0].odds)
+        except TimeoutError:
+            return {}
+
+    async def _ahead(self, snapshot: Snapshot, fresh: float) -> Forecast:
+        """A forecast that is at most this many seconds old."""
+        async with self._forecasting:  # many may ask at once, and one answer is enough
+            if self._forecast is None or self._clock() - self._forecast[0] > fresh:
+                habits = self._habits.copy()
+                made = await self._worker.run(lambda: forecast(snapshot, habits))
+                self._forecast = self._clock(), made
+            return self._forecast[1]
+
+    def _told(self, record: TaskRecord, now: float) -> str:
+        """What became of a task that does not wait."""
+        where = f" on {record.cluster}" if record.cluster else ""
+        why = f": {record.reason}" if record.reason else ""
+        begun = record.started if record.started is not None else now
+        if record.phase is Phase.PLACED:
+            return f"Task {record.id} is about to start{where}."
+        if record.phase is Phase.RUNNING:
+            far = "" if record.progress is None else f", and says that {record.progress:.0%} of it are done"
+            return f"Task {record.id} runs{where} for {words.seconds(now - begun)} so far{far}."
+        if record.started is None or record.ended is None:
+            return f"Task {record.id}: {record.phase.value} before it ran{why}."
+        return f"Task {record.id}: {record.phase.value} after {words.seconds(record.ended - begun)}{where}{why}."
+
+    def _placement(self, record: TaskRecord) -> dict[str, Any] | None:
+        if record.cluster is None or record.allocation is None:
+            return None
+        lines = [line for _, line in self._store.history(0, 10_000, record.id) if isinstance(line, Granted)]
+        size = Resources(record.allocation)
+        found: dict[str, Any] = {
+            "cluster": record.cluster,
+            "allocation": self._site.resources.natural(size),
+            "text": words.detail(lines[-1]) if lines else "",
+        }
+        try:
+            task_type = self._site.task(record.id, record.spec, 0).type
+            names = ("expected_seconds", "minimum_seconds", "maximum_seconds")
+            found |= dict(zip(names, durations(self._site, task_type, size), strict=True))
+            found["measured_factor"] = self._learning.known[task_type.family].factor
+        except TapfingerError:
+            pass  # its type or size is none of this configuration
+        return found

@@ -1,0 +1,135 @@
+"""Shadow mode: what other schedulers would have done. They see the same questions; their decisions are never executed.
+
+Each round is judged by itself: a shadow always meets the world that the real scheduler has made. So this says where
+they differ, and not what the site would look like had the shadow decided all along; for that, see ``what-if``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from tapfinger.core.contract import Scheduler
+from tapfinger.core.events import StartTask
+from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
+from tapfinger.live.coordinator.worker_thread import Worker
+from tapfinger.live.insight.recent_sizes import Habits
+
+logger = logging.getLogger(__name__)
+
+#: Latest rounds that are kept, and starts kept of each.
+ROUNDS = 100
+STARTS = 20
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often a shadow agrees, since the coordinator began."""
+
+    #: Rounds in which anything could start and both were asked.
+    rounds: int = 0
+    #: Of these, rounds in which both started the same tasks with the same places and sizes.
+    agreed: int = 0
+    #: Rounds it was not asked in, since it was still at an earlier one.
+    dropped: int = 0
+    #: Rounds it failed in.
+    failed: int = 0
+    #: Tasks that both started, of these at the same place, and with the same size.
+    both: int = 0
+    same_cluster: int = 0
+    same_size: int = 0
+    #: Tasks that only one of them started in that round.
+    only_real: int = 0
+    only_shadow: int = 0
+    #: Over the tasks that both started: seconds that they would run under the shadow, and did under the real one.
+    shadow_seconds: float = 0.0
+    real_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Shadow:
+    decider: Decider
+    tally: Tally = field(default_factory=Tally)
+    rounds: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=ROUNDS))
+
+
+class Shadows:
+    """Schedulers that are asked and not obeyed."""
+
+    def __init__(self, schedulers: Mapping[str, Scheduler]) -> None:
+        """By the name that people know them by."""
+        self._shadows = {name: _Shadow(Decider(scheduler, name)) for name, scheduler in schedulers.items()}
+        self._worker = Worker("shadows")
+
+    async def watch(self, question: RoundQuestion, answer: Answer, habits: Habits, at: float) -> None:
+        """Ask them what the real scheduler has answered; those who are busy are left out."""
+        if not self._shadows or not answer.by:
+            return
+        if self._worker.busy:
+            for shadow in self._shadows.values():
+                shadow.tally.dropped += 1
+            return
+        for name, shadow in self._shadows.items():
+            opinion = await self._worker.run(partial(question.put_to, [shadow.decider]))
+            _note(name, shadow, question, answer, opinion, habits, at)
+
+    def report(self) -> list[dict[str, Any]]:
+        """Each shadow's tally and latest rounds, newest first."""
+        return [
+            {"scheduler": name, **asdict(shadow.tally), "latest": list(reversed(shadow.rounds))}
+            for name, shadow in self._shadows.items()
+        ]
+
+
+def _note(
+    name: str, shadow: _Shadow, question: RoundQuestion, real: Answer, opinion: Answer, habits: Habits, at: float
+) -> None:
+    tally = shadow.tally
+    if opinion.fault:
+        tally.failed += 1
+        return
+    mine = {start.task.id: start for start in opinion.starts}
+    theirs = {start.task.id: start for start in real.starts}
+    agrees = {t: (s.cluster, s.allocation) for t, s in mine.items()} == {
+        t: (s.cluster, s.allocation) for t, s in theirs.items()
+    }
+    tally.rounds += 1
+    tally.agreed += agrees
+    both = [(mine[task], theirs[task]) for task in mine.keys() & theirs.keys()]
+    tally.both += len(both)
+    tally.same_cluster += sum(a.cluster == b.cluster for a, b in both)
+    tally.same_size += sum(a.allocation == b.allocation for a, b in both)
+    tally.only_real += len(theirs.keys() - mine.keys())
+    tally.only_shadow += len(mine.keys() - theirs.keys())
+    tally.shadow_seconds += sum(habits.seconds(a.task.type, a.allocation) for a, _ in both)
+    tally.real_seconds += sum(habits.seconds(b.task.type, b.allocation) for _, b in both)
+    if mine or theirs:
+        names = [cluster.name for cluster in question.context.clusters]
+        waiting = len(question.state.snapshot().queue)
+        rows = {"real": _rows(theirs, names, question), "shadow": _rows(mine, names, question)}
+        shadow.rounds.append({"at": at, "slot": question.state.slot, "waiting": waiting, "agrees": agrees, **rows})
+        _log(name, question.state.slot, agrees, rows["shadow"])
+
+
+def _log(name: str, slot: int, agrees: bool, rows: list[dict[str, Any]]) -> None:
+    """In the coordinator's log there is room for every round, as long as someone keeps it."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    told = "; ".join(
+        f"task={row['task']} cluster={row['cluster']} {' '.join(f'{k}={v:g}' for k, v in row['allocation'].items())}"
+        for row in rows
+    )
+    verdict = "would do the same" if agrees else f"would start {told or 'nothing'}"
+    logger.info("shadow %s slot=%d %s", name, slot, verdict, extra={"event": "shadow", "detail": verdict})
+
+
+def _rows(starts: Mapping[int, StartTask], names: list[str], question: RoundQuestion) -> list[dict[str, Any]]:
+    natural = question.context.resources.natural
+    return [
+        {"task": task, "cluster": names[start.cluster], "allocation": natural(start.allocation)}
+        for task, start in sorted(starts.items())[:STARTS]
+    ]

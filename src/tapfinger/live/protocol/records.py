@@ -1,0 +1,194 @@
+"""A task as people submit it, and as the coordinator keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from tapfinger.core.contract import Phase
+from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.live.protocol.messages import AttemptId, Launch
+from tapfinger.settings import FieldHelp
+
+#: Longest text in a request: what a kernel takes as one argument of a program.
+MAX_TEXT = 128 * 1024
+
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
+#: Python reads Infinity and NaN in JSON, and nobody else does.
+Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+
+#: Task type of sites that were not configured, and of tasks that name none on the command line.
+DEFAULT_TYPE = "demo"
+
+#: Phases in which a task has come to its end.
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What someone wants to be run. Whoever takes one from outside checks its names (``unknown_field``)."""
+
+    #: Not forbidden by itself: who reads a task that a newer version has written need not know all about it.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"additionalProperties": False})
+
+    argv: Annotated[
+        tuple[Text, ...],
+        Field(min_length=1, max_length=10_000),
+        FieldHelp("Program and arguments; never a line for a shell."),
+    ]
+    type: Annotated[
+        Name,
+        FieldHelp(
+            "A task type of the configuration: it says how speed depends on resources.",
+            "NAME",
+            option_help="Task type of the site.",
+        ),
+    ]
+    minimum: Annotated[
+        dict[Name, Amount],
+        FieldHelp(
+            "Least it may get, by resource; what is left out is as the type says.",
+            "NAME=AMOUNT",
+            option="--minimum --min",
+            option_help="Least of a resource, such as cpu=2; repeatable.",
+        ),
+    ] = field(default_factory=dict)
+    maximum: Annotated[
+        dict[Name, Amount],
+        FieldHelp(
+            "Most it may get, by resource; what is left out is as the type says.",
+            "NAME=AMOUNT",
+            option="--maximum --max",
+            option_help="Most of a resource; repeatable.",
+        ),
+    ] = field(default_factory=dict)
+    clusters: Annotated[
+        tuple[Name, ...],
+        FieldHelp(
+            "Clusters it may run on; none means all.",
+            "NAME",
+            option="--cluster",
+            option_help="Cluster it may run on; repeatable. Without it: any.",
+        ),
+    ] = ()
+    env: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text],
+        Field(max_length=1000),
+        FieldHelp("Environment of the task.", "NAME=VALUE", option_help="Environment of the task; repeatable."),
+    ] = field(default_factory=dict)
+    cwd: Annotated[
+        Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None,
+        FieldHelp(
+            "Where it runs, on the cluster; without it, in a new empty directory.",
+            "DIR",
+            option_help="Where it runs, on the cluster; '' for a new empty directory. Without it: here.",
+        ),
+    ] = None
+    retries: Annotated[int, Field(ge=0, le=1000), FieldHelp("How often it may fail and be run again.")] = 0
+    time_limit: Annotated[
+        Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None,
+        FieldHelp("Longest time an attempt may take.", "SECONDS"),
+    ] = None
+    on_disconnect: Annotated[
+        Literal["stop", "keep"],
+        FieldHelp(
+            "What becomes of it if its cluster loses the coordinator for longer than the lease.",
+            option="--keep",
+            option_help="Let it run on if its cluster loses the coordinator; it is never moved then.",
+        ),
+    ] = "stop"
+    requeue_lost: Annotated[bool, FieldHelp("Run it again if its cluster was lost.")] = True
+    # Only its cores can change; it must ask for their number (``live.allotment``), since what it was told at its
+    # start, such as numbers of threads, stays.
+    resizable: Annotated[
+        bool,
+        FieldHelp("It may get more or fewer cores while it runs, if the scheduler does that.", option="--resizable"),
+    ] = False
+    key: Annotated[
+        Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")] | None,
+        FieldHelp("Submitting again with the same key gives the same task.", "KEY"),
+    ] = None
+    name: Annotated[Name, FieldHelp("What to call it in lists. Without it: its program.", "TEXT")] = ""
+
+
+_FIELDS = tuple(f.name for f in fields(TaskSpec))
+
+
+def unknown_field(names: Iterable[object]) -> str:
+    """What is wrong with names of fields of a task; nothing if they all exist."""
+    wrong = next((str(name) for name in names if name not in _FIELDS), None)
+    if wrong is None:
+        return ""
+    close = get_close_matches(wrong, _FIELDS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_FIELDS)}"
+    return f"a task has no field {wrong[:100]!r}; {hint}"
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """A task and what has become of it; one row of the store."""
+
+    id: int
+    spec: TaskSpec
+    #: Whose token submitted it.
+    owner: str
+    #: Seconds since the epoch.
+    submitted: float
+    phase: Phase = Phase.QUEUED
+    #: Number of the latest attempt; 0 before the first.
+    attempt: int = 0
+    cluster: str | None = None
+    #: Name of the agent that the attempt was granted to.
+    agent: str | None = None
+    #: In units, by resource: what it holds, or more while a change of size is not confirmed.
+    allocation: tuple[int, ...] | None = None
+    #: Size that the agent was asked to give it and has not confirmed yet.
+    wanted: tuple[int, ...] | None = None
+    #: Number of the latest change of size of this attempt.
+    resized: int = 0
+    started: float | None = None
+    ended: float | None = None
+    failures: int = 0
+    losses: int = 0
+    #: Whether someone has cancelled it; it ends as cancelled, however its attempt ends.
+    cancelled: bool = False
+    code: int | None = None
+    reason: str = ""
+    #: Bytes of output of the latest attempt that ended.
+    output: int = 0
+    #: What the latest attempt has reported of itself: how far it is, from 0 to 1, and numbers of its own.
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Whether it ended with exit code 0 although its last report said that it was not done.
+    incomplete: bool = False
+    #: What was wrong with what the latest attempt reported, each kind once.
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """Task and latest attempt."""
+        return (self.id, self.attempt)
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether an attempt may be alive, and holds resources."""
+        return self.phase in (Phase.PLACED, Phase.RUNNING)
+
+
+def launch_of(record: TaskRecord, resources: ResourceTypes) -> Launch:
+    """What an agent needs to know to run the latest attempt."""
+    spec = record.spec
+    return Launch(
+        id=record.attempt_id,
+        argv=spec.argv,
+        allocation=resources.natural(Resources(record.allocation or ())),
+        env=spec.env,
+        cwd=spec.cwd,
+        time_limit=spec.time_limit,
+        on_disconnect=spec.on_disconnect,
+    )

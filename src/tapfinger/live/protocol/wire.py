@@ -1,0 +1,76 @@
+"""Messages as text between coordinator and agent: one JSON object with one key, the kind. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tapfinger.errors import CoordinatorError
+from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report
+
+#: Bytes of output in one message.
+CHUNK = 256 * 1024
+#: Most that is taken in one message.
+MAX_PIECE = 2 * CHUNK
+
+#: Longest message of an agent: a report of ten thousand runs, each with a reason.
+MAX_REPORT = 8 * 1024 * 1024
+
+#: Longest message to one: orders to start a hundred tasks with the longest arguments there may be.
+MAX_MESSAGE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of a task's output, from ``offset`` on; an empty one asks how much has come."""
+
+    id: AttemptId
+    offset: Number
+    #: Bytes, each as the character of that number.
+    data: Annotated[str, Field(max_length=MAX_PIECE, pattern=r"^[\x00-\xff]*$")] = ""
+    #: Bytes just before it that were left out: the task has written more than is kept.
+    skipped: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """How much of a task's output the coordinator has; ``full``: it wants none of it."""
+
+    id: AttemptId
+    size: int
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the coordinator does not listen."""
+
+    reason: str
+    #: Whether it only stands by, and another one would listen; its address, if it is known.
+    standby: bool = False
+    leader: str = ""
+
+
+Message = Report | Orders | LogChunk | LogSize | Refusal
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind) for kind in (Report, Orders, LogChunk, LogSize, Refusal)
+}
+_envelope: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+def encode(message: Message) -> str:
+    """A message as text."""
+    name = type(message).__name__
+    return f'{{"{name}":{_ADAPTERS[name].dump_json(message).decode()}}}'
+
+
+def decode(text: str | bytes) -> Message:
+    """Text as a message; whatever else it may be is refused."""
+    try:
+        ((name, body),) = _envelope.validate_json(text).items()
+        message: Message = _ADAPTERS[name].validate_python(body)
+    except (ValidationError, ValueError, KeyError) as error:
+        raise CoordinatorError(f"not a message TapFinger knows: {str(error).splitlines()[0][:200]}") from None
+    return message

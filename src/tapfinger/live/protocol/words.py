@@ -1,0 +1,103 @@
+"""Words for people, made of typed events: the only place that says what an event means.
+
+Used by the HTTP interface (and so by the command line and the dashboard) and by the log. No code reads the words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from tapfinger.live.protocol import events
+from tapfinger.live.protocol.events import Amounts, LiveEvent
+
+
+def sizes(amounts: Amounts) -> str:
+    """``2 cpu, 0 gpu``: every resource."""
+    return ", ".join(f"{value:g} {name}" for name, value in amounts.items())
+
+
+def some(amounts: Amounts) -> str:
+    """``2 cpu``: resources of which there is none are left out."""
+    return ", ".join(f"{value:g} {name}" for name, value in amounts.items() if value) or "nothing"
+
+
+def seconds(value: float) -> str:
+    """A duration."""
+    if value < 120.0:
+        return f"{value:.0f} s" if value >= 10.0 else f"{value:.1f} s"
+    return f"{value / 60:.0f} min" if value < 7200.0 else f"{value / 3600:.1f} h"
+
+
+def grounds(known: events.Grounds) -> str:
+    """Why a task got its place and size, as far as was known when it did."""
+    text = f"{seconds(known.expected)} expected"
+    if known.minimum != known.maximum:
+        text += (
+            f" ({seconds(known.at_minimum)} with {some(known.minimum)}, "
+            f"{seconds(known.at_maximum)} with {some(known.maximum)})"
+        )
+    others = known.others
+    rivals = f"{others} {'other' if others == 1 else 'others'} waited" if others else "nothing else waited"
+    choice = f"{known.fitting} clusters had room" if known.fitting != 1 else "no other cluster had room"
+    return f"{text}; {rivals}, {some(known.free)} free there, {choice}; decided by {known.by}"
+
+
+def _granted(event: events.Granted) -> str:
+    why = event.note if event.grounds is None else grounds(event.grounds)
+    return ": ".join(filter(None, (sizes(event.allocation), why)))
+
+
+def _ended(event: events.AttemptEnded) -> str:
+    code = "" if event.code is None else f" with code {event.code}"
+    return f"{event.result}{code}{f': {event.reason}' if event.reason else ''}"
+
+
+def _drift(event: events.SpeedDrift) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.since))
+    return f"{event.type}: tasks take {event.factor:.3g} times as long as before, since {since}"
+
+
+_DETAILS: dict[type[LiveEvent], Callable[[Any], str]] = {
+    events.Granted: _granted,
+    events.AttemptResizing: lambda event: sizes(event.allocation),
+    events.AttemptResized: lambda event: sizes(event.allocation),
+    events.AttemptEnded: _ended,
+    events.AttemptRefused: lambda event: f"old attempt: {event.result}",
+    events.Warned: lambda event: cast(str, event.text),
+    events.AgentJoined: lambda event: cast(str, event.agent),
+    events.SchedulerFault: lambda event: cast(str, event.text),
+    events.SpeedDrift: _drift,
+    events.SpeedForgotten: lambda event: (
+        f"{event.type}: its configured profile is another one, so what was learnt of it is forgotten"
+    ),
+    events.OtherEvent: lambda event: cast(str, event.words),
+}
+
+
+def detail(event: LiveEvent) -> str:
+    """What there is to say of an event besides its kind, task and cluster; often nothing."""
+    say = _DETAILS.get(type(event))
+    return "" if say is None else say(event)
+
+
+def shown(event: LiveEvent) -> dict[str, Any]:
+    """An event in the HTTP interface: in words for people, and its own fields as ``data`` for programs."""
+    return {
+        "at": event.at,
+        "kind": event.kind,
+        "task": event.task,
+        "attempt": event.attempt,
+        "cluster": event.cluster,
+        "detail": detail(event),
+        "data": events.own_fields(event),
+    }
+
+
+def sentence(event: LiveEvent) -> str:
+    """A line of the log."""
+    about = {"task": event.task, "attempt": event.attempt, "cluster": event.cluster}
+    said = detail(event)
+    parts = [f"{name}={value}" for name, value in about.items() if value is not None]
+    return " ".join([event.kind, *parts, *([f"({said})"] if said else [])])

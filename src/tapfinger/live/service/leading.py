@@ -1,0 +1,294 @@
+"""The coordinator at work: its state machine, its store and its clock. It saves before it tells anyone.
+
+Where several share a store, one leads and has a state machine; the others stand by, and answer from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from tapfinger.core.contract import Scheduler
+from tapfinger.errors import (
+    AgentRefused,
+    ConfigError,
+    NotFound,
+    NotLeading,
+    StoreUnavailable,
+    UnknownNameError,
+)
+from tapfinger.live.agent.leases import boot_clock
+from tapfinger.live.config import LiveConfig
+from tapfinger.live.coordinator.decisions import RoundQuestion
+from tapfinger.live.coordinator.group_commit import Change, Commits
+from tapfinger.live.coordinator.inputs import (
+    Decided,
+    Instructions,
+    Stimulus,
+    Tick,
+)
+from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.coordinator.worker_thread import Worker
+from tapfinger.live.insight.hub import Insight
+from tapfinger.live.insight.learning import Digest, Learning
+from tapfinger.live.logging_setup import log_event
+from tapfinger.live.protocol.events import LINKS
+from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.protocol.wire import Message, Refusal
+from tapfinger.live.service import standby
+from tapfinger.live.service.learning_loop import Study
+from tapfinger.live.service.taking_over import Kept, make_machine
+from tapfinger.live.store import tokens
+from tapfinger.live.store.leadership import TERM
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between something happening and the round it causes: a burst of submissions is decided on together.
+SETTLE = 0.02
+#: Seconds between looks of a coordinator that stands by at who leads and what has happened.
+LOOK = 0.3
+
+
+class Leading:
+    """The loops of one coordinator; used from one thread. ``Service`` adds what people and agents ask of it."""
+
+    def __init__(
+        self,
+        state: Path,
+        site: Site,
+        config: LiveConfig,
+        scheduler: Scheduler,
+        fallback: Scheduler,
+        shadows: Mapping[str, Scheduler] | None = None,
+    ) -> None:
+        """Take up the work that the store holds; where several share it, whoever ``run`` finds can.
+
+        ``shadows`` are asked and not obeyed.
+        """
+        self.kept = Kept(state, config)
+        self.store = self.kept.store
+        self.config = config
+        self.site = site
+        self._state = state
+        self._schedulers = scheduler, fallback
+        #: Where others find this coordinator, once it listens.
+        self.url = ""
+        #: The first token, where this coordinator has made it.
+        self.token = ""
+        # Wall-clock time that does not jump: leases count differences of it.
+        self._offset = time.time() - boot_clock()
+        self._senders: dict[str, Callable[[Message], None]] = {}
+        self._unsaved: dict[tuple[str, str], TaskRecord] = {}  # by owner and key
+        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._broken: BaseException | None = None
+        self._leading: Coordinator | None = None
+        self._leader = ""
+        self._seen = 0
+        self._thinker = Worker("decisions")
+        self._deciding: asyncio.Task[None] | None = None
+        site.learn = config.learn
+        self.learning = Learning(site, config.doubt)
+        self._study = Study(self.learning, self._thinker, self.now)
+        self.insight = Insight(
+            site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {}, self.learning
+        )
+        self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
+        if not self.store.shared:
+            self._leading = self._take_over()
+
+    @property
+    def _machine(self) -> Coordinator:
+        """The state machine, which only a leader has; whatever would change something needs it."""
+        if self._broken is not None:
+            raise self._broken
+        if self._leading is None:
+            raise NotLeading(self._leader)
+        return self._leading
+
+    @property
+    def role(self) -> str:
+        """What this coordinator does now."""
+        return "standby" if self._leading is None else "leader"
+
+    @property
+    def leader(self) -> str:
+        """Address of the one that leads, if any is known."""
+        return self._leader if self._leading is None else self.url
+
+    def _take_over(self) -> Coordinator | None:
+        """Lead if nobody else does."""
+        epoch = self.store.lead(self.url)
+        if epoch is None:
+            return None
+        machine = make_machine(self.store, self.site, self.config, self._schedulers, epoch, self.now())
+        machine.progress.learner = self.learning
+        self.site.believe(self._study.take_up(self.store).revised, anew=True)
+        self.insight.take_up()
+        self.token = tokens.first(self.store, self._state, self.now())
+        return machine
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._commits.close()
+        if self._leading is not None and self._broken is None:
+            self._study.close(self.store)
+        self.kept.close()
+
+    def now(self) -> float:
+        """Seconds since the epoch, never going back."""
+        return boot_clock() + self._offset
+
+    # -------------------------------------------------------------------- the loop
+
+    async def run(self) -> None:
+        """Slots and rounds, until cancelled; ends with an error where only a new coordinator can go on."""
+        keeper = asyncio.create_task(self._keep_term())
+        try:
+            while self._broken is None:
+                if self._leading is None:
+                    await self._stand_by()
+                    continue
+                with suppress(NotLeading):
+                    self._act(Tick())
+                    self._ask()
+                    self._study.look(partial(self._learnt, self._machine), self._fail)
+                with suppress(TimeoutError):
+                    # Not wait_for: in Python 3.11 it forgets a cancellation that comes with what is waited for.
+                    async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
+                        await self._wanted.wait()
+                    await asyncio.sleep(SETTLE)
+                self._wanted.clear()
+        finally:
+            keeper.cancel()
+            if self._deciding is not None:
+                self._deciding.cancel()  # nobody will be there to hear the answer
+        raise self._broken
+
+    def _ask(self) -> None:
+        """Let the schedulers think where nobody waits for them, if there is something to decide."""
+        machine = self._machine
+        if (question := machine.ask()) is not None:
+            self._deciding = asyncio.create_task(self._decide(machine, question))
+
+    async def _decide(self, machine: Coordinator, question: RoundQuestion) -> None:
+        """What they answer is checked against what holds then; of what a deposed leader has asked nothing holds."""
+        try:
+            began = time.perf_counter()
+            answer = await self._thinker.run(question.answer)
+            took = time.perf_counter() - began
+            if machine is self._leading:
+                self._act(Decided(answer))
+                self.insight.decided(question, answer, took)
+        except NotLeading:
+            pass  # noted where it was found out
+        except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
+            self._fail(error)
+
+    def _learnt(self, machine: Coordinator, found: Digest) -> None:
+        """Tasks are believed to be faster or slower; what a deposed leader has learnt is learnt anew."""
+        if machine is self._leading:
+            self.site.believe(found.revised)
+            told = Instructions(history=found.events)
+            self._commits.put(Change(history=found.events, learned=found.learned), partial(self._tell, told))
+
+    async def _keep_term(self) -> None:
+        """Go on leading while nothing is saved; a coordinator that is stuck does not, and another takes over."""
+        while self.store.shared:
+            await asyncio.sleep(TERM / 4)
+            if 0.0 < self.store.leads_until < boot_clock() + 0.8 * TERM:
+                try:
+                    await asyncio.to_thread(self.store.renew)
+                except (NotLeading, StoreUnavailable) as error:
+                    self._fail(error)
+
+    async def _stand_by(self) -> None:
+        # What was being saved when this coordinator stopped leading must not go on under a new epoch of its own.
+        await asyncio.to_thread(self._commits.close)
+        try:
+            machine = await asyncio.to_thread(self._look)
+        except (NotLeading, StoreUnavailable) as error:
+            logger.warning("standing by: %s", error)
+            await asyncio.sleep(LOOK)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            if machine is None:
+                seen, self._seen = self._seen, self.store.last_line()
+                if seen != self._seen:
+                    self._announce()
+                await asyncio.sleep(LOOK)
+                return
+            self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
+            self._leading = machine
+            logger.warning("this coordinator leads from now on, epoch %d", machine.epoch)
+
+    def _look(self) -> Coordinator | None:
+        """Who leads? Takes over where nobody does. Runs in a thread: a store may have much to take up."""
+        leader = self.store.leader()
+        self._leader = "" if leader is None or leader.gone else leader.url
+        return self._take_over() if leader is None or leader.gone else None
+
+    def _fail(self, error: BaseException) -> None:
+        """What the machine believes is not what is in the store. Only a new one, made from that, can go on."""
+        if self.store.shared and isinstance(error, NotLeading | StoreUnavailable):
+            if self._leading is not None:
+                logger.warning("this coordinator leads no longer: %s", error)
+            self._leader = getattr(error, "leader", "")
+            self.store.stand_down()
+            self._leading = None
+            for send in self._senders.values():
+                send(Refusal(str(error), standby=True, leader=self._leader))
+        elif self._broken is None:
+            self._broken = error
+            logger.critical("the coordinator cannot go on", exc_info=error)
+        self._commits.stop(error)
+        self._unsaved.clear()
+        self._wanted.set()
+
+    def _act(self, stimulus: Stimulus) -> tuple[TaskRecord, ...]:
+        """Let the machine decide, save, and only then tell anyone; what it returns is saved when a flush has ended."""
+        machine = self._machine
+        machine.leads_until = self.store.leads_until + self._offset
+        try:
+            instructions = machine.handle(stimulus, self.now())
+        except (ConfigError, UnknownNameError, NotFound, AgentRefused):
+            raise  # refused before anything was changed
+        except BaseException as error:
+            self._fail(error)
+            raise
+        meta = {}
+        if any(isinstance(line, LINKS) for line in instructions.history):
+            clusters = machine.clusters(self.now())
+            meta = {"links": standby.links(clusters), "drained": [c["name"] for c in clusters if c["drained"]]}
+        self._commits.put(Change(instructions.records, instructions.history, meta), partial(self._tell, instructions))
+        if machine.wants_round:
+            self._wanted.set()
+        return instructions.records
+
+    def _tell(self, instructions: Instructions) -> None:
+        self.insight.saw(instructions)
+        if logger.isEnabledFor(logging.INFO):
+            for line in instructions.history:
+                log_event(logger, line)
+        for orders in instructions.orders:
+            if (send := self._senders.get(orders.cluster)) is not None:
+                send(orders)
+        if instructions.history:
+            self._announce()
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def change(self, seconds: float) -> None:
+        """Wait until something has happened, but no longer than this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()

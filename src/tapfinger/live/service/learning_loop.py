@@ -1,0 +1,56 @@
+"""Learning at work: when what was seen is looked at, in which thread, and what becomes of the result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from tapfinger.core.contract import Phase
+from tapfinger.live.coordinator.worker_thread import Worker
+from tapfinger.live.insight.learning import Digest, Learning, lesson_of
+from tapfinger.live.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: So many finished tasks are looked at by a coordinator that begins: those since what was learnt was last saved.
+LOOK_BACK = 2_000
+
+
+class Study:
+    """Looks at the inbox of one ``Learning`` now and then."""
+
+    def __init__(self, learning: Learning, worker: Worker, clock: Callable[[], float]) -> None:
+        """``worker``: the thread in which schedulers decide, so that they never meet half a belief."""
+        self.learning = learning
+        self._worker = worker
+        self._clock = clock
+        self._busy: asyncio.Task[None] | None = None
+
+    def take_up(self, store: Store) -> Digest:
+        """Learn what happened before, and say so in the store; for a coordinator that begins to lead."""
+        lessons = filter(None, map(lesson_of, store.tasks([Phase.FINISHED], LOOK_BACK, None)))
+        found = self.learning.take_up(store.learned(), lessons, self._clock())
+        store.save([], found.events, learned=found.learned)
+        return found
+
+    def look(self, then: Callable[[Digest], None], failed: Callable[[BaseException], None]) -> None:
+        """Have the inbox looked at, if it is time; ``then`` gets what has come of it, in the event loop."""
+        if (self._busy is None or self._busy.done()) and self.learning.due(self._clock()):
+            self._busy = asyncio.create_task(self._digest(then, failed))
+
+    async def _digest(self, then: Callable[[Digest], None], failed: Callable[[BaseException], None]) -> None:
+        try:
+            then(await self._worker.run(partial(self.learning.digest, self._clock())))
+        except Exception as error:
+            failed(error)
+
+    def close(self, store: Store) -> None:
+        """Keep what is not kept yet."""
+        if self._busy is not None:
+            self._busy.cancel()
+        try:
+            store.save([], [], learned=self.learning.last(self._clock()))
+        except Exception:  # the next coordinator learns it from the tasks themselves
+            logger.warning("what was learnt of the last runs could not be saved", exc_info=True)

@@ -1,0 +1,181 @@
+"""What people and agents ask of the coordinator: tasks, clusters, tokens, reports and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TooMany
+from tapfinger.live.backends.environment import refused_names
+from tapfinger.live.coordinator.group_commit import Change
+from tapfinger.live.coordinator.inputs import Cancel, Drain, GiveUp, Submit
+from tapfinger.live.protocol.events import Granted
+from tapfinger.live.protocol.messages import VERSION, AttemptId, Report
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.protocol.wire import LogChunk, LogSize, Message
+from tapfinger.live.service import standby
+from tapfinger.live.service.leading import Leading
+from tapfinger.live.store import tokens
+from tapfinger.live.store.store import Piece
+
+
+class Service(Leading):
+    """One coordinator; used from one thread."""
+
+    # --------------------------------------------------------------------- people
+
+    async def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
+        """Take these tasks; they are on disk when this returns. A key that was used before gives that task."""
+        for spec in specs:
+            if refused := refused_names(spec.env, self.config.env_names):
+                raise ConfigError(
+                    f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
+                )
+        room = self.config.max_waiting - self._machine.waiting
+        known = self._known(owner, [spec.key for spec in specs if spec.key is not None])
+        fresh: list[TaskSpec] = []
+        keys: dict[str, int] = {}  # position in fresh
+        places: list[tuple[bool, int]] = []  # of each: whether it is new; its position in fresh, or its id
+        for spec in specs:
+            record = known.get(spec.key) if spec.key is not None else None
+            same = record.spec if record is not None else fresh[keys[spec.key]] if spec.key in keys else None
+            if same not in (None, spec):
+                raise ConfigError(f"key {spec.key!r} was used for another task; use another key")
+            if record is not None:
+                places.append((False, record.id))
+                continue
+            if same is None:
+                fresh.append(spec)
+                if spec.key is not None:
+                    keys[spec.key] = len(fresh) - 1
+            places.append((True, len(fresh) - 1 if spec.key is None else keys[spec.key]))
+        if len(fresh) > room:
+            raise TooMany(f"{len(fresh)} tasks are more than the {max(0, room)} that may still wait; try again later")
+        made = self._act(Submit(fresh, owner)) if fresh else ()
+        unsaved = {(owner, record.spec.key): record for record in made if record.spec.key is not None}
+        self._unsaved |= unsaved
+        await self._commits.flush()
+        for pair in unsaved:
+            self._unsaved.pop(pair, None)
+        return [made[place].id if new else place for new, place in places]
+
+    def _known(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
+        """Tasks that were submitted under these keys, also those that are not on disk yet."""
+        unsaved = {key: self._unsaved[owner, key] for key in keys if (owner, key) in self._unsaved}
+        return self.store.by_keys(owner, [key for key in keys if key not in unsaved]) | unsaved
+
+    async def cancel(self, ident: int) -> TaskRecord:
+        """End a task, or see to it that it ends; one that has ended stays as it is."""
+        if ident in self._machine.tasks:
+            self._act(Cancel(ident))
+        await self._commits.flush()
+        return self.task(ident)
+
+    def task(self, ident: int) -> TaskRecord:
+        """A task as it is now."""
+        record = self.store.task(ident)
+        if record is None:
+            raise NotFound(f"there is no task {ident}")
+        return self._fresh(record)
+
+    def _fresh(self, record: TaskRecord) -> TaskRecord:
+        """With what the task has said since it was saved last."""
+        running = None if self._leading is None else self._leading.tasks.get(record.id)
+        if running is not None and running.attempt == record.attempt:
+            record.progress, record.metrics = running.progress, running.metrics
+        return record
+
+    @property
+    def heard(self) -> int:
+        """Rises when tasks say how far they are."""
+        return 0 if self._leading is None else self._leading.progress.count
+
+    def progress(self) -> list[dict[str, object]]:
+        """How far running tasks are, of those that say so."""
+        running = () if self._leading is None else self._leading.tasks.values()
+        return [
+            {"task": r.id, "attempt": r.attempt, "progress": r.progress, "metrics": r.metrics}
+            for r in running
+            if r.progress is not None
+        ]
+
+    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
+        """The latest tasks."""
+        return [self._fresh(record) for record in self.store.tasks(phases, limit, before)]
+
+    def clusters(self) -> list[dict[str, object]]:
+        """Every cluster, for people."""
+        return standby.clusters(self.site, self.store) if self._leading is None else self._leading.clusters(self.now())
+
+    async def drain(self, cluster: str, drained: bool) -> None:
+        """Let a cluster take no new tasks, or take them again."""
+        self._act(Drain(cluster, drained))
+        await self._commits.flush()
+
+    async def give_up(self, cluster: str) -> None:
+        """A person says that a silent cluster is gone."""
+        self._act(GiveUp(cluster))
+        await self._commits.flush()
+
+    def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
+        """A new token; ``lasts``: seconds, None for ever."""
+        if self._leading is None:
+            raise NotLeading(self._leader)
+        if cluster is not None and cluster not in self.site.index:
+            raise NotFound(f"there is no cluster {cluster!r}")
+        return tokens.issue(self.store, name, role, cluster, self.now(), lasts)
+
+    def revoke(self, name: str) -> None:
+        """A token that works no more."""
+        if not self.store.remove_token(name):
+            raise NotFound(f"there is no token of the name {name!r}")
+
+    # --------------------------------------------------------------------- agents
+
+    def connect(self, cluster: str, send: Callable[[Message], None]) -> None:
+        """Orders for this cluster go here from now on."""
+        if self._leading is None:
+            raise NotLeading(self._leader)
+        self._senders[cluster] = send
+
+    def disconnect(self, cluster: str, send: Callable[[Message], None]) -> None:
+        """That connection is gone; the agent may have another by now."""
+        if self._senders.get(cluster) is send:
+            del self._senders[cluster]
+
+    def report(self, report: Report) -> None:
+        """An agent says what is there."""
+        if report.version != VERSION:
+            raise AgentRefused(f"the agent speaks version {report.version}, the coordinator {VERSION}; use the same")
+        heard = self.heard
+        self._act(report)
+        if heard != self.heard:
+            self._announce()
+
+    def output(self, cluster: str, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
+        """Keep a piece of output, if it is of a task that is or was on that cluster; ``answer`` once it is kept."""
+        record = self.store.task(chunk.id[0])
+        known = record is not None and 1 <= chunk.id[1] <= record.attempt
+        if not known or (record is not None and not self._ran_on(record, chunk.id, cluster)):
+            answer(LogSize(chunk.id, chunk.offset, full=True))
+            return
+        data, change = chunk.data.encode("latin-1"), Change()
+        if self.kept.files is not None:
+            self.kept.files.add(chunk.id, chunk.offset, data, chunk.skipped)
+        elif data:
+            change = Change(output=[Piece(chunk.id, chunk.offset, data, self.config.max_log, chunk.skipped)])
+        self._commits.put(change, partial(self._kept, chunk, answer))
+
+    def _kept(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
+        answer(LogSize(chunk.id, self.kept.logs.size(chunk.id)))
+        if chunk.data:
+            self._announce()
+
+    def _ran_on(self, record: TaskRecord, ident: AttemptId, cluster: str) -> bool:
+        if record.attempt_id == ident and record.cluster is not None:
+            return record.cluster == cluster
+        return any(
+            isinstance(line, Granted) and (line.attempt, line.cluster) == (ident[1], cluster)
+            for _, line in self.store.history(0, 10_000, record.id)
+        )

@@ -1,0 +1,44 @@
+"""What a coordinator that stands by can say of the site: what the one that leads has put into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tapfinger.core.contract import Phase
+from tapfinger.core.model import Resources
+from tapfinger.live.coordinator.site import Site
+from tapfinger.live.store.store import Store
+
+
+def links(clusters: Iterable[dict[str, object]]) -> dict[str, Any]:
+    """What to keep of the clusters besides their tasks."""
+    return {str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained")} for c in clusters}
+
+
+def clusters(site: Site, store: Store) -> list[dict[str, object]]:
+    """Every cluster for people, as the leader shows it; how long its lease lasts only the leader knows."""
+    on: dict[str | None, list[tuple[int, Resources]]] = {}
+    for record in store.tasks([Phase.PLACED, Phase.RUNNING], 1_000_000, None):
+        on.setdefault(record.cluster, []).append((record.id, Resources(record.allocation or ())))
+    kept = store.meta("links", {})
+    natural = site.resources.natural
+    found: list[dict[str, object]] = []
+    for cluster in site.clusters:
+        free = cluster.capacity
+        for _, size in on.get(cluster.name, []):
+            free = free - size
+        found.append(
+            {
+                "name": cluster.name,
+                "capacity": natural(cluster.capacity),
+                "free": natural(free),
+                "tasks": sorted(ident for ident, _ in on.get(cluster.name, [])),
+                "agent": None,
+                "connected": False,
+                "drained": False,
+                "lease_ends_in": None,
+                **kept.get(cluster.name, {}),
+            }
+        )
+    return found

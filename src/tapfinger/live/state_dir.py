@@ -1,0 +1,112 @@
+"""Where a coordinator keeps its state, and how commands find it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from tapfinger.errors import ConfigError, CoordinatorError
+from tapfinger.live.agent.leases import boot_id, replace_file
+from tapfinger.live.backends.supervise import start_time
+
+
+def state_directory(given: Path | None) -> Path:
+    """As given, as the environment says (TAPFINGER_STATE), or the user's own."""
+    if given is not None:
+        return given
+    if named := os.environ.get("TAPFINGER_STATE"):
+        return Path(named)
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "tapfinger"
+
+
+def make_directory(path: Path) -> None:
+    """For whoever runs this alone; one that is there stays as it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"--state {path} cannot be used: {error.strerror}") from None
+
+
+def hold(directory: Path, complaint: str) -> IO[str]:
+    """Keep a directory for this process alone, until the file is closed."""
+    try:
+        lock = (directory / "lock").open("a")
+    except OSError as error:
+        raise ConfigError(f"--state {directory} cannot be used: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigError(f"{directory} is in use by another {complaint}") from None
+    return lock
+
+
+def myself() -> dict[str, Any]:
+    """This process, so that it can be told from another that gets its number later."""
+    return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
+
+
+def alive(process: dict[str, Any]) -> bool:
+    """Whether the very process that was noted runs."""
+    try:
+        return bool(process["boot"] == boot_id() and start_time(process["pid"]) == process["start"])
+    except (OSError, KeyError):
+        return False
+
+
+def exited(child: int) -> bool:
+    """Whether a child of this process has ended; takes note of it."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def announce(state: Path, name: str, **more: Any) -> Path:
+    """Leave a note of this process in the state directory."""
+    path = state / f"{name}.json"
+    replace_file(path, {**myself(), **more})
+    return path
+
+
+def noted(path: Path) -> dict[str, Any] | None:
+    """A process's note, if it is there and the process runs."""
+    try:
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return note if alive(note) else None
+
+
+def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
+    """Address and token: as given, from the environment, or from a state directory."""
+    token = os.environ.get("TAPFINGER_TOKEN")
+    url = url or (os.environ.get("TAPFINGER_URL") if state is None else None)
+    directory = state_directory(state)
+    if url is None:
+        note = noted(directory / "coordinator.json")
+        if note is None:
+            raise CoordinatorError(
+                f"no coordinator runs in {directory}; start one with 'tapfinger up', or name another with --state or "
+                "--url"
+            )
+        url = note["url"]
+    if token is None:
+        try:
+            token = (directory / "token").read_text(encoding="ascii").strip()
+        except OSError:
+            raise CoordinatorError(f"there is no token in {directory}; set TAPFINGER_TOKEN, or use --state") from None
+    return str(url), token
+
+
+def find_ca(state: Path | None, url: str | None) -> str | None:
+    """Whose certificate to believe beyond what the machine does: TAPFINGER_TLS_CA, or what the coordinator shows."""
+    if given := os.environ.get("TAPFINGER_TLS_CA"):
+        return given
+    named = url or (os.environ.get("TAPFINGER_URL") if state is None else None)
+    note = noted(state_directory(state) / "coordinator.json") if named is None else None
+    return None if note is None else note.get("ca")

@@ -1,0 +1,169 @@
+"""A PostgreSQL database, which several coordinators may share. Needs the extra ``postgres``."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tapfinger.errors import ConfigError, MissingDependency, StoreUnavailable
+from tapfinger.live.store.database import Row, split
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: Seconds after which the server ends a session that sleeps in the middle of a transaction, and frees its locks:
+#: a coordinator that was stopped there must not keep another from leading.
+IDLE = 3.0
+
+#: For a server that cannot be reached; what the address itself says comes first.
+_DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5000,
+    "keepalives_idle": 5,
+    "application_name": "tapfinger",
+}
+
+#: Words of SQLite's schemas that mean something else to PostgreSQL.
+_TYPES = {
+    "INTEGER PRIMARY KEY AUTOINCREMENT": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "INTEGER": "BIGINT",
+    "REAL": "DOUBLE PRECISION",
+    "BLOB": "BYTEA",
+}
+_WORDS = re.compile("|".join(rf"\b{word}\b" for word in _TYPES))
+
+
+@lru_cache(maxsize=256)
+def _translated(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode()
+
+
+def _plain(values: Sequence[Any]) -> tuple[Any, ...]:
+    """PostgreSQL's text holds every character but NUL, which agents may send in a reason."""
+    return tuple(
+        v.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(v, str) and "\0" in v else v for v in values
+    )
+
+
+class _PostgresTransaction:
+    def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
+        self._cursor = cursor
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+        return self._cursor.execute(_translated(statement), _plain(values)).rowcount
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._cursor.executemany(_translated(statement), map(_plain, rows))
+
+    def define(self, statements: str) -> None:
+        # One replica at a time: even CREATE TABLE IF NOT EXISTS can fail where two do it at once.
+        self._cursor.execute("SELECT pg_advisory_xact_lock(hashtext('tapfinger schema'))")
+        for statement in split(statements):
+            self._cursor.execute(_WORDS.sub(lambda word: _TYPES[word[0]], statement).encode())
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        return self._cursor.execute(_translated(statement), _plain(values)).fetchall()
+
+
+class _Session:
+    """One connection, made anew after it was lost; whoever was using it learns that it was."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Row]]) -> None:
+        self._connect = connect
+        self._connection: psycopg.Connection[Row] | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def use(self) -> Iterator[psycopg.Connection[Row]]:
+        import psycopg
+
+        with self._lock:
+            try:
+                if self._connection is None or self._connection.closed:
+                    self._connection = self._connect()
+                yield self._connection
+            except psycopg.Error as error:
+                lost = self._connection is None or self._connection.closed
+                if not lost and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                    raise
+                self._drop()
+                raise StoreUnavailable(f"the database cannot be reached: {' '.join(str(error).split())}") from None
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+
+class Postgres:
+    """One connection writes; another reads."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        """Connect. A password that is not in the address comes from PGPASSWORD or ~/.pgpass, as with psql."""
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict
+        except ImportError:
+            raise MissingDependency(
+                "a store in PostgreSQL needs the package psycopg: pip install 'tapfinger[postgres]'"
+            ) from None
+        try:
+            self._given = {**_DEFAULTS, **conninfo_to_dict(url)}
+        except psycopg.ProgrammingError:  # its message would show the password
+            raise ConfigError(
+                "the address of the store cannot be read; it looks like postgresql://user@host:5432/database"
+            ) from None
+        user, host = self._given.get("user"), self._given.get("host", "")
+        self.label = f"postgresql://{f'{user}@' if user else ''}{host}/{self._given.get('dbname', '')}"
+        self._reader, self._writer = _Session(self._connect), _Session(self._connect)
+        try:
+            self._check()
+        except StoreUnavailable as error:
+            raise ConfigError(f"the store {self.label} cannot be used: {error}") from None
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        import psycopg
+
+        connection = psycopg.connect("", autocommit=True, **self._given)
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE:g}s'".encode())
+        # On disk before anyone is told, also where the server is set up otherwise; stricter settings stay.
+        connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        return connection
+
+    def _check(self) -> None:
+        ((encoding,),) = self.query("SELECT current_setting('server_encoding')")
+        if encoding not in ("UTF8", b"UTF8"):
+            self.close()
+            raise ConfigError(
+                f"the store {self.label} is not in UTF8; create the database with: createdb --encoding UTF8 "
+                "--template template0 NAME"
+            )
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Read what has been committed."""
+        with self._reader.use() as connection:
+            return connection.execute(_translated(statement), _plain(values)).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[_PostgresTransaction]:
+        """On the server's disk when the context ends."""
+        with self._writer.use() as connection, connection.transaction(), connection.cursor() as cursor:
+            yield _PostgresTransaction(cursor)
+
+    def close(self) -> None:
+        """Let go of both connections."""
+        self._reader.close()
+        self._writer.close()

@@ -1,0 +1,371 @@
+"""What must survive: tasks, their history, their output, tokens, and who leads. SQLite or PostgreSQL.
+
+Every change is one transaction that is on disk when ``save`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import ConfigError
+from tapfinger.live.agent.leases import boot_clock
+from tapfinger.live.protocol.events import LiveEvent, decode_event, encode_fields
+from tapfinger.live.protocol.learned_speeds import Learned
+from tapfinger.live.protocol.messages import AttemptId
+from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
+from tapfinger.live.store.database import Database, Row, Transaction
+from tapfinger.live.store.leadership import Leader, Leadership
+from tapfinger.live.store.migrations import migrate
+from tapfinger.live.store.sqlite import Sqlite
+
+#: What may change in the life of a task, in the order of the columns.
+_CHANGING = tuple(f.name for f in fields(TaskRecord) if f.name not in ("id", "spec", "owner", "submitted"))
+_COLUMNS = ("id", "spec", "owner", "submitted", *_CHANGING)
+_changing = attrgetter(*_CHANGING)
+_PHASE = _CHANGING.index("phase")
+_PLAIN = tuple(_CHANGING.index(name) for name in ("phase", "cancelled", "incomplete"))
+_AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted"))
+_METRICS, _WARNINGS = _COLUMNS.index("metrics"), _COLUMNS.index("warnings")
+_PHASES = {phase.value: phase for phase in Phase}
+_UPSERT = (
+    f"INSERT INTO tasks ({', '.join(_COLUMNS)}, key) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))}) "
+    f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
+)
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM tasks"
+_KEEP = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+_LEARN = (
+    "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
+    "at = excluded.at, state = excluded.state"
+)
+#: Values in one statement.
+_AT_ONCE = 500
+_specs = TypeAdapter(TaskSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who may do what; the token itself is known only to its holder."""
+
+    hash: str
+    name: str
+    role: str
+    #: The only cluster that an agent may speak for.
+    cluster: str | None
+    created: float
+    #: When it stops working; None for never.
+    expires: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Whether it works no more."""
+        return self.expires is not None and now >= self.expires
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of an attempt's output."""
+
+    id: AttemptId
+    #: Where it begins; what comes before it must be there already, or it is not taken.
+    offset: int
+    data: bytes
+    #: Bytes that are kept of the attempt, about: first ones and last ones.
+    most: int
+    #: Bytes just before it that nobody has any more.
+    skipped: int = 0
+
+
+def open_database(where: Path | str) -> Database:
+    """A file, or the address of a PostgreSQL database."""
+    if isinstance(where, Path):
+        return Sqlite(where)
+    if not where.startswith(("postgresql://", "postgres://")):
+        raise ConfigError("the address of a store begins with postgresql://, such as postgresql://user@host/database")
+    from tapfinger.live.store.postgres import Postgres
+
+    return Postgres(where)
+
+
+class Store:
+    """Reads see what is committed. What several coordinators share, only the one that leads can change."""
+
+    def __init__(self, where: Path | str) -> None:
+        """Open or create it, and bring its schema up to date."""
+        self._db = open_database(where)
+        try:
+            migrate(self._db)
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, sqlite3.DatabaseError):
+                raise ConfigError(f"{self._db.label} cannot be used as a store: {error}") from None
+            raise
+        self._leadership = Leadership(self._db) if self._db.shared else None
+        #: Tokens by hash, and until when they are believed: every request asks for one.
+        self._holders: dict[str, tuple[Token, float]] = {}
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        asked = boot_clock()
+        with self._db.transaction() as work:
+            if self._leadership is not None:
+                self._leadership.fence(work)
+            yield work
+        if self._leadership is not None:
+            self._leadership.fenced(asked)
+
+    # ---------------------------------------------------------------- leadership
+
+    @property
+    def shared(self) -> bool:
+        """Whether several coordinators may use it at once."""
+        return self._leadership is not None
+
+    @property
+    def leads_until(self) -> float:
+        """Until when this coordinator may act on what it knows, on the boot clock; transactions lengthen it."""
+        return math.inf if self._leadership is None else self._leadership.until
+
+    def leader(self) -> Leader | None:
+        """Which coordinator leads, if several share the store and one has."""
+        return None if self._leadership is None else self._leadership.leader()
+
+    def lead(self, url: str) -> int | None:
+        """Lead if nobody else does; returns an epoch above all that were given out before."""
+        if self._leadership is not None:
+            self._leadership.url = url
+            return self._leadership.take()
+        epoch = int(self.meta("epoch", 0)) + 1
+        self.set_meta("epoch", epoch)
+        return epoch
+
+    def renew(self) -> None:
+        """Go on leading; raises where another one does."""
+        with self._transaction():
+            pass
+
+    def stand_down(self) -> None:
+        """Change nothing from here on."""
+        if self._leadership is not None:
+            self._leadership.drop()
+
+    # --------------------------------------------------------------------- tasks
+
+    def save(
+        self,
+        records: Iterable[TaskRecord],
+        history: Iterable[LiveEvent],
+        meta: Mapping[str, Any] | None = None,
+        output: Iterable[Piece] = (),
+        learned: Iterable[Learned] = (),
+    ) -> None:
+        """All of it or nothing; on disk when this returns."""
+        rows = [_row(record) for record in records]
+        lines = [(h.at, h.kind, h.task, h.attempt, h.cluster, encode_fields(h)) for h in history]
+        with self._transaction() as work:
+            if rows:
+                work.execute_many(_UPSERT, rows)
+            if lines:
+                work.execute_many(
+                    "INSERT INTO history (at, kind, task, attempt, cluster, data) VALUES (?, ?, ?, ?, ?, ?)", lines
+                )
+            for name, value in (meta or {}).items():
+                work.execute(_KEEP, (name, json.dumps(value)))
+            for piece in output:
+                _append(work, piece)
+            for row in learned:
+                work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
+
+    def learned(self) -> list[Learned]:
+        """What is known of task types by their runs."""
+        rows = self._db.query("SELECT type, digest, at, state FROM learned ORDER BY type")
+        return [Learned(kind, digest, at, json.loads(state)) for kind, digest, at, state in rows]
+
+    def unended(self) -> list[TaskRecord]:
+        """Every task that waits or is on a cluster: what a coordinator must know."""
+        return [_record(row) for row in self._db.query(f"{_SELECT} WHERE ended IS NULL ORDER BY id")]
+
+    def task(self, ident: int) -> TaskRecord | None:
+        """One task, ended or not."""
+        return next((_record(row) for row in self._db.query(f"{_SELECT} WHERE id = ?", (ident,))), None)
+
+    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
+        """The latest tasks in these phases (none: in any), from the newest on; ``before`` to page on."""
+        where: list[str] = []
+        values: list[str | int] = []
+        if phases:
+            where.append(f"phase IN ({_marks(phases)})")
+            values += [phase.value for phase in phases]
+        if before is not None:
+            where.append("id < ?")
+            values.append(before)
+        condition = f"WHERE {' AND '.join(where)} " if where else ""
+        return [
+            _record(row) for row in self._db.query(f"{_SELECT} {condition}ORDER BY id DESC LIMIT ?", [*values, limit])
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks are in each phase."""
+        return {phase: count for phase, count in self._db.query("SELECT phase, count(*) FROM tasks GROUP BY phase")}
+
+    def by_keys(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
+        """The tasks that this owner has submitted under these keys."""
+        found: dict[str, TaskRecord] = {}
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            rows = self._db.query(f"{_SELECT} WHERE owner = ? AND key IN ({_marks(some)})", (owner, *some))
+            found |= {record.spec.key or "": record for record in map(_record, rows)}
+        return found
+
+    def next_id(self) -> int:
+        """One more than any task has."""
+        ((last,),) = self._db.query("SELECT coalesce(max(id), 0) FROM tasks")
+        return int(last) + 1
+
+    def history(self, after: int, limit: int, task: int | None = None) -> list[tuple[int, LiveEvent]]:
+        """What happened, in order, with the number of each line."""
+        query = "SELECT seq, at, kind, task, attempt, cluster, data FROM history WHERE seq > ?"
+        values: list[int] = [after]
+        if task is not None:
+            query += " AND task = ?"
+            values.append(task)
+        rows = self._db.query(f"{query} ORDER BY seq LIMIT ?", [*values, limit])
+        return [(row[0], decode_event(*row[1:])) for row in rows]
+
+    def last_line(self) -> int:
+        """Number of the latest line of the history."""
+        ((last,),) = self._db.query("SELECT coalesce(max(seq), 0) FROM history")
+        return int(last)
+
+    # -------------------------------------------------------------------- output
+
+    def output_size(self, ident: AttemptId) -> int:
+        """Bytes of an attempt's output that are kept here."""
+        return _size(self._db, ident)
+
+    def output(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
+        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        rows = self._db.query(
+            "SELECT start, data FROM output WHERE task = ? AND attempt = ? AND start + length(data) > ? "
+            "ORDER BY start LIMIT 20",
+            (*ident, offset),
+        )
+        found, begin = b"", offset
+        for start, data in rows:
+            if not found:
+                begin = max(offset, start)
+            if start > begin + len(found):
+                break  # some was left out here; the next answer goes on behind it
+            found += bytes(data)[begin + len(found) - start :]
+        return begin, found[:most]
+
+    # ---------------------------------------------------------------------- meta
+
+    def meta(self, name: str, default: Any = None) -> Any:
+        """A small value kept under a name."""
+        rows = self._db.query("SELECT value FROM meta WHERE name = ?", (name,))
+        return json.loads(rows[0][0]) if rows else default
+
+    def set_meta(self, name: str, value: Any) -> None:
+        """Keep a small value."""
+        self.save([], [], {name: value})
+
+    # -------------------------------------------------------------------- tokens
+
+    def add_token(self, token: Token) -> None:
+        """Let someone in; another token of that name is replaced."""
+        with self._transaction() as work:
+            work.execute("DELETE FROM tokens WHERE name = ?", (token.name,))
+            work.execute(
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
+                (token.hash, token.name, token.role, token.cluster, token.created, token.expires),
+            )
+        self._holders.clear()
+
+    def token(self, hashed: str) -> Token | None:
+        """Whose hash this is; what another process has changed since may be seen a second late."""
+        found, until = self._holders.get(hashed, (None, 0.0))
+        if boot_clock() < until:
+            return found
+        found = next((Token(*row) for row in self._db.query("SELECT * FROM tokens WHERE hash = ?", (hashed,))), None)
+        if found is not None:  # others could be made up without end
+            self._holders[hashed] = (found, boot_clock() + 1.0)
+        return found
+
+    def tokens(self) -> list[Token]:
+        """All there are."""
+        return [Token(*row) for row in self._db.query("SELECT * FROM tokens ORDER BY name")]
+
+    def remove_token(self, name: str) -> bool:
+        """Let someone in no more; whether there was one of that name."""
+        with self._transaction() as work:
+            removed = work.execute("DELETE FROM tokens WHERE name = ?", (name,)) > 0
+        self._holders.clear()
+        return removed
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _size(where: Database | Transaction, ident: AttemptId) -> int:
+    rows = where.query(
+        "SELECT start + length(data) FROM output WHERE task = ? AND attempt = ? ORDER BY start DESC LIMIT 1", ident
+    )
+    return int(rows[0][0]) if rows else 0
+
+
+def _append(work: Transaction, piece: Piece) -> None:
+    """Keep what is new of a piece; one beyond the end is not taken, it will come again. Of much, the middle goes."""
+    end = _size(work, piece.id)
+    start = max(end, piece.offset)
+    data = piece.data[start - piece.offset :]
+    if not data or piece.offset - piece.skipped > end:
+        return
+    work.execute("INSERT INTO output VALUES (?, ?, ?, ?)", (*piece.id, start, data))
+    half = piece.most // 2
+    if start + len(data) > piece.most:
+        work.execute(
+            "DELETE FROM output WHERE task = ? AND attempt = ? AND start >= ? AND start + length(data) <= ?",
+            (*piece.id, half, start + len(data) - half),
+        )
+
+
+def _row(record: TaskRecord) -> Row:
+    if (record.ended is not None) != (record.phase in ENDED):
+        raise AssertionError(f"task {record.id} is {record.phase.value} and has ended at {record.ended}")
+    changing = list(_changing(record))
+    for n in _PLAIN:
+        changing[n] = changing[n].value if n == _PHASE else int(changing[n])
+    for n in _AS_JSON:
+        # No metrics and no warnings are NULL, as a size that there is none of is.
+        changing[n] = json.dumps(changing[n]) if changing[n] else None
+    spec = _specs.dump_json(record.spec).decode()
+    return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
+
+
+def _record(row: Row) -> TaskRecord:
+    """Columns are in the order of the fields; a coordinator that takes over reads a hundred thousand of them."""
+    record = TaskRecord(*row)
+    record.spec = _specs.validate_json(row[1])
+    record.phase = _PHASES[row[4]]
+    record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
+    record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
+    record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()
+    for name in ("allocation", "wanted"):
+        if (size := row[_COLUMNS.index(name)]) is not None:
+            setattr(record, name, tuple(json.loads(size)))
+    return record

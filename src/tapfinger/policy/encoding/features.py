@@ -1,0 +1,141 @@
+"""Named features: each is declared once, and columns, the documentation page and the schema's digest follow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tapfinger.errors import CheckpointMismatch
+
+#: How many columns a feature of each ``per`` has, for one site.
+Sizes = Mapping[str, int]
+
+#: Writes the values of a feature: where they come from, and the column or columns they go to.
+Writer = tuple[Callable[[Any], Any], int | slice]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One number that a network is told, or one per resource, task type or adviser."""
+
+    name: str
+    #: Unit and scale of the numbers as the network gets them.
+    unit: str
+    #: One sentence for the documentation page.
+    meaning: str
+    #: The values, from the state that the encoder of the schema works out; shaped like the nodes, or to broadcast.
+    source: Callable[[Any], Any]
+    #: What the feature has one column for each of; empty: a single column.
+    per: str = ""
+    #: Whether it tells a cluster about the other clusters; networks without a graph are compared with and without.
+    of_others: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What must stay the same for a trained network; the wording of ``meaning`` may change."""
+        return f"{self.name}{f' per {self.per}' if self.per else ''} [{self.unit}]"
+
+
+class FeatureTable:
+    """The features of one kind of node, in the order of their columns."""
+
+    def __init__(self, *features: Feature) -> None:
+        """Names must differ."""
+        self.features = features
+        names = [feature.name for feature in features]
+        if len(set(names)) != len(names):
+            raise ValueError(f"a feature is declared twice: {', '.join(n for n in names if names.count(n) > 1)}")
+
+    def __add__(self, other: FeatureTable) -> FeatureTable:
+        """These columns, then the other's."""
+        return FeatureTable(*self.features, *other.features)
+
+    def columns(self, sizes: Sizes | None = None) -> dict[str, range]:
+        """The columns of each feature, by name."""
+        found: dict[str, range] = {}
+        first = 0
+        for feature in self.features:
+            last = first + ((sizes or {})[feature.per] if feature.per else 1)
+            found[feature.name] = range(first, last)
+            first = last
+        return found
+
+    def width(self, sizes: Sizes | None = None) -> int:
+        """Number of columns."""
+        return sum((sizes or {})[feature.per] if feature.per else 1 for feature in self.features)
+
+    def writers(self, sizes: Sizes | None = None) -> list[Writer]:
+        """Each feature's source with the place of its values on the last axis."""
+        columns = self.columns(sizes)
+        return [
+            (f.source, slice(at.start, at.stop) if f.per else at.start)
+            for f, at in ((feature, columns[feature.name]) for feature in self.features)
+        ]
+
+
+def write(writers: Sequence[Writer], out: Any, state: Any) -> None:
+    """Fill the last axis of ``out`` with the features of a state."""
+    for source, at in writers:
+        out[..., at] = source(state)
+
+
+class Schema:
+    """The features of every kind of node that networks of one family are told."""
+
+    def __init__(self, name: str, sentence: str, tables: Mapping[str, FeatureTable]) -> None:
+        """``tables``: by kind of node, which is also the field of ``Inputs`` that holds its columns."""
+        self.name, self.sentence, self.tables = name, sentence, dict(tables)
+        #: By kind of node, what each feature is; a model's card keeps this list.
+        self.features: dict[str, list[str]] = {
+            kind: [feature.identity for feature in table.features] for kind, table in tables.items()
+        }
+        self.digest = digest_of(self.features)
+
+    def selection(self, wanted: Mapping[str, Sequence[str]], sizes: Sizes, who: str) -> dict[str, list[int]]:
+        """By kind of node, the columns of the features that a model knows; empty if it knows exactly these.
+
+        A model that was trained before a feature was added is not told it. One that knows a feature which is no longer
+        made, or now has another unit, is refused.
+        """
+        self.check(wanted, who)
+        if dict(wanted) == self.features:
+            return {}
+        chosen: dict[str, list[int]] = {}
+        for kind, table in self.tables.items():
+            columns = dict(zip(self.features[kind], table.columns(sizes).values(), strict=True))
+            chosen[kind] = [column for identity in wanted.get(kind, ()) for column in columns[identity]]
+        return chosen
+
+    def check(self, wanted: Mapping[str, Sequence[str]], who: str) -> None:
+        """Raise CheckpointMismatch, naming the features, unless this version makes all that are ``wanted``."""
+        missing = [
+            f"{identity} of {kind}"
+            for kind, identities in wanted.items()
+            for identity in identities
+            if identity not in self.features.get(kind, ())
+        ]
+        if missing:
+            raise CheckpointMismatch(
+                f"{who}: its features differ from those of schema {self.name!r} in this version; not made any more: "
+                f"{', '.join(missing)}. Retrain it ('tapfinger models rebuild') or use the version that made it"
+            )
+
+    def difference(self, other: Mapping[str, Sequence[str]]) -> list[str]:
+        """In words, by which features ``other`` differs from this schema."""
+        found = []
+        for kind in dict.fromkeys([*self.features, *other]):
+            mine, theirs = self.features.get(kind, []), list(other.get(kind, ()))
+            found += [f"without {identity} of {kind}" for identity in mine if identity not in theirs]
+            found += [f"with {identity} of {kind}" for identity in theirs if identity not in mine]
+            if mine != theirs and sorted(mine) == sorted(theirs):
+                found.append(f"another order of the features of {kind}")
+        return found
+
+
+def digest_of(features: Mapping[str, Sequence[str]]) -> str:
+    """Short digest of names, order, columns and units."""
+    text = json.dumps({kind: list(identities) for kind, identities in features.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

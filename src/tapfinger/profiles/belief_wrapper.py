@@ -1,0 +1,178 @@
+"""Between a scheduler and the world: the scheduler sees beliefs in place of true speed profiles.
+
+What it was told in the context is where beliefs begin; what tasks are seen to do, in one snapshot
+after another, corrects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tapfinger.core.contract import (
+    ClusterView,
+    Decision,
+    Scheduler,
+    SchedulerContext,
+    Snapshot,
+    TaskView,
+)
+from tapfinger.core.model import Resources, TaskType
+from tapfinger.core.wrapper import SchedulerWrapper
+from tapfinger.profiles.beliefs import Belief
+
+
+class Believing(SchedulerWrapper):
+    """A scheduler that knows of speed profiles only what it was told and what it has seen since."""
+
+    def __init__(self, scheduler: Scheduler, learn: bool = True) -> None:
+        """``learn``: False leaves beliefs as they were told."""
+        super().__init__(scheduler)
+        self._learn = learn
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Begin with the profiles of the context."""
+        self._context = context
+        self._types = {t.name: t for t in context.task_types}
+        self._evidence = Evidence(context)
+        self._last: tuple[Snapshot, Decision] | None = None
+        self._retold = Retold()
+        super().reset(context)
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Ignore what others believe: beliefs follow from what tasks are seen to do."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Look at what has happened, then ask the scheduler."""
+        if self._learn:
+            self._see(snapshot)
+        decision = self.inner.decide(self._retold.show(snapshot, self._types))
+        # Looked at in the next turn only: by then it has been checked and carried out.
+        self._last = snapshot, decision
+        return decision
+
+    def _see(self, snapshot: Snapshot) -> None:
+        if self._last is not None:
+            self._evidence.note(*self._last)
+        if snapshot.turn == 0:
+            self._evidence.look(snapshot)
+            self._revise()
+
+    def _revise(self) -> None:
+        """Take over beliefs that have changed, and let the scheduler know."""
+        changed = self._evidence.revised()
+        if not changed:
+            return
+        self._types = self._types | {t.name: t for t in changed}
+        self._context = replace(self._context, task_types=tuple(self._types[t.name] for t in self._context.task_types))
+        super().learn(self._context)
+
+
+class Retold:
+    """Snapshots with other task types in the place of theirs; whatever did not change is made once."""
+
+    def __init__(self) -> None:
+        """Nothing was shown yet."""
+        self._types: Mapping[str, TaskType] = {}
+        #: By task id and by cluster: the view as it came, and as it was shown.
+        self._shown: dict[int, tuple[TaskView, TaskView]] = {}
+        self._clusters: dict[int, tuple[ClusterView, ClusterView]] = {}
+
+    def show(self, snapshot: Snapshot, types: Mapping[str, TaskType]) -> Snapshot:
+        """The same with every task's type as ``types`` has it by name; another mapping for other types."""
+        if types is not self._types:
+            self._types, self._shown, self._clusters = types, {}, {}
+        clusters = tuple(map(self._cluster, snapshot.clusters))
+        # Only those that wait now are remembered: whoever was placed is seen with its cluster.
+        before, self._shown = self._shown, {}
+        return replace(snapshot, clusters=clusters, queue=tuple(self._task(view, before) for view in snapshot.queue))
+
+    def _cluster(self, view: ClusterView) -> ClusterView:
+        came, shown = self._clusters.get(view.index, (None, view))
+        if came is not view:
+            running, paused = (tuple(map(self._retold, views)) for views in (view.running, view.paused))
+            shown = replace(view, running=running, paused=paused)
+            self._clusters[view.index] = (view, shown)
+        return shown
+
+    def _task(self, view: TaskView, before: dict[int, tuple[TaskView, TaskView]]) -> TaskView:
+        came, shown = before.get(view.id, (None, view))
+        if came is not view:
+            shown = self._retold(view)
+        self._shown[view.id] = (view, shown)
+        return shown
+
+    def _retold(self, view: TaskView) -> TaskView:
+        believed = self._types[view.type.name]
+        return view if view.type is believed else replace(view, type=believed)
+
+
+@dataclass(slots=True)
+class _Stay:
+    """A task on a cluster, as last seen."""
+
+    type: str
+    #: What it holds now, and what it held when it last held something.
+    allocation: Resources
+    size: Resources
+    elapsed: int = 0
+    progress: float | None = None
+    #: Slots of work still lost to changes of allocation.
+    overhead: float = 0.0
+    #: Whether it has run with one allocation only, and lost nothing: then its duration tells its rate.
+    steady: bool = True
+
+
+class Evidence:
+    """Reads off snapshots and decisions how fast tasks have run, and holds the beliefs that follow."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        """Types whose profile carries no doubt are certain: there is nothing to learn."""
+        self._beliefs = {t.name: Belief(t, context.noise) for t in context.task_types if t.profile.doubt is not None}
+        self._switching_cost = context.switching_cost
+        self._stays: dict[int, _Stay] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """What one slot has done. ``snapshot``: of the first turn of the next one."""
+        waiting = {task.id for task in snapshot.queue}
+        gone = dict(self._stays)
+        for view in snapshot.on_clusters():
+            stay = gone.pop(view.id, None)
+            if stay is not None and view.allocation is not None:
+                self._see(stay, view, view.allocation)
+        for ident, stay in gone.items():
+            # One that waits again was lost with its cluster. One that reported has told its rate by that.
+            if ident not in waiting and stay.progress is None and stay.steady:
+                self._beliefs[stay.type].see_end(stay.size, stay.elapsed + 1)
+            del self._stays[ident]
+
+    def _see(self, stay: _Stay, view: TaskView, allocation: Resources) -> None:
+        if view.elapsed == stay.elapsed + 1:
+            lost = min(1.0, stay.overhead)
+            before = 0.0 if stay.elapsed == 0 else stay.progress
+            if view.progress is not None and before is not None:
+                self._beliefs[stay.type].see_progress(allocation, before, view.progress - before, lost)
+            stay.overhead -= lost
+        stay.elapsed, stay.progress, stay.allocation = view.elapsed, view.progress, allocation
+
+    def note(self, snapshot: Snapshot, decision: Decision) -> None:
+        """What the scheduler decided then: a task may have ended before the next snapshot."""
+        for resize in decision.resizes:
+            stay = self._stays.get(resize.task)
+            if stay is not None and not resize.allocation.none:
+                if resize.allocation != stay.allocation:
+                    stay.overhead += self._switching_cost
+                if resize.allocation != stay.size or stay.overhead:
+                    stay.steady = False
+                stay.size = resize.allocation
+            if stay is not None:
+                stay.allocation = resize.allocation
+        placed = {p.task: p.allocation for p in decision.placements}
+        for task in snapshot.queue:
+            allocation = placed.get(task.id)
+            if allocation is not None and task.type.name in self._beliefs:
+                self._stays[task.id] = _Stay(task.type.name, allocation, allocation)
+
+    def revised(self) -> list[TaskType]:
+        """Types that are now believed to be otherwise than before."""
+        return [new for belief in self._beliefs.values() if (new := belief.revised()) is not None]

@@ -1,0 +1,72 @@
+"""The efficient sizes of every task type, priced for one set of clusters: what Greedy and Lookahead choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tapfinger.core.contract import SchedulerContext
+from tapfinger.core.model import Resources
+from tapfinger.profiles.durations import efficient_sizes
+
+#: Room for a task this many times slower than it could be is as bad as no room.
+WORST_STRETCH = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientSize:
+    """One efficient size of a task type."""
+
+    allocation: Resources
+    #: Mean duration in slots.
+    slots: float
+    #: Duration x the largest share of a mean cluster that the size takes of any resource, in slots.
+    cost: float
+
+
+class EfficientSizes:
+    """Efficient sizes of every type, and what follows from them and the clusters alone."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        """Price the sizes of all types; made once per ``SiteTables``."""
+        self.clusters = context.clusters
+        #: Mean amount of each resource per cluster.
+        self.mean_capacity = tuple(
+            sum(amounts) / len(self.clusters) for amounts in zip(*(c.capacity for c in self.clusters), strict=True)
+        )
+        #: By type name, fastest first.
+        self.of: dict[str, tuple[EfficientSize, ...]] = {
+            t.name: tuple(self._price(s.allocation, s.slots) for s in efficient_sizes(t, context.noise))
+            for t in context.task_types
+        }
+        #: The size with the least cost, by type name.
+        self.cheapest = {name: min(sizes, key=lambda size: size.cost) for name, sizes in self.of.items()}
+        self._ideal_on: dict[tuple[str, int], float] = {}
+
+    def _price(self, allocation: Resources, slots: float) -> EfficientSize:
+        share = max(a / c for a, c in zip(allocation, self.mean_capacity, strict=True) if c)
+        return EfficientSize(allocation, slots, slots * share)
+
+    def ideal_on(self, type_name: str, cluster: int) -> float:
+        """Shortest duration on the cluster, were it empty; infinite where the minimum does not fit."""
+        key = (type_name, cluster)
+        if key not in self._ideal_on:
+            capacity = self.clusters[cluster].capacity
+            fitting = (o.slots for o in self.of[type_name] if o.allocation.fits(capacity))
+            self._ideal_on[key] = min(fitting, default=float("inf"))
+        return self._ideal_on[key]
+
+    def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
+        """Shortest duration on any of these clusters, were it empty."""
+        return min(self.ideal_on(type_name, n) for n in eligible)
+
+    def durations(self, free: Resources) -> float:
+        """Shortest duration in this room, bounded, summed over the types: the less, the more the room is worth."""
+        total = 0.0
+        for options in self.of.values():
+            worst = WORST_STRETCH * options[0].slots
+            total += min(worst, next((o.slots for o in options if o.allocation.fits(free)), worst))
+        return total
+
+    def free_share(self, free: Resources) -> float:
+        """Free resources in mean clusters, summed over resources; for ties between clusters."""
+        return sum((a / c for a, c in zip(free, self.mean_capacity, strict=True) if c), start=0.0)

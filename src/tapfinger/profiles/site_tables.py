@@ -1,0 +1,41 @@
+"""Everything that schedulers derive from a site's clusters, task types and speed profiles, in one object.
+
+A scheduler makes its ``SiteTables`` once per ``reset`` or ``learn`` and hands it to every rule, greedy and encoder
+that it uses. Nobody changes it, apart from tables that are filled in when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.contract import SchedulerContext
+from tapfinger.core.model import Resources, TaskType
+from tapfinger.profiles.durations import mean_slots
+from tapfinger.profiles.efficient_sizes import EfficientSizes
+from tapfinger.profiles.size_menus import Menus
+
+
+class SiteTables:
+    """Tables of one site with the profiles that are known now."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        """``context``: what the scheduler was told in ``reset`` or ``learn``."""
+        self.context = context
+        #: Efficient sizes of every type with their durations and costs.
+        self.sizes = EfficientSizes(context)
+
+    def slots(self, task_type: TaskType, allocation: Resources) -> float:
+        """Mean duration in slots of a task of this type at this size; any size of the profile, efficient or not."""
+        return float(self._slots[task_type.name][task_type.profile.index(allocation)])
+
+    @cached_property
+    def _slots(self) -> dict[str, npt.NDArray[np.float64]]:
+        return {t.name: mean_slots(t.profile, self.context.noise) for t in self.context.task_types}
+
+    @cached_property
+    def menus(self) -> Menus:
+        """Menus of sizes for networks that know tasks by their speed profiles."""
+        return Menus(self.context, self.sizes)

@@ -1,0 +1,76 @@
+"""What was measured for a figure, by setting and scheduler: the only thing that claims, tables and pictures look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tapfinger.evaluation.stats import Difference, Estimate, SchedulerSummary, paired, summarise
+from tapfinger.records import RunRecord
+from tapfinger.reproduce.declare import OURS, Figure, Setting
+
+
+@dataclass(frozen=True)
+class SettingRuns:
+    """All runs of one setting."""
+
+    setting: Setting
+    #: Label -> one record per seed.
+    records: Mapping[str, Sequence[RunRecord]]
+    slot_seconds: float
+    #: Overrides as they were used, with those of --quick and of a load.
+    overrides: tuple[str, ...] = ()
+    #: Whether seeds are other draws.
+    independent: bool = True
+
+    @property
+    def reference(self) -> str:
+        """The scheduler that differences are taken against: ours, or the first where it does not take part."""
+        return OURS if OURS in self.records else next(iter(self.records))
+
+    @property
+    def seeds(self) -> int:
+        """How many runs there are of each scheduler."""
+        return len(self.records[self.reference])
+
+    @cached_property
+    def summaries(self) -> dict[str, SchedulerSummary]:
+        """Label -> summary, best mean first."""
+        return summarise(self.records, self.reference, self.independent)
+
+
+@dataclass(frozen=True)
+class FigureCurve:
+    """A line that a source other than runs gives: points, and half the width of their interval where there is one."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    half: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """Everything that was measured for a figure."""
+
+    figure: Figure
+    runs: Mapping[str, SettingRuns] = field(default_factory=dict)
+    #: Numbers of sources other than runs, by name.
+    values: Mapping[str, Estimate] = field(default_factory=dict)
+    #: Panel -> line -> points.
+    curves: Mapping[str, Mapping[str, FigureCurve]] = field(default_factory=dict)
+    #: Head and rows of a table of its own.
+    table: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] = ((), ())
+    #: What is seen in it, in a sentence, where there are neither runs nor claims to say it.
+    seen: str = ""
+    #: Why there is nothing, if so.
+    missing: str = ""
+
+    def per_seed(self, setting: str, scheduler: str, measure: str) -> list[float]:
+        """A measure of one scheduler, one value per seed."""
+        return self.runs[setting].summaries[scheduler].per_seed[measure]
+
+    def difference(self, one: tuple[str, str], other: tuple[str, str], measure: str) -> Difference:
+        """(setting, scheduler) minus another, seed by seed."""
+        independent = self.runs[one[0]].independent
+        return paired(self.per_seed(*one, measure), self.per_seed(*other, measure), independent)

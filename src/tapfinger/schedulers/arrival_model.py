@@ -1,0 +1,86 @@
+"""Recent arrivals, and futures drawn from them: lookahead plays its plans into these."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.contract import Mode, Snapshot
+from tapfinger.profiles.site_tables import SiteTables
+
+#: How many recent arrivals futures are drawn from, and how fast the arrival rate forgets, per slot.
+_POOL = 512
+_RATE_MEMORY = 0.99
+
+#: Before anything is known, the arrival rate is taken to be this share of what the clusters could just serve. It counts
+#: as much as this many slots that were seen: the first few would tell nothing but how lucky they were.
+_USUAL_LOAD = 0.8
+_SLOTS_OF_BELIEF = 4.0
+
+
+class Future(NamedTuple):
+    """Sampled arrivals of F futures over a horizon, padded to the most that any has. N clusters."""
+
+    tasks: npt.NDArray[np.int64]  # (F,)
+    slot: npt.NDArray[np.int64]  # (F, most) from 1 on
+    type: npt.NDArray[np.int64]  # (F, most)
+    eligible: npt.NDArray[np.bool_]  # (F, most, N)
+
+
+class ArrivalModel:
+    """An arrival rate, and a pool of recent arrivals as (type, eligible clusters)."""
+
+    def __init__(self, site: SiteTables) -> None:
+        """No arrival has been seen."""
+        types, self._clusters = site.context.task_types, len(site.context.clusters)
+        self._kind = {t.name: kind for kind, t in enumerate(types)}
+        # One imaginary task per type, so that the first futures are not all alike.
+        self._types = deque(range(len(types)), maxlen=_POOL)
+        self._eligible = deque([[True] * self._clusters for _ in types], maxlen=_POOL)
+        #: Arrivals, slots in which they came, and slots' worth of belief; all of them fade.
+        self._tasks, self._slots, self._belief = 0.0, 0.0, _SLOTS_OF_BELIEF
+        self.learn(site)
+
+    def learn(self, site: SiteTables) -> None:
+        """Take other profiles from now on: by them, the clusters serve more tasks, or fewer."""
+        self._usual = _USUAL_LOAD * _rate_served(site)
+
+    @property
+    def rate(self) -> float:
+        """Tasks per slot."""
+        return (self._tasks + self._belief * self._usual) / (self._slots + self._belief)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take note of this slot's arrivals."""
+        arrived = 0
+        for task in snapshot.arrived_since(snapshot.slot - 1):
+            arrived += 1
+            self._types.append(self._kind[task.type.name])
+            self._eligible.append([n in task.eligible for n in range(self._clusters)])
+        self._tasks = _RATE_MEMORY * self._tasks + arrived
+        self._slots = _RATE_MEMORY * self._slots + 1.0
+        self._belief *= _RATE_MEMORY
+
+    def draw(self, futures: int, horizon: int, rng: np.random.Generator) -> Future:
+        """Poisson arrivals at the rate seen, each like one of the pool."""
+        counts = rng.poisson(self.rate, size=(futures, horizon))
+        per_future = counts.sum(axis=1)
+        most = int(per_future.max())
+        slot = np.zeros((futures, most), dtype=np.int64)
+        # Row by row, each slot as often as tasks arrive in it.
+        slot[np.arange(most) < per_future[:, None]] = np.repeat(
+            np.tile(np.arange(1, horizon + 1), futures), counts.reshape(-1)
+        )
+        picks = rng.integers(0, len(self._types), size=(futures, most))
+        return Future(per_future, slot, np.array(self._types)[picks], np.array(self._eligible)[picks])
+
+
+def _rate_served(site: SiteTables) -> float:
+    """Tasks per slot that the clusters can just serve, each at its cheapest size."""
+    types, clusters = site.context.task_types, len(site.context.clusters)
+    costs = [site.sizes.cheapest[t.name].cost for t in types]
+    served = clusters / float(np.average(costs, weights=[t.weight for t in types]))
+    return min(served, clusters) if site.context.mode is Mode.SINGLE else served

@@ -1,0 +1,42 @@
+"""Encoders for training, and batched simulators that they can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tapfinger.errors import UnknownNameError
+from tapfinger.policy.card import SCHEMAS
+from tapfinger.policy.encoding.base import StateEncoder
+from tapfinger.policy.encoding.by_profile import ProfileEncoder
+from tapfinger.policy.encoding.by_type import TypeEncoder
+from tapfinger.policy.encoding.type_features import TYPES
+from tapfinger.profiles.greedy_options import ADVISERS
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.sim.advised import AdvisedSim
+from tapfinger.sim.batch import BatchSim
+from tapfinger.sim.layout import GreedyPlan
+from tapfinger.workloads.base import Workload
+from tapfinger.workloads.world import World
+
+
+def make_encoder(world: World, schema: str = TYPES.name, pending: int = 10) -> StateEncoder:
+    """The encoder of a schema for a world's clusters and types."""
+    if schema not in SCHEMAS:
+        raise UnknownNameError("features", schema, SCHEMAS)
+    context = world.context(0)
+    return TypeEncoder(context, pending) if schema == TYPES.name else ProfileEncoder(SiteTables(context), pending)
+
+
+def make_sim(world: World, encoder: StateEncoder, workloads: Sequence[Workload]) -> BatchSim:
+    """A simulator that the encoder can read: with advisers, if their advice is among the features."""
+    return (
+        make_advised_sim(world, encoder, workloads)
+        if isinstance(encoder, ProfileEncoder)
+        else BatchSim(world, workloads, encoder.pending)
+    )
+
+
+def make_advised_sim(world: World, encoder: ProfileEncoder, workloads: Sequence[Workload]) -> AdvisedSim:
+    """The same with advisers."""
+    plans = [GreedyPlan(**options) for options in ADVISERS]
+    return AdvisedSim(world, workloads, encoder.menus, plans, encoder.pending)

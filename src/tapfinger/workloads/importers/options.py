@@ -1,0 +1,57 @@
+"""Settings of ``tapfinger workload import``. Needs no numpy, so that help is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from tapfinger.settings import FieldHelp
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a trace may not say by itself."""
+
+    cpus_per_gpu: Annotated[float, FieldHelp("CPUs per GPU where a trace counts GPUs only.", above=0)] = 2.0
+    gpu_hours: Annotated[
+        Mapping[str, float], FieldHelp("GPU-hours per application (pollux), as bert=3,cifar10=0.5.")
+    ] = field(default_factory=dict)
+    memory: Annotated[bool, FieldHelp("Make memory a resource (openb).", option="--memory")] = False
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Choices that a trace leaves open."""
+
+    #: Of the scenario.
+    name: str
+    clusters: Annotated[int | None, FieldHelp("So many equal clusters instead of the trace's own.", above=0)] = None
+    capacity: Annotated[
+        Mapping[str, float] | None,
+        FieldHelp("Capacity of each cluster, as cpu=64,gpu=8; sized by --load if left out."),
+    ] = None
+    # Share of the capacity that is in use when a task arrives, if all tasks start at once.
+    load: Annotated[float, FieldHelp("Wanted load where capacities are not given.", above=0)] = 0.9
+    # None: own, else draw.
+    eligible: Annotated[str | None, FieldHelp("own (cluster it ran on), all, or draw (by the scenario's model).")] = (
+        None
+    )
+    # By Amdahl's law.
+    elastic: Annotated[
+        float | None,
+        FieldHelp("Share of the time that more GPUs (or CPUs) divide; rigid if left out.", min=0, max=1),
+    ] = None
+    maximum_factor: Annotated[float, FieldHelp("Largest allocation of elastic tasks, times the request.", above=0)] = (
+        4.0
+    )
+    slot_seconds: Annotated[float | None, FieldHelp("Seconds per slot; from the median task if left out.", above=0)] = (
+        None
+    )
+    # Durations stay as they are.
+    time_scale: Annotated[float, FieldHelp("Multiplies arrival times; 0.5 doubles the rate.", above=0)] = 1.0
+    limit: Annotated[int | None, FieldHelp("Import only the first tasks, at most this many.", above=0)] = None
+    types: Annotated[int, FieldHelp("Largest number of task types.", above=0)] = 24
+    mode: Annotated[str, FieldHelp("multi or single.")] = "multi"
+    # Otherwise they are an error.
+    drop_oversized: Annotated[bool, FieldHelp("Leave out tasks no cluster holds.", option="--drop-oversized")] = False

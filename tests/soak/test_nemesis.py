@@ -1,0 +1,158 @@
+"""A real site while its parts are killed, stopped and cut off at random; then the truth is held against the records.
+
+Twenty seconds by default; for longer: ``TAPFINGER_NEMESIS_SECONDS=300 pytest -n0 tests/soak/test_nemesis.py``,
+with ``TAPFINGER_NEMESIS_SEED`` for other misfortunes.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines.postgres import PostgresServer
+from engines.replicas import ReplicatedSite
+from live.sites import RealSite
+from soak.nemesis import CLUSTERS, LEASE, SECONDS, SEED, Load, check_everything
+from soak.relay import Relay
+from waiting import wait_for
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[RealSite]:
+    made = RealSite(tmp_path, lease=LEASE - 1.0)
+    yield made
+    made.close()
+
+
+class Nemesis:
+    """Everything that can go wrong, and is made good again afterwards."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(SEED)
+        self.acts = Counter[str]()
+
+    def victim(self) -> str:
+        return str(self.rng.choice(CLUSTERS))
+
+    def pause(self, longest_when_short: float = 1.0) -> None:
+        """A moment, or longer than the lease."""
+        long = self.rng.random() < 0.5
+        time.sleep(self.rng.uniform(LEASE, LEASE + 2.0) if long else self.rng.uniform(0.0, longest_when_short))
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """Stopped, not dead, perhaps for longer than the lease: it must not hurt anyone when it wakes."""
+        process.send_signal(signal.SIGSTOP)
+        self.pause()
+        process.send_signal(signal.SIGCONT)
+
+    def rage(self, seconds: float, kinds: Mapping[str, Callable[[], None]]) -> None:
+        """All kinds, in any order, again and again."""
+        end = time.monotonic() + seconds
+        while True:
+            for kind in self.rng.permutation([*kinds]):
+                if time.monotonic() > end:
+                    return
+                time.sleep(self.rng.uniform(0.2, 1.0))
+                self.acts[str(kind)] += 1
+                kinds[str(kind)]()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS * 2 + 300)
+def test_a_site_survives_its_nemesis(site: RealSite, work: Path) -> None:
+    site.serve()
+    relays = {cluster: Relay(site.port) for cluster in CLUSTERS}
+    site.routes = {cluster: f"http://127.0.0.1:{relay.port}" for cluster, relay in relays.items()}
+    for cluster in CLUSTERS:
+        site.agent(cluster)
+    load = Load(site.url, (site.state / "token").read_text().strip(), work)
+    nemesis = Nemesis()
+
+    def kill(name: str, start: Callable[[], object]) -> None:
+        site.kill(name)
+        nemesis.pause(0.5)
+        start()
+
+    def kill_agent() -> None:
+        cluster = nemesis.victim()
+        kill(cluster, lambda: site.agent(cluster))
+
+    def trouble(act: str) -> None:
+        relay = relays[nemesis.victim()]
+        (relay.cut if act == "cut" else relay.hold)()
+        nemesis.pause()
+        relay.heal()
+
+    load.start()
+    nemesis.rage(
+        SECONDS,
+        {
+            "kill agent": kill_agent,
+            "kill coordinator": lambda: kill("coordinator", site.serve),
+            "stop agent": lambda: nemesis.stop(site.processes[nemesis.victim()]),
+            "stop coordinator": lambda: nemesis.stop(site.processes["coordinator"]),
+            "cut": lambda: trouble("cut"),
+            "hold": lambda: trouble("hold"),
+        },
+    )
+    load.end()
+    assert site.client is not None
+    check_everything(site.client, load, work, nemesis.acts)
+    for relay in relays.values():
+        relay.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS * 2 + 300)
+def test_replicas_survive_their_nemesis(tmp_path: Path, work: Path, postgres: PostgresServer) -> None:
+    site = ReplicatedSite(tmp_path, postgres.database(), lease=LEASE - 1.0)
+    nemesis = Nemesis()
+
+    def of_role(role: str) -> str:
+        found = [name for name in ("a", "b") if site.role(name) == role]
+        return found[0] if found else str(nemesis.rng.choice(["a", "b"]))
+
+    def kill(role: str) -> None:
+        name = of_role(role)
+        site.kill(name)
+        nemesis.pause(0.5)
+        site.serve(name)
+
+    def kill_agent() -> None:
+        cluster = nemesis.victim()
+        site.kill(cluster)
+        nemesis.pause(0.5)
+        site.agent(cluster)
+
+    try:
+        client = site.up()
+        load = Load(",".join(site.urls.values()), site.token, work)
+        load.start()
+        nemesis.rage(
+            SECONDS,
+            {
+                "kill leader": lambda: kill("leader"),
+                "stop leader": lambda: nemesis.stop(site.processes[of_role("leader")]),
+                "kill standby": lambda: kill("standby"),
+                "stop standby": lambda: nemesis.stop(site.processes[of_role("standby")]),
+                "kill agent": kill_agent,
+                "stop agent": lambda: nemesis.stop(site.processes[nemesis.victim()]),
+            },
+        )
+        load.end()
+        wait_for(lambda: "leader" in {site.role("a"), site.role("b")})
+        check_everything(client, load, work, nemesis.acts)
+    finally:
+        site.close()
