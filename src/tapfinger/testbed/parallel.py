@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -69,7 +71,7 @@ def run_workers(work: Work, options: RunOptions, granted: Allotment) -> int:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
         place = int(os.environ.get("LOCAL_RANK", rank))
-        return _as_worker(work, options, rank, count, place, granted.threads(here), "env://", granted)
+        _leave(_as_worker(work, options, rank, count, place, granted.threads(here), "env://", granted))
     count, threads = granted.workers, granted.threads(granted.workers)
     if _cuda(granted) and count > torch.cuda.device_count():
         raise ConfigError(
@@ -105,6 +107,17 @@ def _together(work: Work, options: RunOptions, count: int, threads: int, granted
 def _child(work: Work, *more: object) -> None:
     # A child that ends in the usual way would write what its parent has not written yet.
     os._exit(_as_worker(work, *more))  # type: ignore[arg-type]
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process at once, with all it has written.
+
+    Threads of gloo can outlive the process group and still hold tensors. If one of them lets go of its tensor while
+    the interpreter shuts down, the process aborts although its work is done; so there is no shutting down.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _as_worker(
