@@ -26,7 +26,7 @@ from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.http.app import make_app
 from tapfinger.live.insight.explain import summary, verdicts
 from tapfinger.live.insight.forecast import forecast
-from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.recent_sizes import RecentSizes
 from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.protocol.messages import Orders, Outcome, Report, RunReport
 from tapfinger.live.protocol.records import TaskSpec
@@ -90,8 +90,8 @@ def test_the_queue_is_played_forward() -> None:
     # Four cpus: one task has 2 s left, the other 7 s; then the four that wait take 10 s each, two at a time.
     on = (running(1, (2, 0), 8), running(2, (2, 0), 3))
     queue = tuple(waiting(ident) for ident in (3, 4, 5, 6))
-    habits = Habits(1.0, sizes={"ten": R((2, 0))})
-    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), queue), habits)
+    recent_sizes = RecentSizes(1.0, sizes={"ten": R((2, 0))})
+    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), queue), recent_sizes)
     assert found.starts == {3: 2.0, 4: 7.0, 5: 12.0, 6: 17.0}
     assert found.of(6, 3)[0] == 17.0
 
@@ -99,33 +99,33 @@ def test_the_queue_is_played_forward() -> None:
 def test_a_task_that_fits_does_not_wait_for_one_that_does_not() -> None:
     wide = constant_type((4, 0), (4, 0), 5.0, "wide")
     queue = (waiting(2, kind=wide), waiting(3))
-    found = forecast(Snapshot(8, 0, (cluster(0, (2, 2), running(1, (2, 0), 4)),), queue), Habits(1.0))
+    found = forecast(Snapshot(8, 0, (cluster(0, (2, 2), running(1, (2, 0), 4)),), queue), RecentSizes(1.0))
     assert found.starts == {3: 0.0, 2: 10.0}
 
 
 def test_what_cannot_be_told_is_not() -> None:
-    shut = forecast(Snapshot(0, 0, (cluster(0, (4, 2), up=False),), (waiting(1),)), Habits(1.0))
+    shut = forecast(Snapshot(0, 0, (cluster(0, (4, 2), up=False),), (waiting(1),)), RecentSizes(1.0))
     assert shut.of(1, 0) == (None, "none of its clusters takes tasks now, or nothing there is known to end")
     queue = tuple(waiting(ident) for ident in range(1, 101))
-    long = forecast(Snapshot(0, 0, (cluster(0, (4, 2)),), queue), Habits(1.0), most=10)
+    long = forecast(Snapshot(0, 0, (cluster(0, (4, 2)),), queue), RecentSizes(1.0), most=10)
     assert long.of(10, 9)[0] == 90.0, "each takes the whole cluster for 10 s"
     assert long.of(100, 99) == (900.0, "at the rate at which the first 10 will start")
 
 
 def test_what_is_believed_counts_and_not_what_is_configured() -> None:
     fast = constant_type((2, 0), (4, 2), 2.0, "ten")
-    assert Habits(1.0).seconds(TEN, TEN.minimum) == 10.0
-    habits = Habits(1.0, lambda _: fast)
-    assert habits.seconds(TEN, TEN.minimum) == 2.0
+    assert RecentSizes(1.0).seconds(TEN, TEN.minimum) == 10.0
+    recent_sizes = RecentSizes(1.0, lambda _: fast)
+    assert recent_sizes.seconds(TEN, TEN.minimum) == 2.0
     on = (running(1, (4, 0), 8),)
-    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), habits)
+    found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), recent_sizes)
     assert found.starts == {2: pytest.approx(0.8)}, "longer than all others so far: a tenth of its time more"
 
 
 def test_a_task_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
     on = (replace(running(1, (4, 0), 8), progress=0.4), replace(running(2, (4, 0), 3), progress=0.01))
     for task, seconds in zip(on, (12.0, 7.0), strict=True):  # the other has said too little to go by
-        found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), task),), (waiting(3),)), Habits(1.0))
+        found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), task),), (waiting(3),)), RecentSizes(1.0))
         assert found.starts == {3: pytest.approx(seconds)}
 
 
@@ -165,7 +165,7 @@ def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -
     asked = question()
     answer = asked.answer()
     shadows = Shadows({"min": create("scheduler", "min", {}), "never": Never(), "fails": Never(fails=True)})
-    asyncio.run(shadows.watch(asked, answer, Habits(1.0), 5.0))
+    asyncio.run(shadows.watch(asked, answer, RecentSizes(1.0), 5.0))
     same, never, fails = shadows.report()
     assert (same["rounds"], same["agreed"], same["both"], same["same_size"], same["only_real"]) == (1, 1, 2, 2, 0)
     assert same["shadow_seconds"] == same["real_seconds"] == 6.0
@@ -178,7 +178,7 @@ def test_shadows_are_compared_round_by_round(caplog: pytest.LogCaptureFixture) -
     assert said == ["shadow min slot=0 would do the same", "shadow never slot=0 would start nothing"]
     caplog.clear()
     opposite = Shadows({"min": create("scheduler", "min", {})})
-    asyncio.run(opposite.watch(asked, asked.put_to([Decider(Never(), "never")]), Habits(1.0), 5.0))
+    asyncio.run(opposite.watch(asked, asked.put_to([Decider(Never(), "never")]), RecentSizes(1.0), 5.0))
     (record,) = caplog.records
     assert record.getMessage().endswith("would start task=1 cluster=c0 cpu=1 gpu=0; task=2 cluster=c0 cpu=1 gpu=0")
 
@@ -195,9 +195,9 @@ def test_a_busy_shadow_is_left_out_and_counted() -> None:
             return Decision()
 
     async def two_rounds(shadows: Shadows) -> None:
-        first = asyncio.create_task(shadows.watch(asked, answer, Habits(1.0), 0.0))
+        first = asyncio.create_task(shadows.watch(asked, answer, RecentSizes(1.0), 0.0))
         await asyncio.to_thread(begun.wait)
-        await shadows.watch(asked, answer, Habits(1.0), 1.0)
+        await shadows.watch(asked, answer, RecentSizes(1.0), 1.0)
         blocked.set()
         await first
 

@@ -6,7 +6,7 @@ Tasks leave the state when they end, so its size follows the tasks in the system
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
@@ -45,6 +45,9 @@ class _Held:
     elapsed: int = 0
     service: Resources | None = None
     progress: float | None = None
+
+    def copy(self) -> _Held:
+        return _Held(self.task, self.cluster, self.allocation, self.phase, self.elapsed, self.service, self.progress)
 
     def view(self) -> TaskView:
         task = self.task
@@ -92,10 +95,10 @@ class EdgeState:
         twin._free, twin._started = list(self._free), list(self._started)
         twin._up, twin._closed = list(self._up), list(self._closed)
         for held in self._held.values():
-            twin._hold(replace(held))
+            twin._hold(held.copy())
         seen = self.snapshot(window)
         for view in seen.queue:
-            twin._wait(self._tasks[view.id])
+            twin._wait(self._tasks[view.id], view)
         twin._cluster_views, twin._queue_view = list(seen.clusters), seen.queue
         return twin
 
@@ -230,8 +233,9 @@ class EdgeState:
         check_eligible(task, self.clusters)
         self._wait(task)
 
-    def _wait(self, task: Task) -> None:
-        view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
+    def _wait(self, task: Task, view: TaskView | None = None) -> None:
+        """``view``: the task's, if it waits in another state already."""
+        view = view or TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
         self._tasks[task.id] = task
         self._waiting[task.id] = view
         self._alike.setdefault((task.type.name, task.eligible), {})[task.id] = view

@@ -8,7 +8,7 @@ from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snaps
 from tapfinger.core.feasibility import ever_fits
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import efficient_sizes
-from tapfinger.schedulers.free_capacity import Rooms
+from tapfinger.schedulers.free_capacity import FreeCapacity
 
 #: The minimum, or the size with the shortest mean duration that fits.
 SIZES = ("min", "best")
@@ -49,23 +49,23 @@ class Fifo:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Walk the waiting tasks in order; each starts at the fastest size there is, where there is most room."""
-        rooms = Rooms(snapshot, self._types)
+        free = FreeCapacity(snapshot, self._types)
         placements: list[Placement] = []
         for task in self._ordered(snapshot.queue):
-            if rooms.closed:
+            if free.closed:
                 break
-            placement = self._start(task, rooms)
+            placement = self._start(task, free)
             if placement is not None:
                 placements.append(placement)
             elif not self._backfill:
-                rooms.close(self._holds[task.type.name].intersection(task.eligible))
+                free.close(self._holds[task.type.name].intersection(task.eligible))
         return Decision(tuple(placements))
 
-    def _start(self, task: TaskView, rooms: Rooms) -> Placement | None:
+    def _start(self, task: TaskView, free: FreeCapacity) -> Placement | None:
         for size in self._sizes[task.type.name]:
-            index = rooms.roomiest(task, size)
+            index = free.roomiest(task, size)
             if index is not None:
-                rooms.take(index, size)
+                free.take(index, size)
                 return Placement(task.id, index, size)
         return None
 

@@ -9,7 +9,7 @@ from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.model import Resources, TaskType
 
 
-class Rooms:
+class FreeCapacity:
     """What planning has left of every cluster that may still start a task; the others are closed."""
 
     def __init__(

@@ -11,7 +11,7 @@ from tapfinger.core.model import Resources
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.counters import Counting
 
-#: Rooms whose worth is remembered.
+#: How many free amounts keep their worked-out worth in memory.
 _MOST_ROOMS = 100_000
 
 

@@ -31,7 +31,7 @@ from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, ResourceTypes, TaskType
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
-from tapfinger.schedulers.free_capacity import Rooms
+from tapfinger.schedulers.free_capacity import FreeCapacity
 
 #: How waiting tasks get onto clusters.
 ADMISSIONS = ("bayes", "first", "oldest")
@@ -234,19 +234,19 @@ class Optimus:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Admit waiting tasks at their minimum, then share out what is left of each cluster."""
         taken_back = {c.index: self._take_back(c) for c in snapshot.clusters if c.up}
-        rooms = Rooms(snapshot, self._types, {n: room for n, (_, room) in taken_back.items()}, self._admit)
+        free = FreeCapacity(snapshot, self._types, {n: room for n, (_, room) in taken_back.items()}, self._admit)
         lost: list[Proposal] = []
         if self._admission == "oldest":
-            admitted = self._admit_oldest(snapshot, rooms)
+            admitted = self._admit_oldest(snapshot, free)
         else:
-            admitted = self._admit_drawn(snapshot, rooms, lost)
+            admitted = self._admit_drawn(snapshot, free, lost)
         shares = {n: [self._share(task) for task in tasks] for n, (tasks, _) in taken_back.items()}
         for task, index in admitted:
             shares[index].append(self._share(task))
         placements: list[Placement] = []
         resizes: list[Resize] = []
         for index, sharers in shares.items():
-            hand_out(sharers, rooms.left[index])
+            hand_out(sharers, free.left[index])
             for share in sharers:
                 allocation = Resources(share.amounts)
                 if share.task.cluster is None:
@@ -270,19 +270,19 @@ class Optimus:
                 room = room - task.type.minimum
         return open_tasks, room
 
-    def _admit_oldest(self, snapshot: Snapshot, rooms: Rooms) -> list[tuple[TaskView, int]]:
+    def _admit_oldest(self, snapshot: Snapshot, free: FreeCapacity) -> list[tuple[TaskView, int]]:
         """The oldest tasks first, each where there is most room."""
         admitted: list[tuple[TaskView, int]] = []
         for task in snapshot.queue:
-            if rooms.closed:
+            if free.closed:
                 break
-            index = rooms.roomiest(task, task.type.minimum)
+            index = free.roomiest(task, task.type.minimum)
             if index is not None:
-                rooms.take(index, task.type.minimum)
+                free.take(index, task.type.minimum)
                 admitted.append((task, index))
         return admitted
 
-    def _admit_drawn(self, snapshot: Snapshot, rooms: Rooms, lost: list[Proposal]) -> list[tuple[TaskView, int]]:
+    def _admit_drawn(self, snapshot: Snapshot, free: FreeCapacity, lost: list[Proposal]) -> list[tuple[TaskView, int]]:
         """One draw per cluster and turn until no cluster has anything to draw; a single turn in single-task mode."""
         admitted: dict[int, tuple[TaskView, int]] = {}
         while True:
@@ -290,7 +290,7 @@ class Optimus:
             proposals: list[Proposal] = []
             for cluster in snapshot.clusters:
                 waiting = (t for t in snapshot.queue_of(cluster.index) if t.id not in admitted)
-                fitting = [t for t in islice(waiting, self._pending) if rooms.fits(t, cluster.index, t.type.minimum)]
+                fitting = [t for t in islice(waiting, self._pending) if free.fits(t, cluster.index, t.type.minimum)]
                 if fitting:
                     task = fitting[int(self._rng.integers(len(fitting)))]
                     if task.id in drawn and self._admission == "first":
@@ -299,12 +299,12 @@ class Optimus:
                     drawn[task.id] = task
                     proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
             # What counts is what is free once all sizes are open again, not what was free before.
-            room = [rooms.left.get(c.index, c.free) for c in snapshot.clusters]
+            room = [free.left.get(c.index, c.free) for c in snapshot.clusters]
             granted = resolve(proposals, room, {t.id: t.type.minimum for t in drawn.values()})
             lost += granted.lost
             for placement in granted.placements:
                 admitted[placement.task] = (drawn[placement.task], placement.cluster)
-                rooms.take(placement.cluster, placement.allocation)
+                free.take(placement.cluster, placement.allocation)
             if not proposals or self._single:
                 return list(admitted.values())
 

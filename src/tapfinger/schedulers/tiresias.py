@@ -21,7 +21,7 @@ from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, TaskType
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
-from tapfinger.schedulers.free_capacity import Rooms
+from tapfinger.schedulers.free_capacity import FreeCapacity
 
 
 def median_service(task_types: Iterable[TaskType], noise: Noise, accelerator: int) -> float:
@@ -79,14 +79,14 @@ class Tiresias:
     def decide(self, snapshot: Snapshot) -> Decision:
         """First queue, then the waiting (they belong to it), then the second queue; what is left may be grown into."""
         plans = {c.index: _Plan(c, *self._queues(c)) for c in snapshot.clusters if c.up}
-        rooms = Rooms(snapshot, self._types, {index: plan.room for index, plan in plans.items()})
+        free = FreeCapacity(snapshot, self._types, {index: plan.room for index, plan in plans.items()})
         yielding = {index: plan.yielding for index, plan in plans.items()}
         for task in snapshot.queue:
-            if rooms.closed:
+            if free.closed:
                 break
-            index = rooms.roomiest(task, task.type.minimum, yielding)
+            index = free.roomiest(task, task.type.minimum, yielding)
             if index is not None:
-                rooms.take(index, task.type.minimum)
+                free.take(index, task.type.minimum)
                 plans[index].grant(task)
         placements: list[Placement] = []
         resizes: list[Resize] = []

@@ -28,7 +28,7 @@ from tapfinger.errors import (
     TapfingerError,
     TooMany,
 )
-from tapfinger.live.http.auth import REFUSALS, Shield, known, source_of
+from tapfinger.live.http.auth import REFUSALS, Authentication, known, source_of
 from tapfinger.live.http.dashboard_routes import add_dashboard
 from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.limits import Buckets
@@ -110,7 +110,7 @@ def make_app(
         service.close()
 
     app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan, responses=PROBLEMS)
-    app.add_middleware(Shield, service=service)
+    app.add_middleware(Authentication, service=service)
     app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)

@@ -18,7 +18,7 @@ from tapfinger.live.store.store import Token
 REFUSALS = 5.0
 
 
-class Shield:
+class Authentication:
     """Leaves the token's holder in the request's state, as ``holder``; None if there is no valid token.
 
     A handler may leave a ``detail`` there for the audit log.

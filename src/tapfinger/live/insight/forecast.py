@@ -17,7 +17,7 @@ from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.estimates import left_at_pace
 from tapfinger.core.feasibility import largest_allocation, may_start
 from tapfinger.core.model import Resources
-from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.recent_sizes import RecentSizes
 
 #: So many of the first tasks of the queue are played.
 MOST = 1000
@@ -49,17 +49,17 @@ class _Kind:
     waiting: deque[tuple[int, int]]
 
 
-def forecast(snapshot: Snapshot, habits: Habits, most: int = MOST) -> Forecast:
+def forecast(snapshot: Snapshot, recent_sizes: RecentSizes, most: int = MOST) -> Forecast:
     """Play the first tasks of the queue forward."""
-    play = _ForecastPlay(snapshot, habits, most)
+    play = _ForecastPlay(snapshot, recent_sizes, most)
     play.run()
     played = min(most, len(snapshot.queue))
     return Forecast(play.starts, played, max(play.starts.values(), default=0.0))
 
 
 class _ForecastPlay:
-    def __init__(self, snapshot: Snapshot, habits: Habits, most: int) -> None:
-        self._habits = habits
+    def __init__(self, snapshot: Snapshot, recent_sizes: RecentSizes, most: int) -> None:
+        self._recent_sizes = recent_sizes
         self._free = {c.index: c.free for c in snapshot.clusters if may_start(c)}
         self._ends: list[tuple[float, int, Resources]] = []
         self.starts: dict[int, float] = {}
@@ -76,8 +76,8 @@ class _ForecastPlay:
 
     def _left(self, task: TaskView) -> float:
         """Seconds that a task on a cluster still takes; if it says how far it is, as that goes on."""
-        slot = self._habits.slot_seconds
-        whole = self._habits.seconds(task.type, task.allocation or task.type.minimum)
+        slot = self._recent_sizes.slot_seconds
+        whole = self._recent_sizes.seconds(task.type, task.allocation or task.type.minimum)
         return left_at_pace(task.elapsed * slot, whole, task.progress, least=slot)
 
     def run(self) -> None:
@@ -105,9 +105,9 @@ class _ForecastPlay:
         room = largest_allocation(task_type, self._free[cluster])
         if room is None:
             return False
-        last = self._habits.sizes.get(task_type.name)
+        last = self._recent_sizes.sizes.get(task_type.name)
         size = room if last is None else room.at_most(last)
         self._free[cluster] = self._free[cluster] - size
-        heapq.heappush(self._ends, (now + self._habits.seconds(task_type, size), cluster, size))
+        heapq.heappush(self._ends, (now + self._recent_sizes.seconds(task_type, size), cluster, size))
         self.starts[kind.waiting.popleft()[1]] = now
         return True

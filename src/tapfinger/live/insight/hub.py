@@ -20,7 +20,7 @@ from tapfinger.live.insight.gauges import gauges
 from tapfinger.live.insight.learning import Known, Learning
 from tapfinger.live.insight.metrics import Telemetry
 from tapfinger.live.insight.reasons import Reasons
-from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.recent_sizes import RecentSizes
 from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.store import Store
@@ -38,13 +38,13 @@ class Insight:
         machine: Callable[[], Coordinator],
         store: Store,
         clock: Callable[[], float],
-        thinker: Worker,
+        decision_thread: Worker,
         shadows: Mapping[str, Scheduler],
         learning: Learning,
     ) -> None:
         """``machine``: the one that leads now; raises where there is none.
 
-        ``thinker``: the thread in which the machine's schedulers decide; nobody else may ask them anything.
+        ``decision_thread``: the thread in which the machine's schedulers decide; nobody else may ask them anything.
         """
         self._site = site
         self._machine = machine
@@ -52,8 +52,8 @@ class Insight:
         self._clock = clock
         self._watching: set[asyncio.Task[None]] = set()
         self._learning = learning
-        self.habits = Habits(site.slot_seconds, site.believed)
-        self.reasons = Reasons(site, machine, store, clock, thinker, self.habits, learning)
+        self.recent_sizes = RecentSizes(site.slot_seconds, site.believed)
+        self.reasons = Reasons(site, machine, store, clock, decision_thread, self.recent_sizes, learning)
         self.shadows = Shadows(shadows)
         self.telemetry = Telemetry(self._gauges)
         self._ended: dict[str, int] = {}
@@ -80,13 +80,13 @@ class Insight:
     def _note_size(self, record: TaskRecord) -> None:
         if record.allocation is not None:
             with suppress(TapfingerError):  # it may be of a configuration that is no more
-                self.habits.granted(self._site.task(record.id, record.spec, 0).type, Resources(record.allocation))
+                self.recent_sizes.granted(self._site.task(record.id, record.spec, 0).type, Resources(record.allocation))
 
     def decided(self, question: RoundQuestion, answer: Answer, took: float) -> None:
         """A round was decided; shadows have their say when nobody waits for it any more."""
         if answer.by:
             self.telemetry.decision.labels(answer.by).observe(took)
-        watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.habits, self._clock()))
+        watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.recent_sizes, self._clock()))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
 

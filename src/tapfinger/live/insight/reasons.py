@@ -20,7 +20,7 @@ from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.explain import summary, verdicts
 from tapfinger.live.insight.forecast import Forecast, forecast
 from tapfinger.live.insight.learning import Learning
-from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.recent_sizes import RecentSizes
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import Granted, Requeued
 from tapfinger.live.protocol.records import ENDED, TaskRecord
@@ -45,17 +45,20 @@ class Reasons:
         machine: Callable[[], Coordinator],
         store: Store,
         clock: Callable[[], float],
-        thinker: Worker,
-        habits: Habits,
+        decision_thread: Worker,
+        recent_sizes: RecentSizes,
         learning: Learning,
     ) -> None:
-        """``machine``: the one that leads now; raises where there is none. ``thinker``: where its schedulers decide."""
+        """``machine``: the one that leads now; raises where there is none.
+
+        ``decision_thread``: where its schedulers decide.
+        """
         self._site = site
         self._machine = machine
         self._store = store
         self._clock = clock
-        self._thinker = thinker
-        self._habits = habits
+        self._decision_thread = decision_thread
+        self._recent_sizes = recent_sizes
         self._learning = learning
         self._worker = Worker("insight")
         self._forecast: tuple[float, Forecast] | None = None
@@ -155,7 +158,7 @@ class Reasons:
     async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
         try:
             async with asyncio.timeout(PATIENCE):
-                return await self._thinker.run(machine.deciders[0].odds)
+                return await self._decision_thread.run(machine.deciders[0].odds)
         except TimeoutError:
             return {}
 
@@ -163,8 +166,8 @@ class Reasons:
         """A forecast that is at most this many seconds old."""
         async with self._forecasting:  # many may ask at once, and one answer is enough
             if self._forecast is None or self._clock() - self._forecast[0] > fresh:
-                habits = self._habits.copy()
-                made = await self._worker.run(lambda: forecast(snapshot, habits))
+                recent_sizes = self._recent_sizes.copy()
+                made = await self._worker.run(lambda: forecast(snapshot, recent_sizes))
                 self._forecast = self._clock(), made
             return self._forecast[1]
 

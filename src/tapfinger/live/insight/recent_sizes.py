@@ -10,7 +10,7 @@ from tapfinger.live.coordinator.site import seconds_at
 
 
 @dataclass
-class Habits:
+class RecentSizes:
     """Of the latest tasks; nothing is known of a type that has not run yet."""
 
     slot_seconds: float
@@ -19,9 +19,9 @@ class Habits:
     #: By type, with its size: what it was granted last.
     sizes: dict[str, Resources] = field(default_factory=dict)
 
-    def copy(self) -> Habits:
+    def copy(self) -> RecentSizes:
         """As they are now, for another thread."""
-        return Habits(self.slot_seconds, self.believed, dict(self.sizes))
+        return RecentSizes(self.slot_seconds, self.believed, dict(self.sizes))
 
     def granted(self, task_type: TaskType, size: Resources) -> None:
         """A task of this type was given so much."""

@@ -17,7 +17,7 @@ from tapfinger.core.contract import Scheduler
 from tapfinger.core.events import StartTask
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.worker_thread import Worker
-from tapfinger.live.insight.recent_sizes import Habits
+from tapfinger.live.insight.recent_sizes import RecentSizes
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Shadows:
         self._shadows = {name: _Shadow(Decider(scheduler, name)) for name, scheduler in schedulers.items()}
         self._worker = Worker("shadows")
 
-    async def watch(self, question: RoundQuestion, answer: Answer, habits: Habits, at: float) -> None:
+    async def watch(self, question: RoundQuestion, answer: Answer, recent_sizes: RecentSizes, at: float) -> None:
         """Ask them what the real scheduler has answered; those who are busy are left out."""
         if not self._shadows or not answer.by:
             return
@@ -75,7 +75,7 @@ class Shadows:
             return
         for name, shadow in self._shadows.items():
             opinion = await self._worker.run(partial(question.put_to, [shadow.decider]))
-            _note(name, shadow, question, answer, opinion, habits, at)
+            _note(name, shadow, question, answer, opinion, recent_sizes, at)
 
     def report(self) -> list[dict[str, Any]]:
         """Each shadow's tally and latest rounds, newest first."""
@@ -86,7 +86,13 @@ class Shadows:
 
 
 def _note(
-    name: str, shadow: _Shadow, question: RoundQuestion, real: Answer, opinion: Answer, habits: Habits, at: float
+    name: str,
+    shadow: _Shadow,
+    question: RoundQuestion,
+    real: Answer,
+    opinion: Answer,
+    recent_sizes: RecentSizes,
+    at: float,
 ) -> None:
     tally = shadow.tally
     if opinion.fault:
@@ -105,8 +111,8 @@ def _note(
     tally.same_size += sum(a.allocation == b.allocation for a, b in both)
     tally.only_real += len(theirs.keys() - mine.keys())
     tally.only_shadow += len(mine.keys() - theirs.keys())
-    tally.shadow_seconds += sum(habits.seconds(a.task.type, a.allocation) for a, _ in both)
-    tally.real_seconds += sum(habits.seconds(b.task.type, b.allocation) for _, b in both)
+    tally.shadow_seconds += sum(recent_sizes.seconds(a.task.type, a.allocation) for a, _ in both)
+    tally.real_seconds += sum(recent_sizes.seconds(b.task.type, b.allocation) for _, b in both)
     if mine or theirs:
         names = [cluster.name for cluster in question.context.clusters]
         waiting = len(question.state.snapshot().queue)

@@ -42,7 +42,7 @@ from tapfinger.live.protocol.events import LINKS
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
-from tapfinger.live.service.learning_loop import Study
+from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.taking_over import Kept, make_machine
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
@@ -91,13 +91,13 @@ class Leading:
         self._leading: Coordinator | None = None
         self._leader = ""
         self._seen = 0
-        self._thinker = Worker("decisions")
+        self._decision_thread = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
         site.learn = config.learn
         self.learning = Learning(site, config.doubt)
-        self._study = Study(self.learning, self._thinker, self.now)
+        self._learning_loop = LearningLoop(self.learning, self._decision_thread, self.now)
         self.insight = Insight(
-            site, lambda: self._machine, self.store, self.now, self._thinker, shadows or {}, self.learning
+            site, lambda: self._machine, self.store, self.now, self._decision_thread, shadows or {}, self.learning
         )
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
         if not self.store.shared:
@@ -129,7 +129,7 @@ class Leading:
             return None
         machine = make_machine(self.store, self.site, self.config, self._schedulers, epoch, self.now())
         machine.progress.learner = self.learning
-        self.site.believe(self._study.take_up(self.store).revised, anew=True)
+        self.site.believe(self._learning_loop.take_up(self.store).revised, anew=True)
         self.insight.take_up()
         self.token = tokens.first(self.store, self._state, self.now())
         return machine
@@ -138,7 +138,7 @@ class Leading:
         """Let go of the store."""
         self._commits.close()
         if self._leading is not None and self._broken is None:
-            self._study.close(self.store)
+            self._learning_loop.close(self.store)
         self.kept.close()
 
     def now(self) -> float:
@@ -158,7 +158,7 @@ class Leading:
                 with suppress(NotLeading):
                     self._act(Tick())
                     self._ask()
-                    self._study.look(partial(self._learnt, self._machine), self._fail)
+                    self._learning_loop.look(partial(self._learnt, self._machine), self._fail)
                 with suppress(TimeoutError):
                     # Not wait_for: in Python 3.11 it forgets a cancellation that comes with what is waited for.
                     async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
@@ -181,7 +181,7 @@ class Leading:
         """What they answer is checked against what holds then; of what a deposed leader has asked nothing holds."""
         try:
             began = time.perf_counter()
-            answer = await self._thinker.run(question.answer)
+            answer = await self._decision_thread.run(question.answer)
             took = time.perf_counter() - began
             if machine is self._leading:
                 self._act(Decided(answer))

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 LOOK_BACK = 2_000
 
 
-class Study:
+class LearningLoop:
     """Looks at the inbox of one ``Learning`` now and then."""
 
     def __init__(self, learning: Learning, worker: Worker, clock: Callable[[], float]) -> None:

@@ -222,14 +222,15 @@ class ProfileEncoder(StateEncoder):
         seen = np.zeros(node_kind.shape, dtype=np.float32)
         np.add.at(seen, (np.broadcast_to(rows, node.shape)[place_mask], node[place_mask]), 1.0)
         can = obs.startable.astype(np.float32)
-        everywhere, emptier = starters_of(order, node, obs.startable, node_kind.shape[1])
+        rank = ranks(order)
+        everywhere, emptier = starters_of(rank, node, obs.startable, node_kind.shape[1])
         menu = self._menu(free, kind, obs.startable, advised)
         state = ProfileState(
             obs=obs,
             site=self._site,
             clusters=node.shape[1],
             share=free / self._size,
-            rank=ranks(order),
+            rank=rank,
             load=load,
             real=~dummy,
             node_kind=node_kind,
@@ -306,7 +307,7 @@ class ProfileEncoder(StateEncoder):
         at = order[rows, agents, kind]  # (B, N, K, C): place on the whole menu
         count = offered.sum(axis=3)[rows, agents, kind] * startable
         real = np.arange(at.shape[3]) < count[..., None]
-        inside = np.take_along_axis(chosen[rows, agents, kind], at, axis=3)
+        inside = chosen[rows[..., None], agents[..., None], kind[..., None], at]
         size = (kind[..., None] * BUCKETS * DEPTH + inside) * real
         amounts = self._flat[size]  # (B, N, K, C, R)
         rows_of_sizes = self._site.sizes[size]
@@ -332,9 +333,9 @@ class ProfileEncoder(StateEncoder):
         one: Bools = np.any(fits, axis=4)
         best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
         flat = fits.reshape(*fits.shape[:3], -1)
-        sorted_fits = np.take_along_axis(flat, np.broadcast_to(self._fastest, flat.shape), axis=3)
-        first = sorted_fits.argmax(axis=3)
-        fastest = self._fastest[np.arange(self._types + 1), first]
+        types = np.arange(self._types + 1)
+        first = flat[:, :, types[:, None], self._fastest].argmax(axis=3)
+        fastest = self._fastest[types, first]
         any_fits = one.any(axis=3) & self._several
         return (np.concatenate([any_fits[..., None], one], axis=3), np.concatenate([fastest[..., None], best], axis=3))
 

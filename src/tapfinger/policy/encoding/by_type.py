@@ -114,7 +114,8 @@ class TypeEncoder(StateEncoder):
         """``seen``: flat node of each task in each pending set that it is in."""
         batch, nodes, _ = obs.pending_features.shape
         order = emptiest_first(free[:, :, self._accelerator])
-        everywhere, emptier = starters_of(order, node, obs.startable, nodes)
+        rank = ranks(order)
+        everywhere, emptier = starters_of(rank, node, obs.startable, nodes)
         can = obs.startable.astype(np.float32)
         return TypeState(
             obs=obs,
@@ -122,7 +123,7 @@ class TypeEncoder(StateEncoder):
             capacity=self._capacity,
             size=self._size,
             free=free,
-            rank=ranks(order),
+            rank=rank,
             eligible=np.bincount(seen, minlength=batch * nodes).reshape(batch, nodes),
             can=can,
             others=everywhere - can,

@@ -198,10 +198,9 @@ class MenuState:
 
     def of_slowest(self, feature: str) -> Floats:
         """(B, N, K) a feature of the slowest size that fits; 0 where none does."""
-        last = np.maximum(self.count - 1, 0)[..., None]
-        return np.asarray(
-            np.take_along_axis(self.rows[..., SIZE_COLUMNS[feature]], last, axis=3)[..., 0] * (self.count > 0)
-        )
+        table = self.rows[..., SIZE_COLUMNS[feature]]
+        ends = np.arange(0, table.size, table.shape[-1]).reshape(self.count.shape) + np.maximum(self.count - 1, 0)
+        return np.asarray(table.reshape(-1)[ends] * (self.count > 0))
 
 
 def _log(count: Any) -> Any:

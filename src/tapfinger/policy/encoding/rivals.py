@@ -7,11 +7,11 @@ import numpy as np
 from tapfinger.policy.encoding.inputs import Bools, Floats, Ints
 
 
-def starters_of(order: Ints, node: Ints, startable: Bools, nodes: int) -> tuple[Floats, Floats]:
+def starters_of(rank: Ints, node: Ints, startable: Bools, nodes: int) -> tuple[Floats, Floats]:
     """(B, N, K) each: how many clusters could start the task, and how many of those up to and with this one's rank."""
     batch, clusters, _ = node.shape
     starters = np.zeros((batch, clusters, nodes), dtype=np.float32)
-    at = flat_nodes(node, nodes, ranks(order))
+    at = flat_nodes(node, nodes, rank)
     starters.reshape(-1)[at[startable]] = 1.0
     np.cumsum(starters, axis=1, out=starters)
     return starters[:, -1].reshape(-1).take(flat_nodes(node, nodes)), starters.reshape(-1).take(at)
