@@ -3,7 +3,7 @@
 python benchmarks/against.py 2641afb              # a table of ratios; below 1 is faster, or smaller
 python benchmarks/against.py 2641afb --rounds 9 --only decisions
 
-Each measurement runs in a process of its own and counts CPU time, so other work on the machine hardly disturbs it.
+Each measurement runs in its own process and counts CPU time, so other work on the machine hardly disturbs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-#: What every measurement begins with: ``run(scenario, scheduler, **overrides)`` plays three seeds.
+#: Beginning of every measurement: ``run(scenario, scheduler, *overrides)`` plays three seeds unless others are given.
 _COMMON = """
 import sys, time, resource
 from pathlib import Path
@@ -87,7 +87,7 @@ _MEMORY = """
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
-#: What is measured -> code that prints one number; CPU seconds but for memory.
+#: What is measured -> code that prints one number: CPU seconds, or megabytes for memory.
 MEASUREMENTS = {
     "readable simulator, multi-3 with fifo": 'print(run("multi-3", "fifo", seeds=range(12)))',
     "batched simulator, 64 worlds of multi-3": _BATCHED,
@@ -116,7 +116,7 @@ print(time.process_time() - begin)
 
 
 def measure(tree: Path, code: str) -> float:
-    """The number that the code prints when it runs in that tree."""
+    """The number that the code prints when run in that tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _COMMON + code], cwd=tree, env=environment, capture_output=True, text=True, check=False

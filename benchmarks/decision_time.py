@@ -1,4 +1,4 @@
-"""How long the learned scheduler takes to decide, and how much memory it needs; an untrained network is as slow."""
+"""How long the learned scheduler takes to decide, and its memory; the network is untrained, which takes as long."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tapfinger.policy.export import export
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.workloads.world import World, build_world
 
-#: Clusters, and the milliseconds to reach.
+#: Clusters -> milliseconds to reach.
 BARS = {3: 1.5, 6: 2.0, 50: 15.0, 100: 40.0}
 
-#: What the published implementation takes on the same kind of machine, milliseconds.
+#: Clusters -> milliseconds of the published implementation on the same kind of machine.
 PUBLISHED = {3: 31, 6: 46}
 
-#: Megabytes that a scheduling process may take.
+#: Megabytes that a scheduling process may use.
 MEMORY_BAR = 150
 
 
 def world_of(clusters: int) -> World:
-    """multi-3 with other numbers of clusters."""
+    """multi-3 with another number of clusters."""
     return build_world(load_scenario("multi-3", [f"clusters.edge.count={clusters}", f"arrivals.rate={clusters}"]))
 
 
 def write_model(folder: str) -> str:
-    """A network of the shipped size with random weights, as a file."""
+    """Write a network of the shipped size with random weights to a file."""
     world = world_of(3)
     inputs = TypeEncoder(world.context(0), padded=True).encode(EdgeState(world.clusters, world.mode).snapshot()).inputs
     config = config_for(inputs, world.resources.accelerator, preset="cpu")
@@ -49,7 +49,7 @@ def write_model(folder: str) -> str:
 
 
 def busy(world: World, shared: bool) -> Snapshot:
-    """Three tasks run on each cluster and at least ten wait for it: its own ones, or shared with many clusters."""
+    """Three tasks run on each cluster and at least ten wait for it: its own, or tasks shared with many clusters."""
     rng = np.random.default_rng(0)
     state = EdgeState(world.clusters, world.mode)
     clusters = len(world.clusters)
@@ -74,9 +74,9 @@ def busy(world: World, shared: bool) -> Snapshot:
 
 
 def times(model: str, clusters: int, shared: bool, rounds: int = 5) -> tuple[float, float]:
-    """Milliseconds, median and 99th percentile, snapshot to decision: features, network, masks, conflicts, guards.
+    """Milliseconds from snapshot to decision, median and 99th percentile: features, network, masks, conflicts, guards.
 
-    Of the round with the least median: the machine is shared, and interference only ever slows down.
+    Taken from the round with the smallest median: the machine is shared, and interference only ever slows it down.
     """
     world = world_of(clusters)
     snapshot = busy(world, shared)
@@ -95,7 +95,7 @@ def times(model: str, clusters: int, shared: bool, rounds: int = 5) -> tuple[flo
     return min(one_round() for _ in range(rounds))
 
 
-#: Runs in a process of its own, so that its peak memory is its own.
+#: Runs in its own process, so that the peak memory is that of this run alone.
 _RUN = """
 import sys
 from tapfinger.config import load_scenario
@@ -110,7 +110,7 @@ print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM"
 
 
 def peak_memory(model: str, clusters: int) -> float:
-    """Megabytes of a process that plays 192 tasks with the learned scheduler."""
+    """Peak memory in megabytes of a process that plays 192 tasks with the learned scheduler."""
     command = [sys.executable, "-c", _RUN, model, str(clusters)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
 
@@ -139,14 +139,14 @@ def report() -> list[str]:
     return lines
 
 
-#: Clusters at which the universal model is timed, and the milliseconds to reach.
+#: Clusters at which the universal model is timed -> milliseconds to reach.
 CURVE = {1: None, 3: None, 6: None, 10: None, 20: 8.0, 50: None, 100: 50.0}
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "decision-time.png"
 
 
 def report_universal() -> list[str]:
-    """The same of the model for any site, as a table and a picture."""
+    """The same for the model for any site, as a table and a picture."""
     found = {}
     for clusters in CURVE:
         print(f"decisions of the universal model on {clusters} clusters", flush=True)
@@ -170,7 +170,7 @@ def report_universal() -> list[str]:
 
 
 def draw_curve(found: dict[int, list[tuple[float, float]]]) -> None:
-    """Median times over the number of clusters, both axes logarithmic."""
+    """Plot median times over the number of clusters, on logarithmic axes."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.6))

@@ -15,7 +15,7 @@ class Case(NamedTuple):
 
     scenario: str
     seeds: str
-    #: Mean completion time to stay at or below; None: better than every other.
+    #: Mean completion time to stay at or below; None: must beat every other scheduler.
     bar: float | None = None
     rate: float | None = None
     more: tuple[str, ...] = ()

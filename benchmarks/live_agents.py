@@ -30,9 +30,9 @@ from tapfinger.live.local_site import LocalSite
 from tapfinger.live.state_dir import noted
 
 AGENTS = 100
-#: Seconds that tasks are submitted for, and tasks a second: three quarters of what the clusters can take.
+#: Seconds during which tasks are submitted, and tasks per second: three quarters of what the clusters can take.
 SECONDS, RATE = 20, 50
-#: Tasks one after the other on a site that is free.
+#: Number of tasks submitted one after another to an idle site.
 STARTS = 100
 
 SITE = f"""
@@ -51,7 +51,7 @@ scheduler = "SCHEDULER"
 
 
 def serve(state: Path, config: Path, timings: Path) -> None:
-    """A coordinator that writes down how long each slot took that had something to decide."""
+    """A coordinator that records the duration of each slot with something to decide."""
     from tapfinger.evaluation.specs import parse_spec
     from tapfinger.live.config import build_site, load_site
     from tapfinger.live.http.options import ServeOptions
@@ -91,7 +91,7 @@ def serve(state: Path, config: Path, timings: Path) -> None:
 
 
 def agents(state: Path, url: str, tokens: Path) -> None:
-    """All agents in one process, each with its own line and a backend that pretends."""
+    """All agents in one process, each with its own link and a fake backend."""
 
     async def run() -> None:
         await asyncio.gather(*(line.run(asyncio.Event()) for line in lines))
@@ -105,7 +105,7 @@ def agents(state: Path, url: str, tokens: Path) -> None:
 
 @contextmanager
 def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """This very file in another role."""
+    """Run this file in another role."""
     command = [sys.executable, __file__, *words]
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as started:
         try:
@@ -115,7 +115,7 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def until(condition: Any, seconds: float = 120.0) -> Any:
-    """Wait for something."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -125,7 +125,7 @@ def until(condition: Any, seconds: float = 120.0) -> Any:
 
 
 def slots(scheduler: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of each deciding slot, seconds by the clock and of the processor; of tasks, seconds from submission to start."""
+    """Clock and processor seconds of each deciding slot; seconds from submission to start of each task."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         state, config, tokens, timings = (Path(folder) / n for n in ("state", "site.toml", "tokens", "timings"))
@@ -160,7 +160,7 @@ def _load(client: Client, rng: np.random.Generator) -> list[int]:
 
 
 def starts() -> np.ndarray:
-    """Seconds from before the submission to the first thing that the task's process does."""
+    """Seconds from just before the submission to the first action of the task's process."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         site = LocalSite(Path(folder) / "state", None)
@@ -174,7 +174,7 @@ def starts() -> np.ndarray:
                     found.append(float(b"".join(client.logs(task, follow=True))) - begin)
         finally:
             site.down()
-    return np.array(found[5:])  # the first ones wake everything up
+    return np.array(found[5:])  # the first few are a warm-up
 
 
 def report() -> list[str]:

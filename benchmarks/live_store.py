@@ -1,6 +1,6 @@
-"""The live coordinator's store: submissions a second, a hundred thousand waiting tasks, memory, failover.
+"""The live coordinator's store: submissions per second, a hundred thousand waiting tasks, memory, failover.
 
-Real ``tapfinger serve`` processes on loopback, SQLite files and a PostgreSQL server that is started for the purpose.
+Real ``tapfinger serve`` processes on loopback, with SQLite files and a PostgreSQL server started for this benchmark.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.state_dir import noted
 from tapfinger.live.store.store import Store
 
-#: Tasks that wait in the long test.
+#: Number of waiting tasks in the long test.
 MANY = 100_000
-#: Times that submissions are measured.
+#: Number of times that submissions are measured.
 ROUNDS = 5
-#: One task as people submit it.
+#: A typical task as people submit it.
 TASK = {"argv": ["python", "train.py", "--seed", "1"], "type": "demo", "maximum": {"cpu": 1}}
 
 
 @dataclass(frozen=True)
 class Times:
-    """Latencies of requests that were made at the same time by several connections."""
+    """Latencies of concurrent requests from several connections."""
 
     seconds: np.ndarray  # (requests,)
-    #: From the first request to the last answer.
+    #: Seconds from the first request to the last answer.
     total: float
 
     def cell(self, tasks: int = 1) -> str:
-        """Tasks a second, median and 99th percentile."""
+        """Tasks per second, median and 99th percentile."""
         p50, p99 = (1e3 * np.percentile(self.seconds, p) for p in (50, 99))
         return f"{tasks * len(self.seconds) / self.total:,.0f} | {p50:.1f} | {p99:.1f}"
 
 
 def best_of(rounds: list[Times]) -> Times:
-    """The quickest: other load on the machine only ever slows down."""
+    """The fastest round: other load on the machine only ever slows it down."""
     return min(rounds, key=lambda times: times.total)
 
 
 async def _submit(host: str, port: int, token: str, body: bytes, count: int) -> list[float]:
-    """Requests one after the other on one connection; written by hand, to leave the processor to the coordinator."""
+    """Send requests one after another on one connection; plain sockets leave the processor to the coordinator."""
     reader, writer = await asyncio.open_connection(host, port)
     head = (
         f"POST /api/v1/tasks HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
@@ -83,7 +83,7 @@ async def _submit(host: str, port: int, token: str, body: bytes, count: int) -> 
 
 
 def submit(client_of: Coordinator, requests: int, connections: int, batch: int = 1) -> Times:
-    """Submissions from several connections, each as fast as it gets answers."""
+    """Submit from several connections, each as fast as it gets answers."""
     host, _, port = client_of.url.removeprefix("http://").partition(":")
     body = json.dumps({"tasks": [TASK] * batch}).encode()
 
@@ -98,7 +98,7 @@ def submit(client_of: Coordinator, requests: int, connections: int, batch: int =
 
 
 class Coordinator:
-    """A ``tapfinger serve`` of its own."""
+    """A separate ``tapfinger serve`` process."""
 
     def __init__(self, state: Path, store: str | None = None, more: str = "") -> None:
         """Start it; ``more``: keys of ``[live]``."""
@@ -115,7 +115,7 @@ class Coordinator:
         self.token = wait_for(lambda: (state / "token").exists() and (state / "token").read_text().strip(), 120.0)
         self.client = Client(self.url, self.token)
         wait_for(self._leads, 120.0)
-        #: Seconds until it takes submissions.
+        #: Seconds until it accepts submissions.
         self.seconds = time.perf_counter() - begin
 
     def _leads(self) -> bool:
@@ -124,17 +124,17 @@ class Coordinator:
         return False
 
     def memory(self) -> float:
-        """Megabytes."""
+        """Resident memory in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def cpu(self) -> float:
-        """Seconds of processor time it has used: other load on the machine changes it little."""
+        """Seconds of processor time used so far: other load on the machine hardly changes it."""
         user, system = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         self.client.close()
         self.process.terminate()
         self.process.wait()
@@ -155,7 +155,7 @@ speed = {kind = "amdahl", seconds = 60, parallel = {cpu = 0.8}}
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server with its data on the disk that temporary files are on."""
+    """A server with its data on the disk that holds temporary files."""
     with tempfile.TemporaryDirectory(prefix="tapfinger-pg-") as folder:
         Path(folder).chmod(0o755)
         server = PostgresServer(Path(folder) / "server")
@@ -166,7 +166,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 def commits(where: Path | str, count: int = 200) -> float:
-    """Milliseconds for one task saved alone: what the disk and the database take."""
+    """Milliseconds to save one task alone: the time of disk and database."""
     store = Store(where)
     store.lead("")
     spec = make_spec(**TASK)
@@ -179,7 +179,7 @@ def commits(where: Path | str, count: int = 200) -> float:
 
 
 def submissions(folder: Path, server: PostgresServer) -> list[str]:
-    """Submissions a second on both stores."""
+    """Submissions per second with both stores."""
     lines = [
         "| store | one commit, ms | single: tasks/s | p50 ms | p99 ms | CPU ms each "
         "| batches of 100: tasks/s | p50 ms | p99 ms |",
@@ -200,7 +200,7 @@ def submissions(folder: Path, server: PostgresServer) -> list[str]:
 
 
 def long_queue(folder: Path, server: PostgresServer) -> list[str]:
-    """A hundred thousand tasks that wait: latency at the beginning and at the end, memory, and starting again."""
+    """A hundred thousand waiting tasks: latency at the beginning and at the end, memory, and restart."""
     lines = [
         "| store | first 1,000: p50, p99 ms | last 1,000 | MB empty | MB full | beyond the limit | restart, s |",
         "|---|---|---|---|---|---|---|",
@@ -228,7 +228,7 @@ def long_queue(folder: Path, server: PostgresServer) -> list[str]:
 
 
 def refused(coordinator: Coordinator) -> str:
-    """What the next task is told."""
+    """HTTP status of the answer to one more task."""
     try:
         submit(coordinator, 1, 1)
     except RuntimeError as error:
@@ -237,7 +237,7 @@ def refused(coordinator: Coordinator) -> str:
 
 
 def idle_memory(folder: Path) -> float:
-    """Megabytes of the coordinator of a site in which the default scheduler has decided."""
+    """Memory in megabytes of the coordinator of a site after the default scheduler has decided."""
     state = folder / "idle"
     run = [sys.executable, "-m", "tapfinger"]
     subprocess.run([*run, "up", "--detach", "--state", str(state)], check=True, capture_output=True)

@@ -1,9 +1,9 @@
-"""Measure what an exchange of reports and orders costs over real sockets: the values of ``reproduce overhead``.
+"""Measure the cost of exchanging reports and orders over real sockets: the values of ``reproduce overhead``.
 
 python benchmarks/measure_overhead.py                                          # the values that ship with the package
 python benchmarks/measure_overhead.py --out results/reproduce/full/overhead.json   # values for your own report
 
-Takes about five minutes; times are only worth something on a machine that does nothing else.
+Takes about five minutes. Run it on an otherwise idle machine, or the times mean little.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHIPPED = Path(tapfinger.__file__).parent / "reproduce" / FILE
 
 
 def write(path: Path, phases: list[LatencyPhase], command: str) -> None:
-    """Write the values, a line per latency, with what they were measured on."""
+    """Write the values, one line per latency, and the machine they were measured on."""
     made = {
         "command": command,
         "date": date.today().isoformat(),
@@ -39,7 +39,7 @@ def write(path: Path, phases: list[LatencyPhase], command: str) -> None:
 
 
 def _rounded(phase: dict[str, Any]) -> dict[str, Any]:
-    """Microseconds, and tenths of bytes: more digits are noise."""
+    """Round to microseconds and tenths of bytes: further digits are noise."""
     digits = {"seconds": 6, "decision": 6, "state": 1, "action": 1}
     return {name: [round(x, digits[name]) for x in v] if name in digits else v for name, v in phase.items()}
 

@@ -1,8 +1,8 @@
-"""Schedulers that begin without speed profiles, against the same ones with exact profiles, once tasks have been seen.
+"""Schedulers that start without speed profiles, against the same schedulers with exact profiles, after a warm-up.
 
     python benchmarks/online_learning.py [--scenarios testbed-3] [--schedulers greedy,lookahead] [--seeds 1000:1010]
 
-Tasks that arrive after the hundredth has ended are compared, the same tasks of the same seeds in both runs.
+Compared are the tasks that arrive after the hundredth task has ended: the same tasks of the same seeds in both runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tapfinger.schedulers.exploring import Exploring
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world
 
-#: So many tasks have ended before it counts.
+#: Number of tasks that must end before the comparison starts.
 WARM_UP = 100
 
 SCENARIOS = ("testbed-3", "testbed-6")
 SCHEDULERS = ("greedy", "optimus-central", "lookahead", "tapfinger@model=universal", "tapfinger@model={scenario}")
-#: Schedulers that take minutes a seed, and the seeds that they get in BENCHMARKS.md.
+#: Schedulers that take minutes per seed, and the seeds they get in BENCHMARKS.md.
 SLOW, FEW = ("lookahead",), "1000:1003"
 SEEDS = "1000:1010"
 HEAD = (
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     scheduler: str
     seed: int
     sets: tuple[str, ...]
-    #: Share of the running time that the run which learns may lose by trying sizes.
+    #: Share of the running time that the learning run may lose by trying sizes.
     explore: float
 
 
@@ -52,24 +52,24 @@ class Times:
     """Arrival and end of each task, in slots."""
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
+        """Start with no events."""
         self.arrival: dict[int, int] = {}
         self.end: dict[int, int] = {}
 
     def __call__(self, event: Event) -> None:
-        """A sink of events."""
+        """Process an event."""
         if isinstance(event, TaskArrived):
             self.arrival[event.task.id] = event.slot
         elif isinstance(event, TaskFinished):
             self.end[event.task] = event.slot
 
     def mean(self, after: int) -> float:
-        """Mean completion time of those that came later."""
+        """Mean completion time of tasks that arrived later."""
         return statistics.fmean(self.end[i] - at + 1 for i, at in self.arrival.items() if at > after)
 
 
 def play(cell: Cell) -> tuple[float, float, float, float]:
-    """Mean completion time with exact and with learnt profiles: after the warm-up, and before its end."""
+    """Mean completion time with exact and with learnt profiles: after the warm-up, and during it."""
     found = []
     for sets in ((), (*MISSING, *cell.sets)):
         world = build_world(load_scenario(cell.scenario, sets))

@@ -1,4 +1,4 @@
-"""BENCHMARKS.md: sections that a benchmark writes stand between two marks; what people wrote around them stays."""
+"""BENCHMARKS.md: a benchmark writes its section between two marks; text written by people around it stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = Path(__file__).parent.parent / "BENCHMARKS.md"
 
 
 def places(page: Path = PAGE) -> list[str]:
-    """Names of the sections that the page has a place for, in its order."""
+    """Names of the sections that have a place on the page, in order."""
     return re.findall(r"^<!-- begin (\w+) -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Time that a profiler does not spend in the task: real processes that sleep.
+"""Time that the profiler spends outside the task, measured with real processes that sleep.
 
 python benchmarks/profile_overhead.py [SECONDS...]
 """
@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Allocations; the sleeper does not care.
+#: Allocations to profile; they make no difference to a sleeping task.
 GRID = ("cpu=1", "gpu=0:4")
-#: Seconds of a task: a very short one, and one as long as the test-bed's.
+#: Durations of the task in seconds: a very short one, and one as long as the test-bed's.
 LENGTHS = (2.0, 10.0)
 
 
 def measure(seconds: float) -> tuple[int, float, float, float]:
-    """Runs; share of the session not in the task, and of the whole command; median of what runs say beyond it."""
+    """Runs; share of the session outside the task, and of the whole command; median excess of the measured times."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "tapfinger", "profile", "--grid", *GRID, "--gpus", "4", "--busy", "1"]
         words += ["--type", "sleeper", "--", "sleep", str(seconds)]
@@ -29,7 +29,7 @@ def measure(seconds: float) -> tuple[int, float, float, float]:
         whole = time.monotonic() - begun
         lines = [json.loads(line) for line in (Path(folder) / "sleeper.runs.jsonl").read_text().splitlines()[1:]]
     runs = [line["seconds"] for line in lines]
-    # From the start of the first run to the end of the last one, as runs follow each other.
+    # From the start of the first run to the end of the last, as runs follow each other.
     session = lines[-1]["started"] + lines[-1]["seconds"] - lines[0]["started"]
     extra = sorted(run - seconds for run in runs)[len(runs) // 2]
     asleep = len(runs) * seconds

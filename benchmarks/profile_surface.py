@@ -1,8 +1,8 @@
-"""How well a third of a measured grid tells the rest: the speed model, Optimus' formula, and plain interpolation.
+"""How well a third of a measured grid predicts the rest: the speed model, Optimus' formula, and plain interpolation.
 
     python benchmarks/profile_surface.py testbed_profile.csv
 
-Any profile CSV with cpu and gpu will do; without one, the built-in test-bed formulas with 1 % noise are used.
+Any profile CSV with cpu and gpu works; without one, the built-in test-bed formulas with 1 % noise are used.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def read_grids(path: Path | None) -> dict[str, Measured]:
 
 
 def at_random(measured: Measured, seed: int) -> list[Cell]:
-    """A third of the cells."""
+    """A third of the cells, at random."""
     cells = sorted(measured)
     chosen = np.random.default_rng(seed).permutation(len(cells))[: round(len(cells) * SHARE)]
     return [cells[i] for i in chosen]
 
 
 def by_profiler(measured: Measured) -> list[Cell]:
-    """The third that the profiler measures, batch by batch."""
+    """The third that the profiler chooses, batch by batch."""
     cells = sorted(measured)
     grid = Grid({name: tuple(sorted({cell[r] for cell in cells})) for r, name in enumerate(("cpu", "gpu"))})
     wanted, chosen, surface = round(len(cells) * SHARE), [], None
@@ -63,7 +63,7 @@ def by_profiler(measured: Measured) -> list[Cell]:
 
 
 def predictions(measured: Measured, chosen: Sequence[Cell]) -> dict[str, Callable[[Cell], float]]:
-    """Seconds of a cell, by who says so."""
+    """Name of the method -> predicted seconds of a cell."""
     known = {cell: measured[cell] for cell in chosen}
     means = {cell: float(np.mean(runs)) for cell, runs in known.items()}
     surface = fit_surface(("cpu", "gpu"), known)
@@ -78,7 +78,7 @@ def predictions(measured: Measured, chosen: Sequence[Cell]) -> dict[str, Callabl
 
 
 def errors(measured: Measured, chosen: Sequence[Cell]) -> dict[str, tuple[float, float]]:
-    """Median and 90th percentile of the relative error over all other cells, by who says so."""
+    """Median and 90th percentile of the relative error over all other cells, by method."""
     rest = sorted(set(measured) - set(chosen))
     truth = np.array([np.mean(measured[cell]) for cell in rest])
     found = {}

@@ -1,4 +1,4 @@
-"""Mean completion times of all baselines on fresh seeds, beside the reference figures and the bars to reach."""
+"""Mean completion times of all baselines on unseen seeds, next to the reference figures and the bars to reach."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SCHEDULERS = (
     "min",
 )
 
-#: On the long test-bed runs only one of each kind.
+#: Schedulers for the long test-bed runs: only one of each kind.
 FEWER = ("lookahead", "greedy", "shortest-first", "optimus-central", "min")
 
 
 def schedulers_of(scenario: str) -> tuple[str, ...]:
-    """Who is compared on a scenario."""
+    """The schedulers compared on a scenario."""
     return FEWER if scenario.startswith("testbed") else SCHEDULERS
 
 
-#: Measured once, on other seeds (mean, standard deviation): the published schedulers re-run, Optimus corrected.
+#: Measured once, on other seeds (mean, standard deviation): the published schedulers run again, Optimus corrected.
 REFERENCE: dict[str, dict[str, tuple[float, float]]] = {
     "min": {
         "synthetic-3": (15.5, 2.1),
@@ -89,7 +89,7 @@ def command(scenario: str) -> list[str]:
 
 
 def run_all() -> dict[str, Any]:
-    """results.json of every scenario; finished cells are cached, so that this can be interrupted."""
+    """results.json of every scenario; finished cells are cached, so this can be interrupted."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for scenario in SEEDS:
@@ -134,7 +134,7 @@ def _mean_sd(values: list[float]) -> tuple[float, float]:
 
 
 def _paired(results: dict[str, Any]) -> list[str]:
-    """Seed by seed, with a 95 % interval (Student's t)."""
+    """Paired differences, seed by seed, with a 95 % interval (Student's t)."""
     lines = ["| scenario | seeds | lookahead minus greedy | 95 % interval |", "|---|---|---|---|"]
     for scenario, result in results.items():
         entry = result["schedulers"]["lookahead"]

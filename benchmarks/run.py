@@ -1,4 +1,4 @@
-"""Run benchmarks and put what they found into BENCHMARKS.md: ``make bench``. Finished comparisons are cached.
+"""Run benchmarks and write their results into BENCHMARKS.md: ``make bench``. Finished comparisons are cached.
 
 python benchmarks/run.py                       # every section that the page has a place for
 python benchmarks/run.py sites universal_time  # print these sections, and leave the page as it is
@@ -36,7 +36,7 @@ import tapfinger
 
 
 def header() -> list[str]:
-    """What was measured, and on what."""
+    """What was measured, and on which machine."""
     return [
         f"`make bench`: version {tapfinger.__version__}, Python {platform.python_version()}, {platform.system()} "
         f"{platform.machine()}. Speeds are the best of several runs",
@@ -67,7 +67,7 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
 
 
 def main() -> None:
-    """The sections that were asked for, one after the other: a run that is interrupted keeps those that are done."""
+    """Run the requested sections one after another; an interrupted run keeps the finished ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--write", action="store_true", help="put them on the page; always so without names")

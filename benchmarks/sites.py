@@ -20,12 +20,12 @@ from unseen_sites import SITES, Site, scenario_of
 
 RIVALS = ("greedy", "optimus", "optimus-central")
 
-#: Of schedulers, by name: what results.json has.
+#: Scheduler -> its entry in results.json.
 Found = dict[str, dict[str, Any]]
 
 
 def compare(site: Site, schedulers: Sequence[str], seeds: str, jobs: int) -> Found:
-    """All schedulers and the rivals on one site; finished cells are cached."""
+    """Compare all schedulers and the rivals on one site; finished cells are cached."""
     print(f"comparing {site.name}", file=sys.stderr, flush=True)
     names = list(dict.fromkeys((*schedulers, *RIVALS)))
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ def report(
     jobs: int = 2,
     sites: Sequence[Site] = SITES,
 ) -> list[str]:
-    """The section of BENCHMARKS.md; the first scheduler is the one that is judged."""
+    """The section of BENCHMARKS.md; the first scheduler is the one judged."""
     results = {site: compare(site, schedulers, seeds, jobs) for site in sites}
     names = list(dict.fromkeys((*schedulers, *RIVALS)))
     heads = [
@@ -84,7 +84,7 @@ def _row(site: Site, names: Sequence[str], found: Found) -> str:
 
 
 def difference(found: dict[str, Any], digits: int = 2) -> str:
-    """Of a mean, with its interval."""
+    """The difference of a mean, with its interval."""
     low_high = [f"{edge:+.{digits}f}" for edge in found["ci95"] or ()]  # one seed has none
     return f"{found['mean']:+.{digits}f}" + (f" ({' to '.join(low_high)})" if low_high else "")
 
@@ -95,7 +95,7 @@ def against_best(name: str, found: Found) -> float:
 
 
 def summary(name: str, results: Mapping[Any, Found]) -> list[str]:
-    """On how many sites the scheduler does what a universal policy should."""
+    """On how many sites the scheduler does what a universal policy should do."""
     relative = {site: against_best(name, found) for site, found in results.items()}
     worst = max(relative, key=relative.__getitem__)
     tail = [site for site, found in results.items() if found[name]["p99"] <= found["greedy"]["p99"]]

@@ -1,4 +1,4 @@
-"""How fast things are: simulators, start-up, warm-up, and growth with the size of the site."""
+"""Speed of the simulators, start-up and warm-up, and growth with the size of the site."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world, draw_workload
 
-#: What the published implementation does on the same kind of machine, env-steps per second.
+#: Env-steps per second of the published implementation on the same kind of machine.
 PUBLISHED = 1_500
 
-#: Scale of the growth curve: clusters, tasks.
+#: Points of the growth curve: clusters, tasks.
 SCALE = ((3, 3_000), (10, 10_000), (30, 30_000), (100, 100_000))
 
 
@@ -44,12 +44,12 @@ class _Counted:
 
 
 def _best(run: Callable[[], float], times: int = 3) -> float:
-    """The best of several: the machine is shared, and interference only ever slows down."""
+    """The best of several runs: the machine is shared, and interference only ever slows it down."""
     return max(run() for _ in range(times))
 
 
 def readable(name: str, seeds: int = 20) -> float:
-    """Env-steps per second of session, simulator and Min, one thread."""
+    """Env-steps per second of session, simulator and Min, on one thread."""
     world = build_world(load_scenario(name))
     workloads = [draw_workload(world, seed) for seed in range(seeds)]
 
@@ -64,7 +64,7 @@ def readable(name: str, seeds: int = 20) -> float:
 
 
 def batched(name: str, worlds: int = 128, steps: int = 500) -> float:
-    """Env-steps per second of the batched simulator, masks and features included, one thread."""
+    """Env-steps per second of the batched simulator, including masks and features, on one thread."""
     world = build_world(load_scenario(name))
     sim = BatchSim(world, [draw_workload(world, seed) for seed in range(worlds)])
     minimum = sim.tables.minimum[sim.draws.type]  # (B, J, R)
@@ -109,7 +109,7 @@ def _seconds(code: str, **environment: str) -> float:
 
 
 def start_up() -> dict[str, float]:
-    """Seconds for the things a newcomer does first."""
+    """Seconds for the first things that a newcomer does."""
     warm_batch = (
         "from tapfinger.config import load_scenario as l; from tapfinger.workloads.world import *;"
         "from tapfinger.sim.batch import BatchSim; import numpy as np;"
@@ -134,7 +134,7 @@ def start_up() -> dict[str, float]:
     return found
 
 
-#: Runs in a process of its own, so that its peak memory is its own.
+#: Runs in its own process, so that the peak memory is that of this run alone.
 _GROWTH = """
 import sys, time
 from tapfinger.config import load_scenario

@@ -1,9 +1,9 @@
-"""How long the test-bed's tasks take under small allotments, and how well their progress agrees with the time.
+"""How long the test-bed's tasks take with small allocations, and how well their progress agrees with the time.
 
     python benchmarks/testbed.py [--scale 0.3] [--repeats 2] [--cells 1x1,2x1,2x2,1x2] [--seeds 20001:20003]
 
-A cell is cpus x gpus. Each run is a process of its own on as many cores as it has cpus, as the process backend does it.
-Without CUDA its gpus are worker processes. Run it on a machine that does nothing else.
+A cell is cpus x gpus. Each run is a separate process on as many cores as it has cpus, as with the process backend.
+Without CUDA, its gpus are worker processes. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS = range(20001, 20002)
 
 
 def run(task: str, cpus: int, gpus: int, scale: float, seed: int) -> tuple[float, float, list[float]]:
-    """Seconds, seconds of the task's own cpus, and how far progress was from the share of time at each report."""
+    """Seconds, processor seconds of the task, and the gap between progress and the share of time at each report."""
     cores = sorted(os.sched_getaffinity(0))[:cpus]
     with tempfile.TemporaryDirectory() as folder:
         reports = Path(folder) / "reports"

@@ -2,14 +2,14 @@
 
     python benchmarks/testbed_loop.py --out loop
 
-1. ``tapfinger profile`` measures the three tasks of the test-bed under every allocation of a small grid.
-2. ``tapfinger workload from-profiles`` makes a scenario of the profiles.
-3. Schedulers are compared in simulation, on the arrivals of one seed and on those of others.
-4. The arrivals of that seed are submitted, at their times, to sites that ``tapfinger up`` starts, one per scheduler.
-5. Completion times of both, task by task: a table, ``loop.json`` and ``loop.png``.
+1. ``tapfinger profile`` measures the three tasks of the test-bed with every allocation of a small grid.
+2. ``tapfinger workload from-profiles`` turns the profiles into a scenario.
+3. Schedulers are compared in simulation, on the arrivals of one seed and of several others.
+4. The arrivals of that seed are submitted on time to sites started by ``tapfinger up``, one per scheduler.
+5. The completion times of both are compared task by task: a table, ``loop.json`` and ``loop.png``.
 
-Profiles that are in the directory already are gone on from, as the profiler does. Run it on a machine that does nothing
-else; the more cores it has, the more clusters of two cores are made.
+Profiles already in the directory are continued, as the profiler does. Run it on an otherwise idle machine; with more
+cores, it makes more clusters of two cores.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import World, build_world
 
 TASKS = ("image_classification", "language_modeling", "speech_recognition")
-#: Schedulers that run live, and those that are only simulated beside them.
+#: Schedulers that run live, and schedulers that are only simulated for comparison.
 LIVE, MORE = ("greedy", "examples.whole:Whole"), ("min", "random", "optimus", "tapfinger@lend=false")
-#: Seeds of further workloads, for simulation alone.
+#: Seeds of further workloads, only for simulation.
 OTHERS = range(20000, 20020)
-#: Cores of a cluster, and gpus: worker processes where there is no real one.
+#: Cores of a cluster, and gpus, which are worker processes if there are no real ones.
 CPUS, GPUS = 2, 2
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options from the command line."""
 
     out: Path
     scale: float
@@ -69,7 +69,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Ran:
-    """One task, simulated or real; times in seconds, from its arrival."""
+    """One task, simulated or real; times in seconds since its arrival."""
 
     type: str
     allocation: tuple[float, ...]
@@ -78,26 +78,26 @@ class Ran:
 
 
 def tapfinger(folder: Path, *words: str, quiet: bool = False) -> None:
-    """A command, as a user types it."""
+    """Run a command as a user would type it."""
     print(f"$ tapfinger {' '.join(words)}", flush=True)
     command = [sys.executable, "-m", "tapfinger", *words]
-    # Schedulers of the examples are found from anywhere.
+    # Make the schedulers of the examples importable from anywhere.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
     subprocess.run(command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL if quiet else None)
 
 
 def task_argv(name: str, scale: float) -> list[str]:
-    """The same program for profiler and site."""
+    """The command of a task, the same for profiler and site."""
     return [sys.executable, "-m", f"tapfinger.testbed.{name}", "--scale", f"{scale:g}"]
 
 
 def task_env() -> dict[str, str]:
-    """Where this package is, for tasks that run elsewhere in the file system."""
+    """Environment with the path of this package, for tasks that run elsewhere in the file system."""
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
 def profile(given: Options) -> None:
-    """Step 1."""
+    """Step 1: profile the tasks."""
     env = [word for name, value in task_env().items() for word in ("--env", f"{name}={value}")]
     grid = ["--grid", f"cpu=1:{CPUS}", "--grid", f"gpu=1:{GPUS}", "--gpus", str(GPUS)]
     for name in TASKS:
@@ -106,7 +106,7 @@ def profile(given: Options) -> None:
 
 
 def build(given: Options) -> World:
-    """Step 2: the scenario, which lies beside the profiles."""
+    """Step 2: build the scenario next to the profiles."""
     size = ["--clusters", str(given.clusters), "--capacity", f"cpu={CPUS},gpu={GPUS}"]
     time_ = ["--slot-seconds", f"{given.slot:g}", "--load", f"{given.load:g}", "--tasks", str(given.tasks)]
     files = [f"{name}.csv" for name in TASKS]
@@ -115,16 +115,16 @@ def build(given: Options) -> World:
 
 
 class Seen:
-    """What happens to each task of a simulation."""
+    """Records what happens to each task of a simulation."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with no events."""
         self.tasks: dict[int, Task] = {}
         self.started: dict[int, TaskStarted] = {}
         self.ended: dict[int, int] = {}
 
     def __call__(self, event: Event) -> None:
-        """A sink of events; a task that a scheduler resizes has started when it first did."""
+        """Process an event; a resized task keeps its first start."""
         if isinstance(event, TaskArrived):
             self.tasks[event.task.id] = event.task
         elif isinstance(event, TaskStarted):
@@ -134,7 +134,7 @@ class Seen:
 
 
 def simulate(world: World, scheduler: str, seed: int) -> tuple[list[Task], list[Ran]]:
-    """The tasks in the order in which they come, and what became of each."""
+    """The tasks in order of arrival, and the result of each."""
     seen, slot = Seen(), world.scenario.slot_seconds
     run_scheduler(world, parse_spec(scheduler).create(), seed, [seen])
     tasks = [seen.tasks[ident] for ident in sorted(seen.tasks)]
@@ -151,14 +151,14 @@ def simulate(world: World, scheduler: str, seed: int) -> tuple[list[Task], list[
 
 
 def site_file(scenario: Scenario, scheduler: str, path: Path) -> None:
-    """The scenario as a site: the same clusters, types and slots, and who decides."""
+    """Write the scenario as a site: the same clusters, types and slots, and the scheduler."""
     data = tomllib.loads(Path(scenario.source).read_text(encoding="utf-8"))
     kept = {key: data[key] for key in ("slot_seconds", "resources", "clusters", "task_types")}
     path.write_text(tomli_w.dumps({**kept, "live": {"scheduler": scheduler}}), encoding="utf-8")
 
 
 def machine_load(state: Path) -> Load:
-    """Work on all cores so far, without that of a site: agents have seen all their tasks end, and counted them."""
+    """Work on all cores so far, except that of a site: its agents have seen all their tasks end, and counted them."""
     load = read_load(sorted(os.sched_getaffinity(0)))
     notes = [noted(path) for path in (state / "coordinator.json", *state.glob("agents/*/process.json"))]
     site = 0.0
@@ -169,7 +169,7 @@ def machine_load(state: Path) -> Load:
 
 
 def run_live(given: Options, world: World, scheduler: str, tasks: Sequence[Task]) -> tuple[list[Ran], float]:
-    """Step 4, for one scheduler; also the share of the machine that others used meanwhile."""
+    """Step 4 for one scheduler; also the share of the machine that others used meanwhile."""
     state, config = given.out / f"site-{re.sub('[^a-z]+', '-', scheduler.lower())}", given.out / "site.toml"
     shutil.rmtree(state, ignore_errors=True)
     site_file(world.scenario, scheduler, config)
@@ -179,7 +179,7 @@ def run_live(given: Options, world: World, scheduler: str, tasks: Sequence[Task]
         with Client(*find_coordinator(state, None)) as client:
             ids = submit(client, world, tasks, given.scale)
             ended = [client.wait(ident) for ident in ids]
-        time.sleep(1.0)  # until agents have taken note of the last end
+        time.sleep(1.0)  # let the agents notice the last end
         others = others_share(before, machine_load(state), len(os.sched_getaffinity(0))) or 0.0
     finally:
         tapfinger(given.out, "down", "--state", str(state), quiet=True)
@@ -197,7 +197,7 @@ def _ran(info: TaskInfo, world: World) -> Ran:
 
 
 def submit(client: Client, world: World, tasks: Sequence[Task], scale: float) -> list[int]:
-    """Each task at the beginning of its slot."""
+    """Submit each task at the beginning of its slot."""
     ids: list[int] = []
     begin = time.monotonic()
     names = [cluster.name for cluster in world.clusters]
@@ -212,13 +212,13 @@ def submit(client: Client, world: World, tasks: Sequence[Task], scale: float) ->
 
 
 def means(ran: Sequence[Ran]) -> dict[str, float]:
-    """Mean seconds of a run: from arrival to end, of which waiting, and running."""
+    """Mean seconds of a run: completion time, and its parts waiting and running."""
     completion, waited = fmean(one.completion for one in ran), fmean(one.waited for one in ran)
     return {"completion": completion, "waited": waited, "running": completion - waited}
 
 
 def expected_running(world: World, ran: Sequence[Ran]) -> float:
-    """Mean seconds that these tasks take by their profiles, with the sizes that they had."""
+    """Mean seconds that these tasks should run according to their profiles, at the sizes they had."""
     types = {kind.name: kind for kind in world.task_types}
     slots = [
         duration(
@@ -231,7 +231,7 @@ def expected_running(world: World, ran: Sequence[Ran]) -> float:
 
 
 def compare(given: Options, world: World) -> dict[str, Any]:
-    """Steps 3 and 4."""
+    """Steps 3 and 4: simulate, and run live."""
     others = {
         name: fmean(means(simulate(world, name, seed)[1])["completion"] for seed in OTHERS)
         for name in (*given.live, *MORE)
@@ -252,7 +252,7 @@ def compare(given: Options, world: World) -> dict[str, Any]:
 
 
 def lines(given: Options, found: dict[str, Any]) -> list[str]:
-    """The result, for people."""
+    """The result as text."""
     text = [
         "| scheduler | simulated, s | live, s | difference | waiting, simulated and live |"
         " running, simulated and live | running live against profiles | used by others |",
@@ -278,7 +278,7 @@ def lines(given: Options, found: dict[str, Any]) -> list[str]:
 
 
 def draw(given: Options, found: dict[str, Any], path: Path) -> None:
-    """A panel per scheduler: real over simulated completion times, task by task."""
+    """Draw a panel per scheduler: real over simulated completion times, task by task."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -302,8 +302,8 @@ def draw(given: Options, found: dict[str, Any], path: Path) -> None:
 
 
 def run(given: Options) -> list[str]:
-    """Everything; the lines to show."""
-    sys.path.insert(0, str(ROOT))  # for schedulers of the examples
+    """Run all steps; return the lines to show."""
+    sys.path.insert(0, str(ROOT))  # for the schedulers of the examples
     given.out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     profile(given)
@@ -331,7 +331,7 @@ def report() -> list[str]:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("loop"), help="directory for everything")
     parser.add_argument("--scale", type=float, default=0.3, help="of the tasks: 1 for whole ones")

@@ -16,18 +16,18 @@ from pathlib import Path
 from learned import run
 from sites import RIVALS, Found, difference, summary
 
-#: How a trace becomes a site: equal clusters sized for the load, where each task may run on some of them.
+#: How a trace becomes a site: equal clusters sized for the load; each task may run on some of them.
 SITE = ("--clusters", "4", "--eligible", "draw", "--load", "0.9")
 
-#: Tasks as recorded, of one size only, or as if more GPUs (or CPUs) would divide nine tenths of their time.
+#: Tasks as recorded, with a single size, or as if more GPUs (or CPUs) divided nine tenths of their time.
 KINDS: dict[str, tuple[str, ...]] = {"rigid": (), "elastic": ("--elastic", "0.9")}
 
-#: So many consecutive tasks of a trace, others for each seed.
+#: Consecutive tasks of a trace per seed; each seed has its own window.
 WINDOW = 300
 
 
 def compare(trace: Path, kind: str, schedulers: Sequence[str], seeds: str, jobs: int) -> Found:
-    """All schedulers and the rivals on one trace; finished cells are cached."""
+    """Compare all schedulers and the rivals on one trace; finished cells are cached."""
     print(f"comparing {trace.stem}, {kind}", file=sys.stderr, flush=True)
     names = list(dict.fromkeys((*schedulers, *RIVALS)))
     with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ def compare(trace: Path, kind: str, schedulers: Sequence[str], seeds: str, jobs:
 
 
 def report(traces: Sequence[Path], schedulers: Sequence[str], seeds: str, jobs: int) -> list[str]:
-    """The section of BENCHMARKS.md; the first scheduler is the one that is judged."""
+    """The section of BENCHMARKS.md; the first scheduler is the one judged."""
     results = {
         f"{trace.stem}, {kind}": compare(trace, kind, schedulers, seeds, jobs) for trace in traces for kind in KINDS
     }

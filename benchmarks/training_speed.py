@@ -17,23 +17,23 @@ from tapfinger.training.config import preset_config
 from tapfinger.training.trainer import Trainer
 from tapfinger.workloads.world import build_world
 
-#: The authors' implementation on the same kind of machine, one thread.
+#: Env-steps per second of the authors' implementation on the same kind of machine, on one thread.
 AUTHORS = {"multi-3": 12.8, "hetero-6": 6.7}
 
-#: A network that has seen its teacher plays episodes of the usual length; an untrained one would play far longer ones.
+#: A network that has imitated its teacher plays episodes of normal length; an untrained one plays far longer ones.
 _TAUGHT = {"teacher": "greedy", "teacher_runs": 10, "imitation_epochs": 4}
 
 #: What is timed: preset, settings, and the stage.
 CASES: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("cpu", "policy gradient", {**_TAUGHT, "refinements": 0, "iterations": 4}, "learning from rollouts"),
     ("cpu", "deviations", {**_TAUGHT, "refinements": 4, "iterations": 0}, "learning from deviations"),
-    # From scratch, as in the paper: the preset as it is, 32 environments and whole episodes.
+    # From scratch, as in the paper: the unchanged preset, 32 environments and whole episodes.
     ("paper", "mappo", {"iterations": 3}, "learning from rollouts"),
 )
 
 
 def measure(scenario: str, preset: str, settings: dict[str, Any], stage: str, jobs: int) -> float:
-    """Steps of worlds per second of wall-clock time, without teacher and evaluation; the first update warms up."""
+    """Env-steps per second of wall-clock time, without teacher and evaluation; the first update is a warm-up."""
     world = build_world(load_scenario(scenario))
     config = preset_config(
         preset, scenario, world.mode, max_steps=0, evaluate_every=1_000_000, selection_runs=1, **settings
@@ -46,12 +46,12 @@ def measure(scenario: str, preset: str, settings: dict[str, Any], stage: str, jo
 
     with tempfile.TemporaryDirectory() as folder, open_pool(jobs) as pool:
         Trainer(world, config, Path(folder), mark, pool).run()
-    (begin, before), (end, after) = marks[0], marks[-2]  # the last one ends with an evaluation
+    (begin, before), (end, after) = marks[0], marks[-2]  # the last update ends with an evaluation
     return (after - before) / (end - begin)
 
 
 def apart(scenario: str, case: int, jobs: int) -> tuple[float, float]:
-    """Steps per second and peak memory in MB (this and ``jobs`` of rollouts), in a process of its own."""
+    """Steps per second and peak memory in MB (main process and ``jobs`` rollout processes), in a separate process."""
     words = [sys.executable, __file__, "--case", scenario, str(case), str(jobs)]
     said = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
     speed, memory = map(float, said.split())
@@ -59,16 +59,16 @@ def apart(scenario: str, case: int, jobs: int) -> tuple[float, float]:
 
 
 def alone(scenario: str, case: int, jobs: int) -> None:
-    """What ``apart`` asks for, printed."""
+    """Measure one case and print the result, for ``apart``."""
     preset, _, settings, stage = CASES[case]
     speed = measure(scenario, preset, settings, stage, jobs)
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # the largest of them
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # the largest child
     print(speed, (own + jobs * worker) / 1024)
 
 
 def report(scenarios: Sequence[str] = tuple(AUTHORS), jobs: int = 2) -> list[str]:
-    """The section of BENCHMARKS.md; takes some twelve minutes, most of it for the paper's network."""
+    """The section of BENCHMARKS.md; takes about twelve minutes, mostly for the paper's network."""
     lines = [
         "### Training",
         "",

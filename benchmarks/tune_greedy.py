@@ -13,7 +13,7 @@ from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import GreedyPlan, make_sizes
 from tapfinger.workloads.world import build_world, draw_workload
 
-#: Scenario, seeds from 20000 on, overrides.
+#: Scenario, number of seeds from 20000 on, overrides.
 SETTINGS: tuple[tuple[str, int, list[str]], ...] = (
     ("multi-3", 100, []),
     ("hetero-6", 60, []),

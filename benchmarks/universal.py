@@ -35,7 +35,7 @@ UNIVERSAL, LOOKAHEAD, OWN = "tapfinger@model=universal", "tapfinger+lookahead", 
 
 
 def tuned(case: Case) -> str | None:
-    """The scheduler with the model that ``tapfinger finetune`` has left, if it has."""
+    """The scheduler with the model written by ``tapfinger finetune``, if there is one."""
     path = Path("results/finetune", case.scenario, f"{case.scenario}.onnx")
     return f"tapfinger@model={path}" if path.exists() else None
 
@@ -81,7 +81,7 @@ def report(cases: Sequence[Case] = CASES) -> list[str]:
 
 
 def line(title: str, cells: Sequence[str]) -> str:
-    """Of the table."""
+    """One row of the table."""
     return f"| {' | '.join([title, *cells])} |"
 
 

@@ -17,12 +17,12 @@ class Site(NamedTuple):
     capacities: str
     load: float
     mode: str
-    #: Which task types; a key of MIXES.
+    #: Key of MIXES that gives the task types.
     mix: str
 
     @property
     def name(self) -> str:
-        """As in the report."""
+        """Name of the site in the report."""
         return f"{self.clusters}-{self.capacities}-{self.load:g}" + ("-testbed" if self.mix == "testbed" else "")
 
 
@@ -53,7 +53,7 @@ SITES = (
     Site(8, "equal", 1.1, "multi", "testbed"),
 )
 
-#: (number of clusters, cpus, gpus) of each kind; neither powers of two nor one ratio throughout.
+#: (number of clusters, cpus, gpus) of each kind; not always powers of two, nor in a constant ratio.
 CAPACITIES = {
     (3, "equal"): ((3, 24, 12),),
     (3, "unequal"): ((1, 40, 20), (1, 20, 10), (1, 8, 5)),
@@ -120,10 +120,10 @@ MIXES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 
-#: As in the shipped scenarios: half a slot to save and resume a task, but free in multi-task scheduling.
+#: Share of a slot to save and resume a task, as in the shipped scenarios; free in multi-task scheduling.
 SWITCHING_COST = {"single": 0.5, "multi": 0.0}
 
-#: In turn over the sites, so that each goes with several cluster counts, modes and loads.
+#: Taken in turn over the sites, so that each occurs with several cluster counts, modes and loads.
 ELIGIBILITY = ({"kind": "subset"}, {"kind": "bandwidth", "minimum_mbps": 6.0}, {"kind": "all"}, {"kind": "subset"})
 NOISE = (
     {"kind": "none"},
@@ -137,7 +137,7 @@ ARRIVALS = ({"kind": "poisson"}, {"kind": "poisson"}, BURSTS)
 
 
 def scenario_of(site: Site) -> Scenario:
-    """The scenario of one cell, its rate set to the load."""
+    """The scenario of one cell, with its rate set to the load."""
     at = SITES.index(site)
     clusters = [
         {"name": f"edge-{cpu}", "count": count, "capacity": {"cpu": cpu, "gpu": gpu}}

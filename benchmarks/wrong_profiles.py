@@ -1,4 +1,4 @@
-"""Schedulers whose speed profiles are missing, noisy or wrong, with and without learning from what they see."""
+"""Schedulers with missing, noisy or wrong speed profiles, with and without learning from what they observe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Case(NamedTuple):
     scenario: str
     #: Share of the seeds that are played: runs on the test-bed are long.
     share: float
-    #: The type that is told wrong: the one whose size matters most.
+    #: Task type with the wrong profile: the one most sensitive to its size.
     wrong: str
 
 
@@ -34,7 +34,7 @@ SEEDS = "1000:1020"
 
 
 def kinds(wrong: str) -> dict[str, tuple[str, ...]]:
-    """What is known of profiles, by its name in the table, as overrides of a scenario."""
+    """What is known about profiles: name in the table -> overrides of the scenario."""
     one = ('kind="wrong"', f'types=["{wrong}"]')
     return {
         "exact": (),
@@ -46,7 +46,7 @@ def kinds(wrong: str) -> dict[str, tuple[str, ...]]:
 
 
 def rows(case: Case) -> Iterator[tuple[str, str, list[str]]]:
-    """Name, whether it is learnt, and overrides of each row."""
+    """Name, whether profiles are learnt, and overrides of each row."""
     for name, given in kinds(case.wrong).items():
         overrides = [f"knowledge.{key}" for key in given]
         if not given:
@@ -104,7 +104,7 @@ def _cell(found: dict[str, Any], scheduler: str) -> str:
 
 
 def main() -> None:
-    """Print the tables that were asked for."""
+    """Print the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedulers", default=",".join(SCHEDULERS), help="names, separated by commas")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""One task at a time on each cluster, with all of it: what people do without a scheduler.
+"""One task at a time on each cluster, with all its resources: what people do without a scheduler.
 
 tapfinger simulate testbed-3 --scheduler examples.whole:Whole
 """
@@ -7,7 +7,7 @@ from tapfinger import Decision, Placement, Resources, SchedulerContext, Snapshot
 
 
 class Whole:
-    """An idle cluster starts its oldest waiting task, as large as it may be there."""
+    """An idle cluster starts its oldest waiting task at the largest size that fits."""
 
     one_shot = False  # called turn after turn, until it places nothing
 

@@ -1,6 +1,6 @@
-"""Compile every kernel, so that processes that start together find them compiled.
+"""Compile every kernel in advance, so that processes started together find them compiled.
 
-Each kernel is compiled when it is first called. A few small runs call all of them.
+Each kernel is compiled on its first call. A few small runs call all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tapfinger.workloads.world import build_world, draw_workload
 
 
 def main() -> None:
-    """Play a scheduler that looks ahead, a batch of worlds, and a network's turns with their deviations judged."""
+    """Play a lookahead scheduler, a batch of worlds, and a network's turns with judged deviations."""
     world = build_world(load_scenario("multi-3", ["tasks=12"]))
     run_scheduler(world, Lookahead(lend=True), 0)
     batch = BatchSim(world, [draw_workload(world, 0)])

@@ -34,7 +34,7 @@ Amounts are natural quantities by resource name, such as `{ cpu = 2, gpu = 1 }`;
 resource's smallest unit.
 """
 
-#: The class, and where its table stands in a scenario file.
+#: Class -> place of its table in a scenario file.
 SECTIONS = (
     ("Scenario", "top level"),
     ("ResourceConfig", "`[resources]`: `NAME = unit`, or `[resources.NAME]`"),
@@ -55,9 +55,9 @@ SECTIONS = (
     ("KnowledgeConfig", "`[knowledge]`"),
     ("OutageConfig", "`[[outages]]`"),
 )
-#: Not a key of the file: set when it is loaded.
+#: Fields that are not keys of the file: set on loading.
 HIDDEN = {"directory", "source"}
-#: Arrival processes: the class, and the kind that names it.
+#: Arrival processes: class and kind.
 PROCESSES = (("Poisson", "poisson"), ("Bursty", "bursty"), ("DayNight", "day-night"))
 
 PLAIN = {
@@ -164,8 +164,8 @@ def _default(value: ast.expr | None) -> str:
 
 
 def _toml(value: ast.expr) -> str:
-    """A literal as it would stand in a scenario file."""
-    if isinstance(value, ast.Call):  # a resource, which is written as its unit
+    """A literal as written in a scenario file."""
+    if isinstance(value, ast.Call):  # a resource is written as its unit
         value = value.keywords[0].value
     if isinstance(value, ast.Dict):
         items = zip(value.keys, value.values, strict=True)
@@ -234,14 +234,14 @@ def render_settings() -> str:
 
 
 def _option_names(annotation: Any) -> list[str]:
-    """Fields that a parameter annotated with ``Fields`` makes options of."""
+    """Fields that a parameter annotated with ``Fields`` turns into options."""
     return list(annotation.__metadata__[0].chosen())
 
 
 def _settings(
     title: str, config: type, options: set[str] | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
-    """A table of the fields. ``options``: those that are options, if not all. ``presets``: further columns."""
+    """A table of the fields. ``options``: fields that are options, if not all. ``presets``: further columns."""
     from tapfinger.settings import REQUIRED, described
 
     out = [f"## {title}", "", _plain(config.__doc__), "", f"`{config.__module__}.{config.__qualname__}`", ""]
@@ -282,7 +282,7 @@ PAGES = {TARGET: render, SETTINGS: render_settings}
 
 
 def main() -> None:
-    """Write the pages, or with --check exit with an error if one is not current."""
+    """Write the pages; with --check, exit with an error if one is out of date."""
     for target, make in PAGES.items():
         page = make()
         if "--check" not in sys.argv[1:]:

@@ -52,7 +52,7 @@ def _table(table: FeatureTable) -> list[str]:
 
 
 def main() -> None:
-    """Write the page, or with --check exit with an error if it is not current."""
+    """Write the page; with --check, exit with an error if it is out of date."""
     page = render()
     if "--check" not in sys.argv[1:]:
         TARGET.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rates the universal model that ships anew, with the rules around it as they are now, and writes that on its card."""
+"""Evaluate the shipped universal model again, with the scheduler's current rules, and update its card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = Path(__file__).parents[1] / "src" / "tapfinger" / "models" / f"{UNIVERSAL
 
 
 def main() -> None:
-    """Takes about a minute."""
+    """Evaluate and update the card; takes about a minute."""
     card = load_model(str(PATH)).card
     evaluation = rate_universal(PATH, len(card.evaluation["per_site"]))
     change_card(PATH, replace(card, evaluation=evaluation))

@@ -1,4 +1,4 @@
-"""Writes src/tapfinger/reproduce/curves.json from the logs of training runs: LABEL=DIRECTORY ..."""
+"""Write src/tapfinger/reproduce/curves.json from the logs of training runs: LABEL=DIRECTORY ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGET = Path(__file__).parents[1] / "src" / "tapfinger" / "reproduce" / "curves
 
 
 def main() -> None:
-    """Keep of each log what the figure draws."""
+    """Keep the part of each log that the figure draws."""
     kept = {}
     for word in sys.argv[1:]:
         label, _, folder = word.partition("=")

@@ -4,8 +4,8 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-#: Where the public names live; imported when first asked for, so that ``import tapfinger`` stays quick.
-#: Type checkers read them in __init__.pyi.
+#: Modules of the public names; each is imported on first use, so that ``import tapfinger`` stays quick.
+#: Type checkers find the names in __init__.pyi.
 _HOME = {
     "tapfinger.config": ("Scenario", "load_scenario", "parse_scenario", "scenario_names"),
     "tapfinger.core.conflict": ("resolve",),

@@ -1,4 +1,4 @@
-"""The command line: a table of commands, whose modules are imported when a command is called."""
+"""The command line: a table of commands; a command's module is imported only when the command is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tapfinger import __version__
 from tapfinger.errors import TapfingerError
 
 #: Name -> (``module:attribute`` below tapfinger.commands: a function or a Typer; first sentence of its help).
-#: The sentence stands here too, so that ``tapfinger --help`` imports no command; a test compares it with the docstring.
+#: The sentence is repeated here so that ``tapfinger --help`` imports no command; a test compares it with the docstring.
 COMMANDS = {
     "compare": ("compare:compare", "Compare schedulers on the same workloads."),
     "simulate": ("simulate:simulate", "Run one scheduler on one workload and say how it went."),
@@ -80,12 +80,12 @@ COMMANDS = {
 _PLAIN: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "add_completion": False,
-    "rich_markup_mode": None,  # boxes leave too little room for the words
+    "rich_markup_mode": None,  # boxes leave too little room for the text
 }
 
 
 class _Deferred(TyperCommand):
-    """A row of the table, which becomes the real command when it is called."""
+    """A row of the table; it is replaced by the real command when called."""
 
     def load(self) -> Any:
         """Import the command's module and build the command."""
@@ -100,7 +100,7 @@ class _Deferred(TyperCommand):
         return get_group(holder).commands[name]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the real command, which is then the one that is invoked."""
+        """Return the context of the real command, so that the real command is invoked."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
@@ -140,7 +140,7 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; what a user can put right is one message without a traceback, exit code 2."""
+    """Run a command. An error that the user can fix prints one message without a traceback and exits with code 2."""
     try:
         app(prog_name="tapfinger")
     except TapfingerError as error:

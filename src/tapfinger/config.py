@@ -1,6 +1,6 @@
 """Scenarios: strict, frozen configuration read from TOML, with overrides by dotted key.
 
-One scenario says which clusters there are, which tasks come when, and how fast they run.
+One scenario defines the clusters, the tasks and when they arrive, and how fast they run.
 Unknown keys and bad values are errors that name the file, the key and the value.
 """
 
@@ -32,7 +32,7 @@ from tapfinger.overrides import apply_override
 
 Amounts = dict[str, float]
 
-#: Fields of a scenario that are no keys of its file, and what they are.
+#: Fields of a scenario that are not keys of its file, and what they are.
 _NOT_KEYS = {"directory": "where the file lies", "source": "what the file is called"}
 
 
@@ -41,17 +41,17 @@ class _Strict(BaseModel):
 
 
 class ResourceConfig(_Strict):
-    """A resource type. A number alone is its unit. Roles that are left out follow from the name: `cpu` is a device
+    """A resource type. A plain number is its unit. Roles that are left out follow from the name: `cpu` is a device
     enforced by cores, `gpu` a device made visible, `memory` divisible and limited; all others are divisible and only
-    counted. Simulations use the unit alone, and which resource is the accelerator (the first visible one).
+    counted. Simulations use only the unit, and which resource is the accelerator (the first visible one).
     """
 
-    #: Smallest amount that can be given, in natural quantities.
+    #: Smallest amount that can be allocated, in natural quantities.
     unit: PositiveFloat = 1.0
     #: device: whole devices with ids, each for one task. share: parts of devices with ids, such as a quarter of a GPU.
     #: divisible: an amount without ids.
     role: Literal["device", "share", "divisible"] | None = None
-    #: cores: tasks are pinned, and their processor time is limited. visible: a variable names the ids to the task.
+    #: cores: tasks are pinned, and their processor time is limited. visible: a variable tells the task its ids.
     #: memory: GiB that the task may use (control groups). none: only counted.
     enforced: Literal["cores", "visible", "memory", "none"] | None = None
     #: Environment variable that names the ids; `CUDA_VISIBLE_DEVICES` if left out.
@@ -69,9 +69,9 @@ class ResourceConfig(_Strict):
 
 
 class ClusterConfig(_Strict):
-    """One cluster, or ``count`` equal ones."""
+    """One cluster, or ``count`` identical ones."""
 
-    #: Name; with a count above 1, a number is added.
+    #: Name; a number is appended if the count is above 1.
     name: str
     #: How many clusters of this kind.
     count: PositiveInt = 1
@@ -83,7 +83,7 @@ class ConstantSpeed(_Strict):
     """The same duration under every allocation. Give slots or seconds."""
 
     kind: Literal["constant"]
-    #: Duration in slots; half a slot still takes a whole one.
+    #: Duration in slots; part of a slot still takes a whole slot.
     slots: PositiveFloat | None = None
     #: Duration in seconds.
     seconds: PositiveFloat | None = None
@@ -101,48 +101,48 @@ class TanhSpeed(_Strict):
     kind: Literal["tanh"]
     #: The resource that speeds the task up.
     resource: str = "gpu"
-    #: Amount at which the gain per slot is tanh(1); natural quantity.
+    #: Amount at which the gain per slot is tanh(1), in natural quantities.
     scale: PositiveFloat = 16.0
     #: Above 1; leave out for a speed that does not change with progress.
     shape_offset: Annotated[float, Field(gt=1.0)] | None = None
-    #: Duration at full speed, in slots, but for what shape_offset changes.
+    #: Duration at full speed in slots, before the effect of shape_offset.
     slots: PositiveFloat = 1.0
 
     @model_serializer(mode="wrap")
     def _without_one_slot(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Models carry the scenario they were trained on; a default that is new would make it another one.
+        # Models carry the scenario they were trained on; writing out a new default would make it a different scenario.
         return {key: value for key, value in plain(self).items() if key != "slots" or value != 1.0}
 
 
 class AmdahlSpeed(_Strict):
-    """Amdahl's law: the time at minimum, of which a share per resource shrinks as 1/amount."""
+    """Amdahl's law: the time at the minimum, of which a share per resource shrinks as 1/amount."""
 
     kind: Literal["amdahl"]
     #: Seconds at the minimum allocation.
     seconds: PositiveFloat
-    #: Share of the time that each named resource divides; their sum is at most 1.
+    #: Share of the time that each named resource divides; the shares sum to at most 1.
     parallel: dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
 
 
 class PowerSpeed(_Strict):
-    """Returns that diminish: the speed grows as amount ** exponent, for each named resource."""
+    """Diminishing returns: the speed grows as amount ** exponent, for each named resource."""
 
     kind: Literal["power"]
     #: Seconds at the minimum allocation.
     seconds: PositiveFloat
-    #: By resource: 1 halves the time with twice the amount, 0 changes nothing.
+    #: Exponent by resource: with 1, twice the amount halves the time; 0 changes nothing.
     exponent: dict[str, Annotated[float, Field(ge=0.0, le=2.0)]]
 
 
 class ReboundSpeed(_Strict):
-    """Accelerators that processors feed: fixed + compute / gpu + feeding * gpu / cpu seconds, so too many gpus hurt."""
+    """Accelerators fed by processors: fixed + compute / gpu + feeding * gpu / cpu seconds, so too many gpus hurt."""
 
     kind: Literal["rebound"]
-    #: Seconds that nothing shortens.
+    #: Seconds that no resource shortens.
     fixed: Annotated[float, Field(ge=0.0)] = 0.0
-    #: Seconds of computing on one of the resource; divided among more.
+    #: Seconds of computing on one unit of the resource; divided among several.
     compute: PositiveFloat
-    #: Seconds to feed one of the resource with one of the feeder.
+    #: Seconds to feed one unit of the resource with one unit of the feeder.
     feeding: Annotated[float, Field(ge=0.0)]
     #: The resource that computes.
     resource: str = "gpu"
@@ -151,12 +151,12 @@ class ReboundSpeed(_Strict):
 
 
 class GridSpeed(_Strict):
-    """Measured seconds written here; between the amounts as in a profile CSV (docs/profiles.md)."""
+    """Measured seconds, written inline; amounts in between are handled as in a profile CSV (docs/profiles.md)."""
 
     kind: Literal["grid"]
     #: The measured amounts of each resource, ascending; resources left out do not change the speed.
     amounts: Annotated[dict[str, tuple[PositiveFloat, ...]], Field(min_length=1)]
-    #: Seconds for each combination of them, the last named resource fastest.
+    #: Seconds for each combination of amounts; the last named resource varies fastest.
     seconds: tuple[PositiveFloat, ...]
 
     @model_validator(mode="after")
@@ -179,9 +179,9 @@ class TableSpeed(_Strict):
     kind: Literal["table"]
     #: Path, relative to the scenario file.
     file: str
-    #: Rows of this task type are used; the task type's own name if left out.
+    #: Task type whose rows are used; the task type's own name if left out.
     type: str | None = None
-    #: Resources without a column in the file that do not change the speed.
+    #: Resources that have no column in the file and do not change the speed.
     insensitive: tuple[str, ...] = ()
     #: Above 1: the speed falls with progress p as sqrt(shape_offset - p). Leave out if it does not.
     shape_offset: Annotated[float, Field(gt=1.0)] | None = None
@@ -194,7 +194,7 @@ class TableSpeed(_Strict):
 class TestbedSpeed(_Strict):
     """A built-in parametric profile of one of the paper's test-bed tasks."""
 
-    __test__ = False  # not a test class, whatever its name
+    __test__ = False  # not a test class, despite its name
 
     kind: Literal["testbed"]
     #: image-classification, language-modeling or speech-recognition; the task type's own name if left out.
@@ -202,7 +202,7 @@ class TestbedSpeed(_Strict):
 
 
 class UnknownSpeed(_Strict):
-    """Nothing is known: live sites learn it from the tasks that run, and begin with what similar types do."""
+    """Nothing is known: live sites learn the speed from the tasks that run, and start from similar task types."""
 
     kind: Literal["unknown"] = "unknown"
 
@@ -237,7 +237,7 @@ class TaskTypeConfig(_Strict):
 
 
 class ArrivalsConfig(BaseModel):
-    """When tasks come. Keys beyond these belong to the kind and are checked by it."""
+    """When tasks arrive. Further keys belong to the kind, which checks them."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -250,20 +250,20 @@ class ArrivalsConfig(BaseModel):
 
 
 class EligibilityConfig(_Strict):
-    """Which clusters a generated task may run on; at least one whose capacity holds its minimum."""
+    """Which clusters a generated task may run on; at least one has the capacity for its minimum."""
 
-    #: ``subset``: K uniform on 1..N, then a uniform K-subset. ``bandwidth``: links drawn uniformly,
-    #: eligible at the minimum or above. ``all``: every cluster.
+    #: ``subset``: K uniform on 1..N, then a uniform K-subset. ``bandwidth``: links drawn uniformly;
+    #: a cluster is eligible if its link has at least the minimum. ``all``: every cluster.
     kind: Literal["subset", "bandwidth", "all"] = "subset"
     #: Upper end of the link bandwidth, in Mbps.
     maximum_mbps: PositiveFloat = 10.0
-    #: Bandwidth from which on a cluster is eligible, in Mbps.
+    #: Smallest bandwidth at which a cluster is eligible, in Mbps.
     minimum_mbps: PositiveFloat = 5.0
 
     @model_validator(mode="after")
     def _bandwidth_only(self) -> EligibilityConfig:
         for name in ("minimum_mbps", "maximum_mbps"):
-            # A resolved scenario holds every default, so only another value shows that it was meant.
+            # A resolved scenario holds every default, so only a different value shows that the user set it.
             if self.kind != "bandwidth" and getattr(self, name) != EligibilityConfig.model_fields[name].default:
                 raise ValueError(
                     f"{name} = {getattr(self, name):g} has no effect with kind {self.kind!r}; set kind to 'bandwidth', "
@@ -275,9 +275,9 @@ class EligibilityConfig(_Strict):
 class NoiseConfig(_Strict):
     """Randomness of progress per slot."""
 
-    #: additive: gain + u, never below 0. relative: gain * (1 + u). u uniform on +-amplitude.
+    #: additive: gain + u, never below 0. relative: gain * (1 + u). u is uniform on +-amplitude.
     kind: Literal["none", "additive", "relative"] = "none"
-    #: Largest deviation: of the gain per slot (additive) or as a share of it (relative, below 1).
+    #: Largest deviation: of the gain per slot (additive), or as a share of the gain (relative, below 1).
     amplitude: Annotated[float, Field(ge=0.0)] = 0.0
 
     @model_validator(mode="after")
@@ -289,25 +289,25 @@ class NoiseConfig(_Strict):
                 f"amplitude = {self.amplitude:g} has no effect with kind 'none'; set kind to 'additive' or 'relative', "
                 "or remove amplitude"
             )
-        # An amplitude of 0 that is written down is meant, such as the first of a series.
+        # An amplitude of 0 that is written out is deliberate, such as the first value of a series.
         if self.kind != "none" and "amplitude" not in self.model_fields_set:
             raise ValueError(f"kind {self.kind!r} needs an amplitude; add one above 0, or set kind to 'none'")
         return self
 
 
 class KnowledgeConfig(_Strict):
-    """What schedulers know of speed profiles; tasks run by the true ones."""
+    """What schedulers know about speed profiles; tasks run at the true speeds."""
 
     #: exact: the truth. noisy: every rate times exp(z), z normal, half of its variance common to all allocations of a
-    #: type. wrong: every rate of a type times a factor. missing: nothing, so that a generic profile is assumed.
+    #: type. wrong: every rate of a type times one factor. missing: nothing, so a generic profile is assumed.
     kind: Literal["exact", "noisy", "wrong", "missing"] = "exact"
-    #: Task types that this is about; if left out, the first of the scenario (wrong) or all (noisy, missing).
+    #: Task types affected; if left out, the first of the scenario (wrong) or all (noisy, missing).
     types: tuple[str, ...] = ()
     #: Standard deviation of z (noisy).
     amount: Annotated[float, Field(ge=0.0, le=2.0)] = 0.3
-    #: What is told over what is true (wrong): above 1, tasks are slower than schedulers think.
+    #: Stated rate divided by true rate (wrong): above 1, tasks are slower than schedulers think.
     factor: Annotated[float, Field(ge=0.001, le=1000.0)] = 3.0
-    #: Whether beliefs are corrected by what is seen of tasks that run.
+    #: Whether schedulers correct their beliefs by observing tasks that run.
     learn: bool = True
 
     @model_validator(mode="after")
@@ -315,20 +315,20 @@ class KnowledgeConfig(_Strict):
         has_effect = {"types": self.kind != "exact", "amount": self.kind == "noisy", "factor": self.kind == "wrong"}
         has_effect["learn"] = self.kind != "exact"
         for name, used in has_effect.items():
-            # A resolved scenario holds every default, so only another value shows that it was meant.
+            # A resolved scenario holds every default, so only a different value shows that the user set it.
             if not used and getattr(self, name) != KnowledgeConfig.model_fields[name].default:
                 raise ValueError(f"{name} has no effect with kind {self.kind!r}; set another kind, or remove {name}")
         return self
 
 
 class OutageConfig(_Strict):
-    """A cluster that is away for a while; its tasks start anew elsewhere."""
+    """A cluster that is down for a while; its tasks start again elsewhere."""
 
     #: Index of the cluster.
     cluster: Annotated[int, Field(ge=0)]
-    #: First slot without it.
+    #: First slot in which the cluster is down.
     start: Annotated[int, Field(ge=1)]
-    #: First slot with it again.
+    #: First slot in which the cluster is up again.
     end: PositiveInt
 
     @model_validator(mode="after")
@@ -339,7 +339,7 @@ class OutageConfig(_Strict):
 
 
 class Scenario(_Strict):
-    """Everything that defines a simulated world, but for the seed."""
+    """Everything that defines a simulated world, except the seed."""
 
     #: Name, as it appears in reports.
     name: str
@@ -347,7 +347,7 @@ class Scenario(_Strict):
     description: str = ""
     #: single: one start per cluster and slot. multi: turns until all clusters are void.
     mode: Literal["single", "multi"]
-    #: Number of tasks to generate; a trace brings its own number, cut to this if it is given.
+    #: Number of tasks to generate. A trace has its own number of tasks, cut to this one if given.
     tasks: PositiveInt | None = None
     #: Real seconds in one slot.
     slot_seconds: PositiveFloat = 10.0
@@ -358,9 +358,9 @@ class Scenario(_Strict):
     }
     #: The edge clusters, numbered from 0 in this order.
     clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
-    #: What kinds of task there are.
+    #: The kinds of task.
     task_types: Annotated[tuple[TaskTypeConfig, ...], Field(min_length=1)]
-    #: When tasks come.
+    #: When tasks arrive.
     arrivals: ArrivalsConfig = ArrivalsConfig()
     #: Which clusters a generated task may run on.
     eligibility: EligibilityConfig = EligibilityConfig()
@@ -370,13 +370,13 @@ class Scenario(_Strict):
     switching_cost: Annotated[float, Field(ge=0.0)] = 0.0
     #: Whether running tasks report their progress to schedulers.
     reports_progress: bool = True
-    #: What schedulers know of speed profiles.
+    #: What schedulers know about speed profiles.
     knowledge: KnowledgeConfig = KnowledgeConfig()
-    #: Clusters that are away for a while.
+    #: Clusters that are down for a while.
     outages: tuple[OutageConfig, ...] = ()
-    #: Directory that file names in the scenario are relative to; set when it is loaded.
+    #: Directory that file names in the scenario are relative to; set on loading.
     directory: str = "."
-    #: What to call it in messages: its file; set when it is loaded.
+    #: Name of the scenario in messages, usually its file; set on loading.
     source: str = "scenario"
 
     @model_validator(mode="after")
@@ -399,7 +399,7 @@ class Scenario(_Strict):
     def _outages_are_apart(self) -> Scenario:
         ordered = sorted(self.outages, key=lambda o: (o.cluster, o.start))
         for first, second in pairwise(ordered):
-            # One that begins as another ends would bring the cluster back in the middle.
+            # An outage that begins as another ends would bring the cluster back in between.
             if first.cluster == second.cluster and second.start <= first.end:
                 raise ValueError(
                     f"outages: cluster {first.cluster} is away in {first.start}..{first.end} and in "
@@ -408,11 +408,11 @@ class Scenario(_Strict):
         return self
 
     def resolved(self) -> dict[str, Any]:
-        """The whole configuration as plain data, without where it was loaded from."""
+        """The whole configuration as plain data, without the place it was loaded from."""
         return self.model_dump(mode="json", exclude=set(_NOT_KEYS))
 
     def written(self) -> dict[str, Any]:
-        """The same as a file would say it: what is left at its default is left out."""
+        """The configuration as a file would state it: values at their default are left out."""
         return self.model_dump(mode="json", exclude=set(_NOT_KEYS), exclude_defaults=True)
 
 
@@ -423,7 +423,7 @@ def scenario_names() -> list[str]:
 
 
 def read_toml(name: str | Path) -> tuple[dict[str, Any], str, str]:
-    """Plain data of a shipped scenario or of a TOML file; how messages call it; the directory of its files."""
+    """Plain data of a shipped scenario or a TOML file; its name in messages; the directory of its files."""
     if isinstance(name, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)
         if not path.is_file():
@@ -441,10 +441,10 @@ def read_toml(name: str | Path) -> tuple[dict[str, Any], str, str]:
 
 
 def load_scenario(name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
-    """Read a scenario by its shipped name or as a TOML file, and apply ``key=value`` overrides."""
+    """Load a scenario by its shipped name or from a TOML file, and apply ``key=value`` overrides."""
     data, source, directory = read_toml(name)
     for override in overrides:
-        if override.startswith("resources."):  # one more resource, not instead of the default ones
+        if override.startswith("resources."):  # adds a resource to the default ones
             usual: dict[str, ResourceConfig] = Scenario.model_fields["resources"].default
             data.setdefault("resources", {name: {"unit": one.unit} for name, one in usual.items()})
         apply_override(data, override)
@@ -468,10 +468,10 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", directory: st
     except ValidationError as error:
         found = error.errors()
         inner = {item["loc"][:depth] for item in found for depth in range(len(item["loc"]))}
-        # A fault inside an entry makes pydantic complain of the list as well; the inner one says it all.
+        # A fault inside an entry makes pydantic complain about the list as well; the inner fault is enough.
         found = [item for item in found if item["loc"] not in inner or not item["loc"]]
         models = _Strict.__subclasses__()
         faults = [f"{source}: {explain(item, models, _NOT_KEYS)}" for item in found]
-        # Once for each table, however many its faults.
+        # Once per table, however many faults it has.
         advice = dict.fromkeys(switching(item, models, _NOT_KEYS) for item in found)
         raise ConfigError("\n".join([*faults, *filter(None, advice)])) from None

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, in words: pydantic's faults as messages that say what to do."""
+"""What is wrong with a scenario: pydantic's faults as messages that say what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-#: What a value of the wrong shape must be, by the type of pydantic's error.
+#: Expected shape of a value, by the type of pydantic's error.
 _SHAPES = {
     "tuple_type": "a list",
     "dict_type": "a table",
@@ -17,7 +17,7 @@ _SHAPES = {
     "string_type": "text",
 }
 
-#: The keys of a speed of each kind, as an example.
+#: Example keys for each kind of speed.
 _SPEEDS = {
     "constant": "slots=4",
     "tanh": 'resource="gpu", scale=16',
@@ -31,7 +31,7 @@ _SPEEDS = {
 
 
 def explain(item: Any, models: Sequence[type[BaseModel]], hidden: Iterable[str]) -> str:
-    """One fault that pydantic found, in our words. ``models``: all sections; ``hidden``: fields that are no keys."""
+    """Explain one fault that pydantic found. ``models``: all sections; ``hidden``: fields that are not keys."""
     location, kind = _without_kind(item["loc"])
     key = ".".join(str(part) for part in location)
     fault, context = item["type"], item.get("ctx", {})
@@ -53,14 +53,14 @@ def explain(item: Any, models: Sequence[type[BaseModel]], hidden: Iterable[str])
 
 
 def _without_kind(location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str | None]:
-    """Where a fault is, and the kind of speed it is in: pydantic names that as if it were a key."""
+    """Location of a fault, and the kind of speed it is in, which pydantic lists as if it were a key."""
     if location[2:3] == ("speed",) and len(location) > 3:
         return (*location[:3], *location[4:]), str(location[3])
     return location, None
 
 
 def switching(item: Any, models: Sequence[type[BaseModel]], hidden: Iterable[str]) -> str:
-    """Advice for keys of a speed: they belong to its kind, so another kind needs another table."""
+    """Advice for the keys of a speed: each kind has its own keys, so switching the kind needs a new table."""
     location, kind = _without_kind(item["loc"])
     if (
         kind is None
@@ -73,7 +73,7 @@ def switching(item: Any, models: Sequence[type[BaseModel]], hidden: Iterable[str
 
 
 def _closest_field(key: str, kind: str | None, models: Sequence[type[BaseModel]], hidden: Iterable[str]) -> str:
-    """A hint for a misspelt key, from other keys of a speed of this kind, or from those of all sections."""
+    """A hint for a misspelt key, from the keys of this kind of speed, or from the keys of all sections."""
     if kind is not None:
         models = [
             m for m in models if "kind" in m.model_fields and get_args(m.model_fields["kind"].annotation) == (kind,)

@@ -1,4 +1,4 @@
-"""Contents of files and folders as short texts, to tell whether two are the same."""
+"""Digests of files and folders, to tell whether two have the same contents."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 from functools import cache
 from pathlib import Path
 
-#: Folders of more files than this hold data, not source, and are left out.
+#: Folders with more files than this hold data, not source, and are left out.
 MAX_FILES = 1000
 
 
 def file_digest(path: Path) -> bytes:
-    """Of one file."""
+    """SHA-256 of one file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
 @cache
 def tree_digest(folder: Path, without: tuple[str, ...] = ()) -> str:
-    """Contents of all files below a folder, but for what is no source and paths that begin with one of ``without``."""
+    """Digest of all source files below a folder, except paths that begin with one of ``without``."""
     digest = hashlib.sha256()
     for root, folders, files in os.walk(folder):
-        # In order, and not into compiled code, repositories, environments and heaps of data.
+        # Sorted order; skip compiled code, repositories, environments and large data folders.
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")))
         if len(files) > MAX_FILES or "pyvenv.cfg" in files:
             folders.clear()

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, figures and their files. matplotlib is slow to import: import this late."""
+"""Shared by all plots: colours, figures and their files. Import this module late: matplotlib is slow to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from tapfinger.errors import ConfigError
 
-#: Okabe and Ito's colours, told apart with any colour vision; without yellow, which is too light for lines.
+#: Okabe and Ito's colours, distinguishable with any colour vision; without yellow, which is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (1, 2.5)))
 _WIDTH = 9.0
@@ -25,9 +25,9 @@ def look(place: int) -> dict[str, Any]:
 
 
 def save(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Write a figure as PDF if its name says so, else as PNG.
+    """Write a figure as PDF if the path ends in .pdf, else as PNG.
 
-    Without date or version, so that the same numbers give the same file.
+    The file holds no date or version, so that the same numbers give the same file.
     """
     kind = "pdf" if path.suffix == ".pdf" else "png"
     left_out = {"Creator": None, "Producer": None, "CreationDate": None} if kind == "pdf" else {"Software": None}
@@ -48,10 +48,10 @@ def new_figure(height: float, width: float = _WIDTH, **grid: Any) -> tuple[Figur
 
 
 def add_legend(figure: Figure, axis: Axes, count: int) -> None:
-    """Below all axes, in rows of equal length."""
+    """Add a legend below all axes, in rows of equal length."""
     handles, labels = axis.get_legend_handles_labels()
     columns = -(-count // -(-count // 5))  # at most 5, and rows of equal length
-    # Handles are long enough for dashes to be told apart.
+    # The handles are long enough to tell dashes apart.
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3.2
     )
@@ -60,7 +60,7 @@ def add_legend(figure: Figure, axis: Axes, count: int) -> None:
 def heat_map(
     axis: Axes, table: npt.NDArray[np.float64], texts: Sequence[Sequence[str]] | None, label: str = "", **how: Any
 ) -> None:
-    """Seconds, or their doubt, as colours with a scale; ``texts``: what is written into the cells, if anything."""
+    """Draw seconds, or their doubt, as colours with a scale; ``texts``: what is written into the cells, if anything."""
     image = axis.imshow(table, aspect="auto", cmap="viridis_r", **how)
     axis.figure.colorbar(image, ax=axis, label=label)
     if texts is None:

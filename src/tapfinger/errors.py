@@ -15,11 +15,11 @@ TapfingerError
 ├── CheckpointMismatch     a checkpoint or model that does not fit this version or this world
 ├── MissingDependency      an optional package is needed for this
 ├── NotFound               a task, cluster or token that does not exist
-├── TooMany                more than may wait, or be asked for at once
+├── TooMany                more than may wait, or more than may be requested at once
 ├── AgentRefused           an agent that may not speak for its cluster
 ├── CoordinatorError       the coordinator cannot be reached, or refuses
-├── NotLeading             a coordinator that stands by, and changes nothing
-├── StoreUnavailable       the database cannot be reached; what was being saved may be saved or not
+├── NotLeading             a standby coordinator, which changes nothing
+├── StoreUnavailable       the database cannot be reached; whether the last save succeeded is unknown
 └── BackendError           a backend that cannot do what it was asked
     ├── LaunchFailed
     └── UnsupportedOperation
@@ -43,7 +43,7 @@ class UnknownNameError(TapfingerError):
     """A name that nothing is registered under: names the closest match and lists what exists."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Compose the message from what was asked and what there is."""
+        """Compose the message from the requested name and the known ones."""
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -55,7 +55,7 @@ class DataError(TapfingerError):
 
 
 class InvalidDecision(TapfingerError):  # noqa: N818 - named for what it is, as its siblings
-    """A decision that breaks a rule. Nothing of it was carried out."""
+    """A decision that breaks a rule. No part of it was carried out."""
 
 
 class CapacityExceeded(InvalidDecision):
@@ -83,7 +83,7 @@ class TooManyStarts(InvalidDecision):
 
 
 class InvalidTransition(TapfingerError):  # noqa: N818
-    """An event that contradicts the state; carries the task's story."""
+    """An event that contradicts the state; the message includes the task's history."""
 
 
 class CheckpointMismatch(TapfingerError):  # noqa: N818
@@ -99,7 +99,7 @@ class NotFound(TapfingerError):  # noqa: N818
 
 
 class TooMany(TapfingerError):  # noqa: N818
-    """More than may wait, or be asked for at once; later there may be room."""
+    """More than may wait, or more than may be requested at once; there may be room later."""
 
 
 class AgentRefused(TapfingerError):  # noqa: N818
@@ -123,14 +123,14 @@ class CoordinatorError(TapfingerError):
 
 
 class NotLeading(TapfingerError):  # noqa: N818
-    """A coordinator that stands by was asked to change something, and has not; says who leads."""
+    """A standby coordinator was asked to change something and did not; the message names the leader."""
 
     def __init__(self, leader: str = "") -> None:
-        """``leader``: its address, empty if none is known."""
+        """``leader``: address of the leader, empty if none is known."""
         self.leader = leader
         where = f"the leader is at {leader}" if leader else "no leader is known yet; try again in a moment"
         super().__init__(f"this coordinator stands by: {where}")
 
 
 class StoreUnavailable(TapfingerError):  # noqa: N818
-    """The database cannot be reached: nobody knows whether what was being saved is."""
+    """The database cannot be reached; whether the last save succeeded is unknown."""

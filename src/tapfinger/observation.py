@@ -17,31 +17,31 @@ from tapfinger.core.model import Cluster, TaskType
 class GraphObs:
     """One observation. N clusters, K pending per cluster, M = N*K nodes, S running per cluster, R resources, T types.
 
-    K, M and S are the most there can be; without padding, as many as there are now.
-    A task that waits for several clusters is ONE node, joined to each of them through ``node``.
+    K, M and S are upper bounds; without padding, the numbers in use now.
+    A task that waits for several clusters is ONE node, linked to each of them through ``node``.
     """
 
-    #: (N, R+1) free resources; number waiting beyond the pending set.
+    #: (N, R+1) free resources; backlog.
     cluster_features: npt.NDArray[np.float32]
     #: (M, R+T+1) minimum; type one-hot; dummy bit.
     pending_features: npt.NDArray[np.float32]
     #: (N, S, R+T+1) allocation; type one-hot; slots run.
     running_features: npt.NDArray[np.float32]
-    #: (N,) how many of the S rows are tasks.
+    #: (N,) number of the S rows that hold tasks.
     running_count: npt.NDArray[np.int64]
     #: (N, K) id of each pending task, -1 for none.
     task: npt.NDArray[np.int64]
-    #: (N, K) its node, -1 for none.
+    #: (N, K) node of each pending task, -1 for none.
     node: npt.NDArray[np.int64]
-    #: (N, K) whether it may start on the cluster now: the mask of the task choice.
+    #: (N, K) whether the task may start on the cluster now: the mask of the task choice.
     startable: npt.NDArray[np.bool_]
-    #: (N, K, R) upper corner of its legal allocations (minimum is the lower one); 0 where not startable.
+    #: (N, K, R) upper corner of the task's legal allocations (the minimum is the lower one); 0 where not startable.
     largest: npt.NDArray[np.int64]
     #: (N,) length of the cluster's queue.
     waiting: npt.NDArray[np.int64]
-    #: (M,) slots each pending node has waited; not part of the paper's state.
+    #: (M,) slots that each pending node has waited; not part of the paper's state.
     age: npt.NDArray[np.int64]
-    #: (N, S) progress that running tasks reported, -1 where they did not; not part of the paper's state.
+    #: (N, S) progress that running tasks reported, -1 where unreported; not part of the paper's state.
     running_progress: npt.NDArray[np.float32]
 
 
@@ -55,8 +55,8 @@ class Observer:
         self._kind = {t.name: kind for kind, t in enumerate(task_types)}
         self._resources = len(task_types[0].minimum)
         self._index = np.arange(len(clusters))[:, None]
-        #: (T+1, R+T+1) row of a pending task of each type, then of none; a running task's differs in amounts and the
-        #: last column.
+        #: (T+1, R+T+1) row of a pending task of each type, then the row of no task. Rows of running tasks differ in the
+        #: amounts and the last column.
         self._rows = np.zeros((len(task_types) + 1, self._resources + len(task_types) + 1), dtype=np.float32)
         for kind, t in enumerate(task_types):
             self._rows[kind, : self._resources] = t.minimum
@@ -66,15 +66,15 @@ class Observer:
         self.most_running = most_running(clusters, task_types)
 
     def observe(self, snapshot: Snapshot, padded: bool = True, advised: Sequence[Mapping[int, int]] = ()) -> GraphObs:
-        """Arrays of this moment. Not ``padded``: with only as many nodes, places and rows as are used, at least one.
+        """Arrays of this moment. If not ``padded``: only the nodes, places and rows in use, at least one of each.
 
-        ``advised``: cluster by task, one mapping per adviser. Pending sets begin with what is advised there.
+        ``advised``: cluster by task, one mapping per adviser. Pending sets begin with the tasks advised there.
         """
         size = self.pending
         tasks, nodes, waiting = self._queues(snapshot, advised)
         places = size if padded else max(1, min(size, max(waiting)))
         spare = (len(waiting) * size if padded else max(1, len(tasks))) - len(tasks)  # nodes without a task
-        # Of places without a task the node is -1: the last element, one more than there are tasks.
+        # A place without a task has node -1, the last element: the arrays have one more element than there are tasks.
         node = np.array([mine + [-1] * (places - len(mine)) for mine in nodes], dtype=np.int64)
         kinds, none = [self._kind[task.type.name] for task in tasks], len(self._types)
         there = self._index, np.array([*kinds, none])[node]
@@ -90,7 +90,7 @@ class Observer:
             running_count=running_count,
             task=np.array([*(task.id for task in tasks), -1], dtype=np.int64)[node],
             node=node,
-            # A minimum asks for something, so only what cannot start has a largest allocation of nothing.
+            # A minimum is never zero, so only a task that cannot start has a largest allocation of zero.
             startable=np.asarray(largest.any(axis=2)),
             largest=largest,
             waiting=np.array(waiting, dtype=np.int64),
@@ -98,17 +98,17 @@ class Observer:
             running_progress=progress,
         )
 
-    # Lists are gathered and each array is made at once: writing single elements is ten times slower.
+    # Lists are gathered first and each array is made in one step: writing single elements is ten times slower.
 
     def _queues(
         self, snapshot: Snapshot, advised: Sequence[Mapping[int, int]]
     ) -> tuple[list[TaskView], list[list[int]], list[int]]:
-        """The pending tasks by node; each cluster's nodes, advised ones first, then oldest first; how many wait."""
+        """The pending tasks by node; each cluster's nodes, advised first, then oldest first; how many wait."""
         size = self.pending
         tasks: list[TaskView] = []
         nodes: list[list[int]] = [[] for _ in snapshot.clusters]
         waiting = [0] * len(nodes)
-        known: dict[int, int] = {}  # the node of a task that is shown
+        known: dict[int, int] = {}  # node of each task that is shown
         first = {(n, j) for adviser in advised for j, n in adviser.items()}  # shown by the first pass
 
         def show(task: TaskView, n: int) -> None:
@@ -143,7 +143,7 @@ class Observer:
     def _running(
         self, snapshot: Snapshot, padded: bool
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Features of running tasks (N, S, R+T+1), how many each cluster has, and their progress (N, S)."""
+        """Features of running tasks (N, S, R+T+1), their number per cluster, and their progress (N, S)."""
         counts = [len(cluster.running) for cluster in snapshot.clusters]
         size = self.most_running if padded else max(1, min(self.most_running, max(counts)))
         features = np.zeros((len(counts) * size, self._rows.shape[1]), dtype=np.float32)
@@ -165,7 +165,7 @@ class Observer:
 
 
 def most_running(clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> int:
-    """A bound on the tasks that any one cluster can run at once, of whatever mix of types."""
+    """An upper bound on the tasks that any one cluster can run at once, for any mix of types."""
     least = task_types[0].minimum
     for task_type in task_types:
         least = least.at_most(task_type.minimum)

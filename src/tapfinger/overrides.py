@@ -8,12 +8,12 @@ from typing import Any
 
 from tapfinger.errors import ConfigError
 
-#: Lists that a scenario may leave out, and an entry as an example.
+#: Lists that a scenario may leave out, each with an example entry.
 _OPTIONAL_LISTS = {"outages": "{cluster=0, start=3, end=5}"}
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML writes it; a bare word is text."""
+    """A value in TOML syntax; a bare word is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -34,7 +34,7 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set one value; the key is dotted, and an entry of a list goes by its name or number."""
+    """Set one value. The key is dotted; an entry of a list is given by its name or number."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {override!r} must look like key=value, for example arrivals.rate=3")

@@ -1,4 +1,4 @@
-"""Reading what tasks report of their progress, and judging whether to believe it."""
+"""Reads the progress that tasks report, and judges whether to believe it."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Bytes that are read in one go; of more, the latest. A file of reports stays below that.
+#: Bytes read at once. If more were written, only the latest are read; a file of reports stays below this.
 MOST = 1 << 20
-#: Numbers taken from one report, and characters of a name.
+#: Maximum number of metrics per report, and maximum characters of a metric's name.
 MOST_METRICS, LONGEST_NAME = 10, 40
-#: Kinds of faults that are remembered of one task.
+#: Maximum number of kinds of fault remembered per task.
 MOST_FAULTS = 10
-#: From here on a task has done what it was to do: sums of many small steps do not meet 1 exactly.
+#: Progress from which a task counts as complete: sums of many small steps rarely reach exactly 1.
 COMPLETE = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """One line of a task's reports."""
+    """One line of a task's report file."""
 
     #: Seconds since the epoch, by the task's clock.
     t: float
-    #: As the task said; from 0 to 1 if it is right.
+    #: Progress as the task stated it; valid from 0 to 1.
     progress: float
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 class ProgressReader:
-    """Follows the file to which a task reports; made anew, it begins at the file's beginning."""
+    """Follows the file to which a task reports. A new reader starts at the beginning of the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """The file need not exist yet."""
         self._path = Path(path)
         self._offset = 0
         self._rest = b""
-        #: Lines that were no reports, and bytes that were skipped because there were too many.
+        #: Number of lines that were not reports, and of bytes skipped because there were too many.
         self.garbage = 0
         self.skipped = 0
 
     def read(self) -> list[ProgressReport]:
-        """Reports that have come since the last call, oldest first; what is no report is counted and passed over."""
+        """Reports since the last call, oldest first; lines that are not reports are counted and skipped."""
         lines = self._new().split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > MOST // 4:  # no line is that long
@@ -58,7 +58,7 @@ class ProgressReader:
 
     def _new(self) -> bytes:
         try:
-            # A pipe or a device in its place must not keep us waiting.
+            # Non-blocking: the path may be a pipe or a device.
             handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return self._rest
@@ -67,7 +67,7 @@ class ProgressReader:
             if not stat.S_ISREG(status.st_mode):
                 return self._rest
             size = status.st_size
-            if size < self._offset:  # it has begun anew
+            if size < self._offset:  # the file was truncated
                 self._offset, self._rest = 0, b""
             if size > self._offset + MOST:
                 self.skipped += size - MOST - self._offset
@@ -75,7 +75,7 @@ class ProgressReader:
                 os.lseek(handle, self._offset, os.SEEK_SET)
                 data = os.read(handle, MOST)
                 self._offset += len(data)
-                return data.partition(b"\n")[2]  # begins in the middle of a line
+                return data.partition(b"\n")[2]  # the data begins in the middle of a line
             os.lseek(handle, self._offset, os.SEEK_SET)
             data = os.read(handle, MOST)
         except OSError:
@@ -108,20 +108,20 @@ def _is_number(value: object) -> bool:
 
 
 class ProgressCheck:
-    """Judges the reports of one run, in order. What it does not believe teaches nobody anything."""
+    """Judges the reports of one run, in order. Reports that are not believed are ignored everywhere."""
 
     def __init__(self) -> None:
-        """Nothing was reported yet."""
-        #: What was wrong, each kind once.
+        """Start with no reports."""
+        #: Faults found, the first of each kind.
         self.faults: list[str] = []
         #: The latest report that is believed.
         self.last: ProgressReport | None = None
-        #: Whether the very last report was believed.
+        #: Whether the most recent report was believed.
         self.trusted = True
         self._kinds: set[str] = set()
 
     def take(self, reports: Iterable[ProgressReport]) -> list[ProgressReport]:
-        """Judge these; returns those that are believed."""
+        """Judge these reports; return the ones that are believed."""
         believed = []
         for report in reports:
             kind, fault = self._judge(report)
@@ -134,13 +134,13 @@ class ProgressCheck:
         return believed
 
     def fault(self, kind: str, text: str) -> None:
-        """Something is wrong; of each kind the first is remembered."""
+        """Record a fault; only the first of each kind is kept."""
         if kind not in self._kinds and len(self.faults) < MOST_FAULTS:
             self._kinds.add(kind)
             self.faults.append(text)
 
     def read_of(self, reader: ProgressReader) -> list[ProgressReport]:
-        """Judge what is new in a file, also what is no report at all."""
+        """Judge what is new in a file, including lines that are not reports."""
         believed = self.take(reader.read())
         if reader.garbage:
             self.fault("garbage", "its file of reports has lines that are no reports; they are passed over")
@@ -165,5 +165,5 @@ class ProgressCheck:
 
     @property
     def complete(self) -> bool:
-        """Whether its reports, if it made any, end with all done."""
+        """Whether the task's reports, if any, end at complete."""
         return self.last is None or self.last.progress >= COMPLETE

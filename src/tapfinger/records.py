@@ -1,7 +1,7 @@
 """What a run leaves behind: the event log (JSON lines) and the record of its measurements.
 
 The first line of a log is a header; every other line is one event in canonical order. The same seed
-gives the same bytes, on every run: nothing in a log depends on the clock or on the machine.
+always gives the same bytes: nothing in a log depends on the clock or on the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tapfinger.core.events import (
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
 from tapfinger.errors import DataError
 
-#: Raised when lines change their meaning.
+#: Version of the log format; incremented when a line changes meaning.
 LOG_FORMAT = 1
 
 _NAMES: dict[type, str] = {
@@ -59,23 +59,23 @@ class LogHeader:
     """The first line of an event log: which run this is, and how to read its numbers."""
 
     scenario: str
-    #: Scheduler as it was asked for, with its options.
+    #: Scheduler as requested, with its options.
     scheduler: str
     seed: int
-    #: Names in the order of every allocation.
+    #: Resource names, in the order used by every allocation.
     resources: tuple[str, ...]
     clusters: tuple[Cluster, ...]
     #: TapFinger version that wrote the log.
     version: str = __version__
     format: int = LOG_FORMAT
-    #: Seconds per slot; None in logs of versions that did not say.
+    #: Seconds per slot; None in logs of versions that did not record it.
     slot_seconds: float | None = None
-    #: Minimum of each task type, by name; likewise.
+    #: Minimum of each task type, by name; None in logs of versions that did not record it.
     minimums: Mapping[str, Resources] | None = None
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """An event as plain data, in the order of its line."""
+    """An event as plain data, with keys in the order of its log line."""
     line: dict[str, Any] = {"event": _NAMES[type(event)], "slot": event.slot}
     if isinstance(event, TaskArrived):
         task = event.task
@@ -93,7 +93,7 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 
 def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) -> Event:
-    """Plain data -> event; raises KeyError, TypeError or ValueError on what is no event."""
+    """Plain data -> event; raises KeyError, TypeError or ValueError if the data is not an event."""
     kind = _TYPES[line["event"]]
     given = {name: value for name, value in line.items() if name != "event"}
     if kind is TaskArrived:
@@ -106,9 +106,9 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
 
 
 class EventLog:
-    """Writes events as they come; usable as a sink of a session. Names ending in .gz are compressed.
+    """Writes events as they happen; usable as a sink of a session. Files named .gz are compressed.
 
-    The file appears under its name only when the run has ended well, so a log that exists is whole.
+    The file gets its final name only when the run ends well, so a log that exists is complete.
     """
 
     def __init__(self, path: Path, header: LogHeader) -> None:
@@ -130,11 +130,11 @@ class EventLog:
         self._file.write(_encode(line).encode() + b"\n")
 
     def __enter__(self) -> Self:
-        """Use as a context: kept on success, removed on an error."""
+        """Use as a context: the file is kept on success and removed on error."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        """Close, and give the file its name if the run ended well."""
+        """Close the file, and give it its final name if the run ended well."""
         self._file.close()
         self._raw.close()
         if kind is None:
@@ -173,7 +173,7 @@ def read_header(path: Path) -> LogHeader:
 
 
 def read_events(path: Path, task_types: Mapping[str, TaskType]) -> Iterator[Event]:
-    """Events of a log one by one; ``task_types`` by name gives the types of its tasks."""
+    """Events of a log, one by one; ``task_types`` maps the names in the log to task types."""
     read_header(path)
     for number, line in _lines(path):
         if number == 1:
@@ -203,13 +203,13 @@ class RunRecord:
     slots: int
     #: Tasks that arrived.
     tasks: int
-    #: Tasks that ended badly; they are in no array below.
+    #: Tasks that failed; the arrays below leave them out.
     failed: int
     #: Proposals that lost a conflict.
     conflicts: int
-    #: Slots after whose decisions at least one task still waited.
+    #: Slots in which at least one task still waited after the decisions.
     waiting_slots: int
-    #: Most tasks in the system in any slot; the series below knows only means over its bins.
+    #: Most tasks in the system in any slot; the series below holds only means over its bins.
     in_system_max: int
     #: Slots per entry of the series; a power of two.
     bin_slots: int
@@ -219,19 +219,19 @@ class RunRecord:
     task: IntArray
     #: (finished,) index into ``task_types``.
     type: IntArray
-    #: (finished,) cluster it ended on.
+    #: (finished,) cluster the task ended on.
     cluster: IntArray
     #: (finished,) slot of arrival.
     arrival: IntArray
-    #: (finished,) slot of its first start.
+    #: (finished,) slot of the task's first start.
     start: IntArray
-    #: (finished,) slot it ended in.
+    #: (finished,) slot the task ended in.
     end: IntArray
-    #: (finished,) slots in which it held resources.
+    #: (finished,) slots in which the task held resources.
     running: IntArray
-    #: (finished,) how many later arrivals started before it on clusters it could have used.
+    #: (finished,) number of later arrivals that started earlier on clusters this task could have used.
     overtaken: IntArray
-    #: (finished, resources) what it held when it ended.
+    #: (finished, resources) allocation at the end.
     allocation: IntArray
     #: (bins,) mean tasks in the system.
     in_system: FloatArray
@@ -260,7 +260,7 @@ class RunRecord:
 
     @property
     def bin_lengths(self) -> IntArray:
-        """(bins,) slots in each entry of the series; only the last may be short."""
+        """(bins,) slots in each entry of the series; only the last entry may be shorter."""
         lengths = np.full(len(self.in_system), self.bin_slots, dtype=np.int64)
         if len(lengths):
             lengths[-1] = self.slots - self.bin_slots * (len(lengths) - 1)
@@ -268,7 +268,7 @@ class RunRecord:
 
     @property
     def cluster_utilisation(self) -> FloatArray:
-        """(clusters, resources) mean share of capacity in use; 0 where there is none of a resource."""
+        """(clusters, resources) mean share of capacity in use; 0 where a cluster has none of a resource."""
         total = np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
         return _share(total, self.capacity)
 

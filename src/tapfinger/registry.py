@@ -1,6 +1,6 @@
-"""Names to classes: a table of lazy ``package.module:Class`` strings, then entry points, then a given path.
+"""Names to classes: a table of lazy ``package.module:Class`` strings, then entry points, then an explicit path.
 
-Strings, so that looking up one scheduler imports only that one.
+The table holds strings so that looking up one scheduler imports only that one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from tapfinger.errors import ConfigError, TapfingerError, UnknownNameError
 
-#: kind -> name -> where it is. A factory may be a class or a function; options become keyword arguments.
+#: kind -> name -> location. A factory may be a class or a function; options become keyword arguments.
 BUILT_IN: dict[str, dict[str, str]] = {
     "scheduler": {
         "random": "tapfinger.schedulers.naive:Random",
@@ -66,12 +66,12 @@ GROUPS = {
     "figure": "tapfinger.figures",
 }
 
-#: What a value of a plain annotation must be, in words.
+#: The expected value for a plain annotation, in words.
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def names(kind: str) -> list[str]:
-    """All names known for a kind, built in and installed."""
+    """All names known for a kind, both built in and installed."""
     return sorted({*BUILT_IN.get(kind, {}), *(e.name for e in entry_points(group=GROUPS[kind]))})
 
 
@@ -85,7 +85,7 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def find(kind: str, name: str) -> Any:
-    """Whatever stands behind a name or a ``package.module:NAME`` path: a factory, or declared data."""
+    """The object behind a name or a ``package.module:NAME`` path: a factory, or declared data."""
     target = BUILT_IN.get(kind, {}).get(name)
     if target is None:
         for entry in entry_points(group=GROUPS[kind], name=name):
@@ -98,7 +98,7 @@ def find(kind: str, name: str) -> Any:
         if ":" not in name:
             raise UnknownNameError(kind, name, names(kind))
         target = name
-        # A class beside the user's own script must be found although we run as an installed program.
+        # A class next to the user's own script must be found even though we run as an installed program.
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
     module_name, _, attribute = target.partition(":")
@@ -110,7 +110,7 @@ def find(kind: str, name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        # Only if that very module (or its package) is missing, not something that it imports itself.
+        # Only if the module itself (or its package) is missing, not something that it imports.
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
                 f"{kind} {name!r}: there is no module {module_name!r} on the Python path or below {Path.cwd()}"
@@ -123,13 +123,13 @@ def find(kind: str, name: str) -> Any:
 
 
 def _blame(what: str, error: BaseException) -> ConfigError:
-    """An exception in code that is not ours, as one error that says where it arose."""
+    """An exception in code that is not ours, as one error that says where it was raised."""
     place = _user_line(error)
     return ConfigError(f"{what}: {f'{place}: ' if place else ''}{type(error).__name__}: {error}; correct it there")
 
 
 def _user_line(error: BaseException) -> str:
-    """``file:line`` of the last frame in the user's own code, or of the last one where all is installed."""
+    """``file:line`` of the last frame in the user's own code, or of the last frame if all code is installed."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
@@ -138,7 +138,7 @@ def _user_line(error: BaseException) -> str:
 
 
 def users_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The last place of a traceback in a file that is neither ours nor installed."""
+    """The last frame of a traceback in a file that is neither ours nor installed."""
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     others = (*installed, Path(__file__).parent)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -150,7 +150,7 @@ def users_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def module_of(kind: str, name: str) -> str:
-    """The module that a name points into; its factory may have been written in another one."""
+    """The module that a name points into; its factory may be defined in another module."""
     target = BUILT_IN.get(kind, {}).get(name)
     if target is None:
         for entry in entry_points(group=GROUPS[kind], name=name):
@@ -159,7 +159,7 @@ def module_of(kind: str, name: str) -> str:
 
 
 def create(kind: str, name: str, options: dict[str, Any]) -> Any:
-    """Call the factory with options; a wrong option is an error that says which there are and what they must be."""
+    """Call the factory with options. A wrong option raises an error that lists the valid ones and their types."""
     factory = lookup(kind, name)
     parameters = _parameters(factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -187,12 +187,12 @@ def create(kind: str, name: str, options: dict[str, Any]) -> Any:
 
 
 def _parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
-    """Parameters with their annotations as types, where those can be resolved."""
+    """Parameters with their annotations as types, where the annotations can be resolved."""
     with suppress(Exception):  # an annotation that only a type checker understands may raise anything
         return inspect.signature(factory, eval_str=True).parameters
     try:
         return inspect.signature(factory).parameters
-    except ValueError:  # some built-in types say nothing
+    except ValueError:  # some built-in types have no signature
         return {}
 
 
@@ -202,7 +202,7 @@ def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 
 
 def _wanted(annotation: Any, value: Any) -> str | None:
-    """What the value must be, in words, if it is not; None where it is, or where the annotation is no plain one."""
+    """The expected value in words if ``value`` is wrong; None if it is right, or if the annotation is not plain."""
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     members = typing.get_args(annotation) if union else (annotation,)
     plain = [member for member in members if member not in (None, type(None))]
@@ -214,14 +214,14 @@ def _wanted(annotation: Any, value: Any) -> str | None:
 
 
 def _is(value: Any, wanted: type) -> bool:
-    """Whether a value may stand for the type: a whole number for any number, but true for no number."""
+    """Whether a value is acceptable for the type: an integer is accepted as a float, but a bool is not a number."""
     if wanted in (int, float):
         return isinstance(value, Integral if wanted is int else Real) and not isinstance(value, bool)
     return isinstance(value, wanted)
 
 
 def _whole_table(kind: str, name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Advice for arrivals: options of one kind seldom suit another, so the table is replaced as a whole."""
+    """Advice for arrivals: options of one kind seldom suit another, so the whole table must be replaced."""
     if kind != "arrivals":
         return ""
     samples = {str: "FILE" if "file" in parameters else "..."}

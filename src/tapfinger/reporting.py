@@ -1,7 +1,7 @@
-"""Progress of a task, said by the task: ``tapfinger.report(0.25, loss=1.2)``.
+"""Progress that a task reports itself: ``tapfinger.report(0.25, loss=1.2)``.
 
-Outside TapFinger this does nothing. It needs the standard library alone, so this one file may also be copied beside a
-task. Whatever it is given, it neither raises nor keeps the task waiting.
+Outside TapFinger this does nothing. It needs only the standard library, so this file can also be copied next to a
+task. It never raises and never blocks the task, whatever it is given.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-#: Environment variable with the path of the file to which reports go, one JSON object a line.
+#: Environment variable with the path of the report file, which holds one JSON object per line.
 VARIABLE = "TAPFINGER_REPORT"
-#: Seconds between lines; what comes in between is left out but for the last.
+#: Minimum seconds between lines; reports in between are dropped, except for the last.
 INTERVAL = 0.2
-#: Bytes after which the file begins anew: whoever reads it has read the old lines long ago.
+#: Bytes after which the file is truncated: by then any reader has read the old lines.
 LONGEST = 900_000
-#: Numbers that may go with a report, and characters of the name of each.
+#: Maximum number of metrics per report, and maximum characters of a metric's name.
 MOST_METRICS, LONGEST_NAME = 10, 40
 
 
 class _Reporter:
-    """Writes what is due, and keeps the last that was not."""
+    """Writes reports that are due, and holds back the latest one that is not."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._written = -math.inf
         self._held = ""
-        self._by = 0  # the process that holds it: a forked child has a copy, which is none of its business
+        self._by = 0  # process that holds the line: a forked child has a copy, and must not write it
         self._warned = False
 
     def report(self, path: str, progress: float, metrics: Mapping[str, object]) -> None:
         line = json.dumps({"t": time.time(), "progress": progress, "metrics": self._numbers(metrics)})
-        # A child that was forked while another thread held the lock must not wait for it for ever.
+        # A child that was forked while another thread held the lock must not wait for it forever.
         if not self._lock.acquire(timeout=0.1):
             return
         try:
@@ -64,7 +64,7 @@ class _Reporter:
 
     def _write(self, path: str, line: str) -> None:
         self._held, self._written = "", time.monotonic()
-        # Not blocking: the path may be anything, also a pipe that nobody reads.
+        # Non-blocking: the path may be anything, even a pipe that nobody reads.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(handle).st_size + len(line) > LONGEST:
@@ -74,14 +74,14 @@ class _Reporter:
             os.close(handle)
 
     def finish(self) -> None:
-        """The last report counts, however soon after the one before it came."""
+        """Write the last report, however soon it came after the one before."""
         path = os.environ.get(VARIABLE)
         if self._held and path and self._by == os.getpid():
             with suppress(Exception):
                 self._write(path, self._held)
 
     def warn(self, text: str) -> None:
-        """Once: a task may report in its innermost loop."""
+        """Warn once: a task may report in its innermost loop."""
         if not self._warned:
             self._warned = True
             with suppress(Exception):
@@ -93,21 +93,21 @@ atexit.register(_reporter.finish)
 
 
 def _number(value: object) -> float | None:
-    """Anything that is one number: also of numpy or torch, which are not imported for this."""
+    """A float from any scalar, including those of numpy and torch, which are not imported for this."""
     if isinstance(value, str | bytes):
         return None
     try:
         return float(value)  # type: ignore[arg-type]
-    except Exception:  # it is the user's object, and may raise anything
+    except Exception:  # the user's object may raise anything
         return None
 
 
 def report(progress: float, **metrics: float) -> None:
-    """Say how far the task is, from 0 to 1, and any numbers worth seeing, such as its loss.
+    """Report how far the task is, from 0 to 1, with any metrics worth seeing, such as its loss.
 
-    Call it as often as you like: at most five times a second something is written. A number that is no progress (below
-    0, above 1, not a number, less than before) is passed on and then not believed; what is no number at all is not
-    even passed on. Either is said once on standard error.
+    Call it as often as you like: it writes at most five times a second. A number that is not a valid progress (below
+    0, above 1, NaN, less than before) is passed on but not believed; a value that is not a number at all is not
+    passed on. Either fault prints one warning on standard error.
     """
     path = os.environ.get(VARIABLE)
     if not path:
@@ -120,5 +120,5 @@ def report(progress: float, **metrics: float) -> None:
         if not 0.0 <= number <= 1.0:
             _reporter.warn(f"progress must be from 0 to 1, got {number}")
         _reporter.report(path, number, metrics)
-    except Exception as error:  # a full disk, a directory that is gone: no reason to end a task
+    except Exception as error:  # a full disk or a missing directory must not end the task
         _reporter.warn(f"not reported: {error}")

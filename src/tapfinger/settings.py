@@ -1,4 +1,4 @@
-"""What a field of a configuration means: said once, for its options, its reference page and the check of its value."""
+"""The meaning of a configuration field, stated once for its option, its reference page and the check of its value."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ REQUIRED = MISSING
 class FieldHelp:
     """Metadata of a field: ``tasks: Annotated[int, FieldHelp("Number of tasks.", min=1)] = 500``."""
 
-    #: One sentence; it is also the option's help.
+    #: One sentence; also the help of the option.
     help: str
-    #: What stands for the value in help, such as SECONDS.
+    #: Placeholder for the value in help, such as SECONDS.
     metavar: str | None = None
-    #: Least and greatest value.
+    #: Smallest and largest value.
     min: float | None = None
     max: float | None = None
     #: The value must be greater than this.
     above: float | None = None
-    #: Names on the command line where they differ from the field's, separated by blanks: "--minimum --min".
+    #: Option names where they differ from the field's name, separated by spaces: "--minimum --min".
     option: str = ""
-    #: The option's help where it differs from ``help``: a flag that stands for a value, for example.
+    #: Help of the option where it differs from ``help``: for a flag that stands for a value, for example.
     option_help: str = ""
-    #: What special values mean as defaults: ``{0: "no limit"}``.
+    #: Text shown for special default values: ``{0: "no limit"}``.
     words: Mapping[Any, str] = field(default_factory=dict)
 
     @property
     def bounds(self) -> str:
-        """In words; empty if there are none."""
+        """The bounds in words; empty if there are none."""
         if self.min is not None and self.max is not None:
             return f"between {self.min:g} and {self.max:g}"
         limits = (("at least", self.min), ("at most", self.max), ("above", self.above))
@@ -44,21 +44,21 @@ class FieldHelp:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A field with its setting."""
+    """A field with its help."""
 
     name: str
-    #: Its type without metadata.
+    #: The field's type, without metadata.
     type: Any
     default: Any
     setting: FieldHelp
 
     @property
     def option(self) -> str:
-        """Its first name on the command line."""
+        """The field's first name on the command line."""
         return self.setting.option.split()[0] if self.setting.option else f"--{self.name.replace('_', '-')}"
 
     def value_text(self, value: Any) -> str:
-        """A value for people: ``8M``, ``1,2``, or what it stands for."""
+        """A value for people to read: ``8M``, ``1,2``, or its text in ``words``."""
         if not isinstance(value, Mapping | list) and value in self.setting.words:
             return self.setting.words[value]
         if isinstance(value, tuple | list):
@@ -69,7 +69,7 @@ class Described:
 
 
 def described(config: type) -> dict[str, Described]:
-    """The fields of a dataclass that have a setting, by name."""
+    """The fields of a dataclass that have a FieldHelp, by name."""
     hints, plain = get_type_hints(config, include_extras=True), get_type_hints(config)
     found = {}
     for each in fields(config):
@@ -84,7 +84,7 @@ def described(config: type) -> dict[str, Described]:
 
 
 def _bounded(setting: FieldHelp, metadata: list[Any]) -> FieldHelp:
-    """With the bounds that the field has for pydantic, which checks what comes over the wire."""
+    """Add the bounds that pydantic checks on the field, for values that come over the wire."""
     bounds = [bound for item in metadata for bound in getattr(item, "metadata", ())]
     least = next((bound.ge for bound in bounds if hasattr(bound, "ge")), setting.min)
     most = next((bound.le for bound in bounds if hasattr(bound, "le")), setting.max)
@@ -93,7 +93,7 @@ def _bounded(setting: FieldHelp, metadata: list[Any]) -> FieldHelp:
 
 
 def check_settings(config: Any, options: bool = False) -> None:
-    """Raise ConfigError for a number out of its bounds. ``options``: name options, not fields."""
+    """Raise ConfigError for a number outside its bounds. ``options``: name options in the message, not fields."""
     for item in described(type(config)).values():
         value, setting = getattr(config, item.name), item.setting
         if isinstance(value, bool) or not isinstance(value, int | float):

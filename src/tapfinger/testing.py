@@ -1,10 +1,10 @@
-"""Conformance kit: does a scheduler, a workload or a backend keep its contract? For your own test suite.
+"""Conformance kit for your own test suite: does a scheduler, a workload or a backend keep its contract?
 
     from tapfinger.testing import check_scheduler
     def test_mine():
         check_scheduler(MyScheduler)
 
-A check that fails raises CheckFailed and says in which world and slot, and what to do.
+A failed check raises CheckFailed, which names the world and the slot and says what to do.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tapfinger.sim.run import informed, new_session
 from tapfinger.workloads.base import Arrivals, WorkloadContext
 from tapfinger.workloads.world import World, build_world, draw_workload
 
-#: A task that could start on an empty cluster for this many slots in a row waits for ever.
+#: Slots in a row that a task may wait while it could start on an empty cluster; beyond this it would wait forever.
 PATIENCE_SLOTS = 300
 
-#: Turns in one slot that may start nothing (they resize): beyond this a round never settles.
+#: Turns in one slot that may start nothing (they may resize); beyond this a round never ends.
 IDLE_TURNS = 1_000
 
 
@@ -51,7 +51,7 @@ class CheckFailed(AssertionError):  # noqa: N818 - named for what it is, as the 
 
 
 def tiny_scenarios() -> list[Scenario]:
-    """The worlds that ``check_scheduler`` plays: small, and each with something a scheduler may trip over."""
+    """The worlds that ``check_scheduler`` plays: small, each with something that a scheduler may get wrong."""
     steady = _type("steady", {"cpu": 2, "gpu": 1}, {"cpu": 4, "gpu": 4}, {"kind": "constant", "slots": 3})
     curve = {"kind": "tanh", "resource": "gpu", "scale": 8, "shape_offset": 1.2}
     growing = _type("growing", {"cpu": 1, "gpu": 1}, {"cpu": 4, "gpu": 8}, curve)
@@ -115,12 +115,12 @@ def check_scheduler(
 ) -> None:
     """Play a scheduler on tiny worlds and check everything the contract asks of it.
 
-    Give its class, any callable without arguments that makes one, or an instance (which is copied
+    Pass its class, any callable without arguments that makes one, or an instance (which is copied
     for each run). ``scenarios``: other worlds to play, as names, files or Scenario objects.
 
     Checked: it declares ``one_shot``; its decisions are legal; it changes neither the snapshot nor
     the context; the same seed gives the same event log, on a new instance and after ``reset``;
-    it uses no global randomness; rounds settle and no task waits for ever beside an empty cluster.
+    it uses no global randomness; rounds end and no task waits forever next to an empty cluster.
     """
     make = _factory(scheduler)
     _check_shape(make())
@@ -130,7 +130,7 @@ def check_scheduler(
     for world in worlds:
         first = _play(world, make(), seed)
         _compare(world, first, _play(world, make(), seed), "two new instances", _NOT_DETERMINISTIC)
-        # The used instance has other worlds behind it, and then this very one.
+        # The used instance has played other worlds first, and then this same one.
         _compare(world, first, _play(world, used, seed), "a new instance and a used one", _NOT_RESET)
         _compare(world, first, _play(world, used, seed), "a new instance and a used one", _NOT_RESET)
 
@@ -161,7 +161,7 @@ def _check_shape(scheduler: Any) -> None:
 
 
 def _play(world: World, scheduler: Scheduler, seed: int) -> list[Event]:
-    """One guarded run; its event log."""
+    """Play one guarded run and return its event log."""
     events: list[Event] = []
     workload = draw_workload(world, seed)
     session = new_session(world, workload, [events.append])
@@ -188,8 +188,8 @@ def _play(world: World, scheduler: Scheduler, seed: int) -> list[Event]:
 
 
 def _longest_run(world: World, tasks: int, last_arrival: int) -> int:
-    """A generous bound: all tasks in turn at their slowest, four times over."""
-    # An additive noise can hide all progress of a slot, but only by chance.
+    """A generous bound: all tasks one after another at their slowest size, four times over."""
+    # Additive noise can cancel all progress of a slot, but only by chance.
     profiles = [t.profile for t in world.task_types]
     slowest = max(p.slots(min(p.allocations(), key=p.rate)) for p in profiles)
     last_outage = max((outage.end for outage in world.outages), default=0)
@@ -197,7 +197,7 @@ def _longest_run(world: World, tasks: int, last_arrival: int) -> int:
 
 
 class _Guarded(SchedulerWrapper):
-    """A scheduler whose every call is looked at."""
+    """A scheduler with every call checked."""
 
     def __init__(self, scheduler: Scheduler, scenario: str) -> None:
         super().__init__(scheduler)
@@ -255,7 +255,7 @@ class _Guarded(SchedulerWrapper):
 
 
 def _contents(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Everything inside frozen views, as tuples; equal before and after unless somebody changed it."""
+    """Everything inside frozen views, as tuples; equal before and after unless something was changed."""
     seen = {} if seen is None else seen  # task types are shared by many tasks
     if hasattr(value, "__dataclass_fields__"):
         if id(value) not in seen:
@@ -267,7 +267,7 @@ def _contents(value: Any, seen: dict[int, Any] | None = None) -> Any:
 
 
 class _Waits:
-    """Notices a task that is refused for ever although a cluster is empty."""
+    """Detects a task that is refused forever although a cluster is empty."""
 
     def __init__(self, guarded: _Guarded) -> None:
         self._guarded = guarded
@@ -325,11 +325,11 @@ def check_workload(
 ) -> None:
     """Draw from an arrival process and check that it keeps its contract.
 
-    Give an instance, its class, or a callable that makes one. ``scenarios``: worlds to draw for;
-    a process that belongs to certain clusters or task types needs its own.
+    Pass an instance, its class, or a callable that makes one. ``scenarios``: worlds to draw for;
+    a process that depends on certain clusters or task types needs its own.
 
-    Checked: the same seed gives the same arrays, on a new instance and again; arrivals are whole,
-    ascending slots from 0 on, no more than asked for; types exist; every task has an eligible
+    Checked: the same seed gives the same arrays, on a new instance and on a second call; arrivals are
+    whole, ascending slots from 0 on, no more than requested; types exist; every task has an eligible
     cluster that holds its minimum; no global randomness.
     """
     make: Callable[[], Any] = (
@@ -426,14 +426,14 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
 def check_backend(make: Callable[[], Backend], directory: Path, outlives: bool = True, patience: float = SOON) -> None:
     """Run short real tasks with a backend and check everything that the contract asks of it; takes seconds.
 
-    ``make`` makes an instance, which is opened as an agent would; a second one stands for the agent after a restart.
-    ``directory``: an empty one for the runs. ``outlives=False``: tasks end with the backend, as pretended ones do.
+    ``make`` makes an instance, which is opened as an agent would; a second instance plays the agent after a restart.
+    ``directory``: an empty one for the runs. ``outlives=False``: tasks end with the backend, as simulated ones do.
     ``patience``: seconds within which a short task must have started and ended.
 
-    Checked: outcomes are true and stay the same; stopping works, twice and too late as well, and reaches the whole
-    tree of processes; time limits; programs that do not exist; runs that were never started; output, environment
+    Checked: outcomes are true and do not change; stopping works, even twice or too late, and reaches the whole
+    process tree; time limits; programs that do not exist; runs that were never started; output, environment
     and working directory; a new instance finds, polls and stops what an old one has started; tasks end with the
-    agent's lease unless they are to be kept.
+    agent's lease unless they are meant to be kept.
     """
     name = getattr(make, "__name__", "backend")
     try:

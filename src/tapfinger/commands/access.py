@@ -1,4 +1,4 @@
-"""``tapfinger token`` and ``audit``: who may do what on a live site, and who did."""
+"""``tapfinger token`` and ``audit``: who may do what on a live site, and who did what."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _NewByDefault(TyperGroup):
     """``token NAME --role ROLE`` is short for ``token new NAME --role ROLE``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # typer has click's types, or its own
-        """As a group does."""
+        """Insert ``new`` if the first argument is not a command."""
         if args and args[0] not in self.commands:
             args = ["new", *args]
         return super().resolve_command(ctx, args)
@@ -43,7 +43,7 @@ def new(
 
 @tokens.command("list")
 def list_tokens(state: StateOption = None, url: UrlOption = None) -> None:
-    """Show whom there are tokens for."""
+    """List the tokens by name, with role and expiry."""
     from datetime import datetime
 
     with open_client(state, url) as client:
@@ -62,7 +62,7 @@ def revoke(
     state: StateOption = None,
     url: UrlOption = None,
 ) -> None:
-    """Let the holder of a token in no more, from this moment on."""
+    """Revoke a token, with immediate effect."""
     with open_client(state, url) as client:
         client.revoke(name)
 

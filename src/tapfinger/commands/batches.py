@@ -1,4 +1,4 @@
-"""Many tasks from a file, a JSON object per line."""
+"""Submits many tasks from a file with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from tapfinger.live.http.client import Client
     from tapfinger.live.protocol.records import TaskSpec
 
-#: Tasks and characters of one request, well below what coordinators take.
+#: Most tasks and characters in one request, well below what coordinators accept.
 MOST_TASKS, MOST_TEXT = 1000, 4 << 20
 
 
 def batches(lines: Iterable[str], source: str) -> Iterator[tuple[int, list[TaskSpec]]]:
-    """Tasks to be sent together, with the line of the first; ConfigError names the line of a fault."""
+    """Tasks to send together, with the line number of the first. ConfigError names the line of a fault."""
     batch: list[TaskSpec] = []
     first, text = 1, 0
     for number, line in enumerate(lines, 1):
@@ -50,7 +50,7 @@ def _spec(line: str, where: str) -> TaskSpec:
 
 
 def submit_all(client: Client, lines: list[str], source: str) -> Iterator[int]:
-    """Numbers of the tasks, as they are taken. A fault in the file is found before anything is sent."""
+    """Submit the tasks, and yield their numbers as they are accepted. The whole file is checked before that."""
     from tapfinger.errors import CoordinatorError, TapfingerError
 
     ready = list(batches(lines, source))

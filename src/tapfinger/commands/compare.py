@@ -1,4 +1,4 @@
-"""``tapfinger compare``: every scheduler on the same draws."""
+"""``tapfinger compare``: every scheduler on the same workloads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tapfinger.evaluation.specs import SchedulerSpec
     from tapfinger.evaluation.stats import SchedulerSummary
 
-#: Width of tables where there is no terminal to ask.
+#: Width of tables if there is no terminal.
 _WIDTH = 140
 
 
@@ -79,8 +79,8 @@ def compare(
     """Compare schedulers on the same workloads.
 
     Prints a table and writes a directory with results, figures, event logs and a report. Every scheduler
-    meets the same arrivals, types and noise, so differences are taken seed by seed. Finished runs
-    are kept: stop with Ctrl-C and give the same command to go on.
+    gets the same arrivals, types and noise, so differences are taken seed by seed. Finished runs
+    are kept: stop with Ctrl-C, and run the same command again to continue.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
 
@@ -120,7 +120,7 @@ def compare(
 
 
 def _usual(scenario: Scenario) -> tuple[SchedulerSpec, ...]:
-    """The learned one only where a model is at hand."""
+    """The usual schedulers; the learned one only if there is a model for this scenario."""
     from tapfinger.evaluation.specs import USUAL_SCHEDULERS, parse_specs
     from tapfinger.schedulers.tapfinger import has_model
     from tapfinger.workloads.world import build_world
@@ -144,7 +144,7 @@ def _baseline(wanted: str | None, chosen: tuple[SchedulerSpec, ...]) -> str:
 def _run(
     request: Request, where: tuple[int, str | None], cache: bool, with_events: bool, messages: Console
 ) -> Iterator[ComparisonResult]:
-    """All runs, under a progress bar; a context, because without a cache they are gone afterwards."""
+    """All runs, with a progress bar. A context manager, because without a cache the runs are deleted afterwards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tapfinger.evaluation.runner import Interrupted, Runner, open_store
@@ -179,7 +179,7 @@ def _run(
 
 @contextmanager
 def stop_when_told() -> Iterator[list[int]]:
-    """Let SIGTERM do what Ctrl-C does, or processes would outlive us; gives a list that it is noted in."""
+    """Handle SIGTERM like Ctrl-C, so that no child process survives. Yields a list that receives the signal."""
     told: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -193,16 +193,16 @@ def stop_when_told() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-#: Columns that go first where a terminal is too narrow, and those that follow them one by one.
+#: Columns that are dropped first if a terminal is too narrow, and columns that follow them one by one.
 _FIRST_TO_GO = ("p99", "waiting", "ms/decision")
 _NEXT_TO_GO = ("median", "in use", "max", "p95")
-#: In a narrow terminal, names longer than this are folded rather than cost columns.
+#: In a narrow terminal, names longer than this are folded to save columns.
 _NAME_WIDTH = 32
 _HEAD_WIDTH = 12
 
 
 def _show(request: Request, summaries: Mapping[str, SchedulerSummary], screen: Console) -> None:
-    """The table, best first, with as many columns as fit."""
+    """Print the table, best first, with as many columns as fit."""
     from rich.measure import Measurement
 
     gone: tuple[str, ...] = ()
@@ -236,7 +236,7 @@ def _table(request: Request, summaries: Mapping[str, SchedulerSummary], without:
     table.add_column("scheduler", overflow="fold", max_width=room)
     heads = [head for head in rows[first.scheduler] if head not in without]
     for head in heads:
-        # A column is as wide as its numbers; a longer head is wrapped.
+        # A column is as wide as its numbers; a longer header is wrapped.
         width = max(len(row[head]) for row in rows.values())
         text = f"minus {request.baseline}" if head == "minus" else head
         width = max(width, min(len(text), _HEAD_WIDTH))
@@ -248,7 +248,7 @@ def _table(request: Request, summaries: Mapping[str, SchedulerSummary], without:
 
 
 def _row(name: str, summary: SchedulerSummary, baseline: str) -> dict[str, str]:
-    """Column -> what it says about a scheduler."""
+    """Column -> its text for one scheduler."""
     return {
         "mean": summary.estimate("mean").text(),
         **{measure: f"{summary[measure]:.1f}" for measure in ("median", "p95", "p99")},

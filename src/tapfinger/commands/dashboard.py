@@ -1,4 +1,4 @@
-"""``tapfinger dashboard``: the way to a live site's page."""
+"""``tapfinger dashboard``: prints a link to a live site's dashboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tapfinger.commands.options import StateOption, UrlOption
 
 
 def dashboard_link(url: str, token: str) -> str:
-    """An address that signs in: what stands after # stays in the browser and is never sent."""
+    """An address that signs in. The part after # stays in the browser and is never sent."""
     return f"{url.rstrip('/')}/#token={token}"
 
 
@@ -19,7 +19,7 @@ def dashboard(
     url: UrlOption = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser as well.")] = False,
 ) -> None:
-    """Print a link to the dashboard that signs in. Whoever has it can do what you can: keep it to yourself."""
+    """Print a link to the dashboard that signs in. Anyone with the link can act as you: keep it secret."""
     import webbrowser
 
     from tapfinger.live.state_dir import find_coordinator

@@ -1,4 +1,4 @@
-"""``tapfinger demo``: a mixed batch of small tasks, and how they flow."""
+"""``tapfinger demo``: submits a mixed batch of small tasks and shows how they flow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tapfinger.live.http.client import Client, TaskInfo
     from tapfinger.live.protocol.records import TaskSpec
 
-#: Seconds between looks.
+#: Seconds between updates.
 PULSE = 0.25
 
 
@@ -46,7 +46,7 @@ def demo(
     console = plain_console()
     batch = choose(testbed, _is_local(state, url))
     console.print(batch.about, highlight=False, soft_wrap=True)
-    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, interrupt)  # like Ctrl-C: ends what was started
     try:
         done = _flow(state, url, batch, tasks or batch.many, console)
     finally:
@@ -69,7 +69,7 @@ def _flow(state: Path | None, url: str | None, batch: Batch, tasks: int, console
 
 
 def _is_local(state: Path | None, url: str | None) -> bool:
-    """Whether the site runs on this machine, or will."""
+    """Whether the site runs on this machine, or will be started here."""
     from urllib.parse import urlsplit
 
     from tapfinger.errors import CoordinatorError
@@ -84,7 +84,7 @@ def _is_local(state: Path | None, url: str | None) -> bool:
 
 @contextmanager
 def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -> Iterator[Client]:
-    """The site that the options name, or one that is gone afterwards."""
+    """The site that the options name, or a temporary one."""
     from tempfile import TemporaryDirectory
 
     from tapfinger.errors import CoordinatorError
@@ -115,7 +115,7 @@ def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -
 
 
 def _specs(client: Client, batch: Batch, count: int) -> list[TaskSpec]:
-    """Tasks of every kind in turn, of the site's type of that name or of another, within what that allows."""
+    """Tasks of each kind in turn. Each has the site's type of the same name, or another one, within its bounds."""
     from tapfinger.live.http.client import make_spec
     from tapfinger.live.protocol.records import DEFAULT_TYPE
 
@@ -144,7 +144,7 @@ def _specs(client: Client, batch: Batch, count: int) -> list[TaskSpec]:
 
 
 def _looks(client: Client, kinds: dict[int, str]) -> Iterator[list[TaskInfo]]:
-    """All tasks of the batch, time and again, until they have ended."""
+    """All tasks of the batch, repeatedly, until they have ended."""
     while True:
         found = {info.id: info for info in client.list(limit=10_000) if info.id in kinds}
         yield [found[task] for task in kinds]
@@ -154,7 +154,7 @@ def _looks(client: Client, kinds: dict[int, str]) -> Iterator[list[TaskInfo]]:
 
 
 def _lines(client: Client, kinds: dict[int, str], console: Console) -> list[TaskInfo]:
-    """A line for every change."""
+    """Print a line for every change."""
     said: dict[int, tuple[str, int]] = {}
     infos: list[TaskInfo] = []
     for infos in _looks(client, kinds):
@@ -180,7 +180,7 @@ def _size(info: TaskInfo) -> str:
 
 
 def _live(client: Client, kinds: dict[int, str], console: Console) -> list[TaskInfo]:
-    """A table that moves."""
+    """Show a table that updates itself."""
     from rich.live import Live
 
     infos: list[TaskInfo] = []
@@ -194,7 +194,7 @@ _STYLES = {"queued": "dim", "placed": "yellow", "running": "bold yellow", "finis
 
 
 def _table(infos: list[TaskInfo], kinds: dict[int, str], height: int) -> Table:
-    """As many as there is room for: what runs and what waits before what has ended."""
+    """As many tasks as fit: running and waiting ones before ended ones."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""What ``tapfinger demo`` runs: short tasks of the test-bed where PyTorch is installed, else programs that sleep."""
+"""The tasks of ``tapfinger demo``: short test-bed tasks if PyTorch is installed, otherwise programs that sleep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tapfinger.errors import ConfigError
 
 
 class Kind(NamedTuple):
-    """A small program, and how many cpus it may get."""
+    """A small program, and the least and most cpus it may get."""
 
     name: str
     argv: tuple[str, ...]
@@ -20,17 +20,17 @@ class Kind(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Tasks to show, and a site that knows how fast they are."""
+    """Tasks for the demo, and a site that knows their speed."""
 
     about: str
     kinds: tuple[Kind, ...]
-    #: How many, unless someone says otherwise.
+    #: Default number of tasks.
     many: int
     site: str
 
 
 def choose(testbed: bool | None, local: bool) -> Batch:
-    """What was asked for, or what can be run; ``local``: on this machine, which has what is installed here."""
+    """The batch that was asked for, or that can run. ``local``: tasks run on this machine, with what is installed."""
     installed = find_spec("torch") is not None
     if testbed and not installed:
         raise ConfigError("--testbed needs PyTorch: pip install 'tapfinger[train]'")
@@ -90,7 +90,7 @@ speed = {kind = "constant", seconds = 1}
 
 
 def _real(name: str, module: str) -> Kind:
-    # By this very interpreter: it has PyTorch, another python3 may not.
+    # With this interpreter: it has PyTorch, another python3 may not.
     return Kind(name, (sys.executable, "-m", f"tapfinger.testbed.{module}", "--scale", "0.1"), 1, 2)
 
 

@@ -1,4 +1,4 @@
-"""What ``tapfinger simulate --explain`` watches, prints and writes."""
+"""Collects, prints and writes the explanations of ``tapfinger simulate --explain``."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from tapfinger.records import RunRecord
     from tapfinger.workloads.world import World
 
-#: So many clusters are printed at most, also of a conflict; the file has all of them.
+#: Most clusters that are printed, also of a conflict; the file has all of them.
 MAX_CLUSTERS = 12
 
 
 @runtime_checkable
 class Explains(Scheduler, Protocol):
-    """A scheduler that can say why it decided."""
+    """A scheduler that can explain its decisions."""
 
     def explain(self) -> Explanation:
-        """Why the last decision was taken."""
+        """The explanation of the last decision."""
         ...
 
 
 class Watched(SchedulerWrapper):
-    """A scheduler that explains some of its decisions as it goes."""
+    """Wraps a scheduler and keeps explanations of some of its decisions."""
 
     def __init__(self, scheduler: Scheduler, spec: str, slots: Collection[int]) -> None:
-        """``slots``: whose turns to explain; of all if empty, the first conflict, or else the longest queue."""
+        """``slots``: slots to explain. Empty: the first turn with a conflict, or else that with the longest queue."""
         if not isinstance(scheduler, Explains):
             raise ConfigError(
                 f"scheduler {spec!r} cannot explain itself: --explain needs one that can, such as "
@@ -51,12 +51,12 @@ class Watched(SchedulerWrapper):
         self._interest = (False, 0)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Decide as the scheduler does, and keep its reasons."""
+        """Decide as the scheduler does, and keep its explanation."""
         decision = self.inner.decide(snapshot)
         if snapshot.slot in self.slots and snapshot.queue:
             self.explanations.append(self._explains.explain())
         elif not self.slots and not decision.void:
-            # Without a conflict there may be one later; with one, nothing is more interesting.
+            # A conflict may still come later; once there is one, nothing is more interesting.
             interest = (True, 0) if decision.lost else (False, len(snapshot.queue))
             if interest > self._interest:
                 self._interest = interest
@@ -65,7 +65,7 @@ class Watched(SchedulerWrapper):
 
 
 def report(watched: Watched, world: World, record: RunRecord, out: Path | None) -> None:
-    """Print what was explained; with ``out``, also write it there."""
+    """Print the explanations; with ``out``, also write them there."""
     if not watched.explanations:
         asked = ", ".join(map(str, sorted(watched.slots)))
         where = f"no task was waiting in slot {asked}" if asked else "nothing was started"
@@ -83,11 +83,11 @@ def report(watched: Watched, world: World, record: RunRecord, out: Path | None) 
 
 
 def show(explanation: Explanation, resources: ResourceTypes, console: Console) -> None:
-    """Print one decision: a table per cluster with something to start, conflicts, and what guards did."""
+    """Print one decision: a table per cluster that could start something, conflicts, and what guards did."""
     words = _Words(explanation, resources)
     console.print(f"Slot {explanation.slot}, turn {explanation.turn}: {words.outcome()}", style="bold")
     busy = [a for a in explanation.agents if any(o.startable for o in a.options)]
-    # Those that wanted something first, if not all can be shown; in their own order then.
+    # If not all fit, clusters that want a task take precedence; those shown are in order of their number.
     wanted = sorted(busy, key=lambda a: (a.wants is None, a.cluster))[:MAX_CLUSTERS]
     for agent in sorted(wanted, key=lambda a: a.cluster):
         console.print(words.table(agent))
@@ -103,7 +103,7 @@ def show(explanation: Explanation, resources: ResourceTypes, console: Console) -
 
 
 class _Words:
-    """One explanation in words and tables."""
+    """One explanation as text and tables."""
 
     def __init__(self, explanation: Explanation, resources: ResourceTypes) -> None:
         self._it, self._resources = explanation, resources
@@ -137,7 +137,7 @@ class _Words:
             shown = option.allocations if chosen else option.allocations[:1]
             shares = [f"{self._amounts(s.allocation)}  {_percent(s.probability)}" for s in shown]
             if chosen and agent.wants and agent.wants.allocation not in [s.allocation for s in shown]:
-                # Amounts are chosen one after the other, so the choice need not be the likeliest combination.
+                # Amounts are chosen one after the other, so the choice need not be the most likely combination.
                 shares.append(f"chosen: {self._amounts(agent.wants.allocation)}  {_percent(agent.amounts_probability)}")
             style = "bold" if chosen else None if option.startable else "dim"
             cells = [str(option.task), option.type, str(option.waited), odds, "\n".join(shares)]
@@ -209,7 +209,7 @@ class _Words:
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:
-        """The accelerator first, as it is decided: ``gpu 8 cpu 2``."""
+        """Amounts with the accelerator first, in the order of decisions: ``gpu 8 cpu 2``."""
         first = self._resources.names[self._resources.accelerator]
         natural = self._resources.natural(allocation)
         order = [first, *(name for name in natural if name != first)]
@@ -217,7 +217,7 @@ class _Words:
 
 
 def _percent(share: float) -> str:
-    """What is possible never looks impossible, nor certain what is not."""
+    """A percentage that never rounds a possible event to 0 %, nor an uncertain one to 100 %."""
     percent = 100.0 * share
     if 0.0 < percent < 0.1:
         return "< 0.1 %"
@@ -227,7 +227,7 @@ def _percent(share: float) -> str:
 def write(
     explanations: Sequence[Explanation], resources: ResourceTypes, about: dict[str, Any], folder: Path
 ) -> tuple[list[Path], str]:
-    """Write explain.json and a picture per decision; returns the files, and why there is no picture if so."""
+    """Write explain.json and a picture per decision. Returns the files, and a note if there is no picture."""
     from tapfinger.drawing import save
     from tapfinger.evaluation.attention import draw
     from tapfinger.evaluation.output import write_json
@@ -239,7 +239,7 @@ def write(
         if explanation.attention is None:
             return written, "No picture: the network has no graph, or was exported by an older version."
         if not explanation.attention.tasks:
-            continue  # guards have left nothing to look at
+            continue  # guards have left no tasks to show
         path = folder / f"attention-{explanation.slot}-{explanation.turn}.png"
         save(draw(explanation, explanation.attention, f"{about['scenario']}, seed {about['seed']}"), path)
         written.append(path)

@@ -1,4 +1,4 @@
-"""``tapfinger export``: a checkpoint as one file that runs without torch."""
+"""``tapfinger export``: writes a checkpoint as one file that runs without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def export(
 ) -> None:
     """Write a trained network as one ONNX graph for any number of clusters and tasks; checks that both agree.
 
-    Needs torch: pip install 'tapfinger[train]'. Running the model needs none.
+    Needs torch: pip install 'tapfinger[train]'. Running the model does not.
     """
     from tapfinger.errors import ConfigError, MissingDependency
 

@@ -1,4 +1,4 @@
-"""``tapfinger workload from-profiles``: measured profiles become a scenario."""
+"""``tapfinger workload from-profiles``: turns measured profiles into a scenario."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def from_profiles(
 ) -> None:
     """Turn measured profiles into a scenario that every scheduler can run.
 
-    Allocations of the grid that were not measured are taken from the speed model; those under which the task failed
-    are not in the scenario.
+    For allocations of the grid that were not measured, speeds come from the speed model. Allocations under which the
+    task failed are not in the scenario.
     """
     import tomli_w
 
@@ -68,7 +68,7 @@ def from_profiles(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_profile(beside, built.rows)
-        # Built before it is written: a scenario that does not load is none.
+        # Built before it is written, so that only scenarios that load are written.
         world = build_world(parse_scenario(built.scenario, str(target), str(out.parent)))
         target.write_text(text, encoding="utf-8")
     except OSError as error:

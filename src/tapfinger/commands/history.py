@@ -1,4 +1,4 @@
-"""``tapfinger history``: what has run, as files that scenarios can play."""
+"""``tapfinger history``: the tasks that have run, as files that scenarios can play."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite earlier files.")] = False,
 ) -> None:
-    """Write what has run as a workload file, and beside it a scenario of this site that plays it."""
+    """Write the tasks that have run as a workload file, and next to it a scenario of this site that plays it."""
     import tomli_w
 
     from tapfinger.config import parse_scenario

@@ -1,4 +1,4 @@
-"""``tapfinger explain`` and ``shadow``: why tasks wait and run where they do, and who would have done what instead."""
+"""``tapfinger explain`` and ``shadow``: why tasks wait or run where they do, and what other schedulers would do."""
 
 from __future__ import annotations
 

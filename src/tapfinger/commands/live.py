@@ -52,7 +52,7 @@ def up(
     from tapfinger.live.state_dir import state_directory
 
     site = LocalSite(state_directory(state).absolute(), config, backend, backend_option or ())
-    before = signal.signal(signal.SIGTERM, interrupt)  # ends what was started, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, interrupt)  # like Ctrl-C: ends what was started
     try:
         url = site.up(port)
         try:
@@ -69,7 +69,7 @@ def up(
 
 
 def interrupt(*_: object) -> None:
-    """As Ctrl-C does, for signal handlers."""
+    """A signal handler that acts like Ctrl-C."""
     raise KeyboardInterrupt
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tapfinger.evaluation.event_logs import MeasuredRun
     from tapfinger.live.http.client import Client
 
-#: Lines of history that are asked for at once.
+#: Events that are requested at once.
 _PAGE = 10_000
 
 
@@ -31,7 +31,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-#: Label, name of the measure, how it is written; those of single resources follow.
+#: Label, name of the measure, format; rows of single resources follow.
 _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("tasks", "tasks", _count),
     ("  finished", "finished", _count),
@@ -105,7 +105,7 @@ def _lines(client: Client) -> Iterator[Mapping[str, Any]]:
 
 
 def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of several seeds: the mean, and the largest of what is a largest already."""
+    """The mean over several seeds; for measures that are a maximum, the maximum."""
     return {
         name: max(run[name] for run in runs) if name.endswith("max") else sum(run[name] for run in runs) / len(runs)
         for name in runs[0]

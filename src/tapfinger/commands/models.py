@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 from tapfinger.commands.screen import plain_console
 
-#: What the table shows of the card's evaluation, by the head of its column.
+#: Column of the table -> name of the result in the card's evaluation.
 RESULTS = {"tapfinger": "tapfinger", "greedy": "greedy", "optimus": "optimus-central"}
 
 
@@ -24,7 +24,7 @@ class _Models(TyperGroup):
     """``models NAME`` is short for ``models show NAME``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As click's, but for what is no command."""
+        """Insert ``show`` if the first argument is not a command."""
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 
@@ -109,9 +109,9 @@ def rebuild(
     jobs: JobsOption = 1,
     ray: RayOption = None,
 ) -> None:
-    """Retrain models by the recipes on their cards and publish them; the same seeds, but not the same networks.
+    """Retrain models with the recipes on their cards and publish them; the same seeds, but not the same networks.
 
-    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
+    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: run the same command again to continue.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
     from tapfinger.commands.train import needs_torch, run_training

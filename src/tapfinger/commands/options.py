@@ -1,4 +1,4 @@
-"""Options of commands: those made from the fields of typed configurations, and those that many commands share."""
+"""Options of commands: options made from the fields of typed configurations, and options that many commands share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UrlOption = Annotated[
 
 
 def open_client(state: Path | None, url: str | None) -> Client:
-    """A client of the site that a command is about."""
+    """A client for the site that the options name."""
     from tapfinger.live.http.client import Client
     from tapfinger.live.state_dir import find_ca, find_coordinator
 
@@ -102,24 +102,24 @@ def numbers(option: str, text: str | None, zero: bool = False) -> dict[str, floa
 
 @dataclass(frozen=True)
 class Fields:
-    """Which fields of a configuration become options; metadata of the parameter that receives their values.
+    """Metadata of a command's parameter: which fields of a configuration become options for it.
 
-    ``run: Annotated[TrainConfig, Fields(TrainConfig)]`` receives the object; with ``make=dict``, the values.
+    ``run: Annotated[TrainConfig, Fields(TrainConfig)]`` receives the object; with ``make=dict``, a dict of the values.
     """
 
     config: type
-    #: Names of fields, separated by blanks, in the order of help. Empty: all that have a setting.
+    #: Names of fields, separated by blanks, in the order of ``--help``. Empty: all fields with a ``FieldHelp``.
     names: str = ""
-    #: Presets or recipes that give values to what is left out, by name. Help shows their values as defaults, those
-    #: of the first without its name. Only options that were given have a value then.
+    #: Presets by name, with values for options that are left out. Help shows these values as defaults, those of the
+    #: first preset without its name. With presets, the parameter receives only the options that were given.
     presets: Mapping[str, Mapping[str, Any]] | None = None
-    #: With presets: fields that none of them sets, separated by blanks; they always have a value.
+    #: With presets: fields that no preset sets, separated by blanks; the parameter always receives them.
     always: str = ""
-    #: Defaults that the command has and the configuration has not.
+    #: Defaults of the command, instead of those of the configuration.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: What is called with the values; None: the configuration itself.
+    #: Called with the values; None: the configuration class itself.
     make: Callable[..., Any] | None = None
-    #: Field -> type of the option, and what makes the field's value of the option's: called with both.
+    #: Field -> type of the option, and a function of the option's name and value that returns the field's value.
     parsers: Mapping[str, tuple[Any, Callable[[str, Any], Any]]] = field(default_factory=dict)
 
     def chosen(self) -> dict[str, Described]:
@@ -157,7 +157,7 @@ class Fields:
         return self.presets is not None and item.name not in self.always.split()
 
     def _hint(self, item: Described) -> str:
-        """``[default: 60; paper: 0]``: what the first preset gives, and what others give that differ."""
+        """``[default: 60; paper: 0]``: the value of the first preset, and values of others where they differ."""
         values = {preset: given.get(item.name, item.default) for preset, given in (self.presets or {}).items()}
         first, *others = values
         words = [f"default: {item.value_text(values[first])}"]
@@ -165,7 +165,7 @@ class Fields:
         return f" [{'; '.join(words)}]" if item.value_text(values[first]) else ""
 
     def gather(self, values: dict[str, Any]) -> Any:
-        """Take the options' values out of a command's, and make of them what the parameter receives."""
+        """Remove the options' values from ``values``, and return what the parameter receives."""
         given = {}
         for name, item in self.chosen().items():
             value = values.pop(name)
@@ -176,7 +176,7 @@ class Fields:
 
 
 def expand_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters annotated with ``Fields`` are options, one for each field."""
+    """Decorate a command: replace each parameter annotated with ``Fields`` by one option per field."""
     signature = inspect.signature(command, eval_str=True)
     expanded: list[inspect.Parameter] = []
     groups: dict[str, Fields] = {}

@@ -1,4 +1,4 @@
-"""``tapfinger profile``: measure a task of your own under many allocations."""
+"""``tapfinger profile``: measures a task of your own under many allocations."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def profile(
 ) -> None:
     """Run a task under many allocations and write its speed profile.
 
-    Ctrl-C interrupts; the same command goes on from there. Runs that others disturbed are repeated.
+    Ctrl-C interrupts; run the same command again to continue. Runs that other processes disturbed are repeated.
     """
     import math
     import signal
@@ -123,7 +123,7 @@ def profile(
 
 
 def _leading_grid(grid: list[str], argv: list[str]) -> tuple[list[str], list[str]]:
-    """``--grid cpu=1:8 gpu=0:2 -- program``: an option takes one word, so further ones come first in the command."""
+    """``--grid cpu=1:8 gpu=0:2 -- program``: an option takes one word, so the others arrive in front of the command."""
     from tapfinger.errors import ConfigError
 
     words, rest = list(grid), list(argv)
@@ -135,7 +135,7 @@ def _leading_grid(grid: list[str], argv: list[str]) -> tuple[list[str], list[str
 
 
 def _type_name(kind: str | None, argv: list[str]) -> str:
-    """As given; else from the script, the module or the program."""
+    """The name as given, or else from the script, the module or the program."""
     from tapfinger.errors import ConfigError
 
     if kind is None:
@@ -149,7 +149,7 @@ def _type_name(kind: str | None, argv: list[str]) -> str:
 
 
 def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str) -> tuple[Grid, int, int]:
-    """What to measure, and how many cpus and gpus there are for it."""
+    """The grid to measure, and the number of available cpus and gpus."""
     from tapfinger.errors import ConfigError
     from tapfinger.profiling.grid import check_grid, default_grid, machine_cpus, machine_gpus, parse_grid
 
@@ -177,7 +177,7 @@ def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str) ->
 
 
 def _check_out(files: Files, place: Path, fresh: bool) -> None:
-    """Say before the first run what would only show at the end."""
+    """Find faults before the first run that would otherwise only show at the end."""
     import os
 
     from tapfinger.errors import ConfigError
@@ -211,7 +211,7 @@ def _runner(files: Files, command: Command, capacity: dict[str, float], asked: P
 
 
 def _finish(console: Console, files: Files, kind: str, findings: Findings, pictures: bool) -> None:
-    """Write everything, and say what there is."""
+    """Write the results, and print what was written."""
     from tapfinger.profiling.pictures import draw
     from tapfinger.profiling.results import save_profile, scenario_lines
     from tapfinger.profiling.show import summary

@@ -1,4 +1,4 @@
-"""``tapfinger profiles``: how fast task types are believed to be, by a live site or by a file."""
+"""``tapfinger profiles``: the believed speed of task types, from a live site or from a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EveryOption = Annotated[bool, typer.Option("--all", help="Every size, not only t
 def list_types(
     state: StateOption = None, url: UrlOption = None, file: FileOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the task types: runs seen, seconds at the usual size, how certain that is, changes of speed."""
+    """List the task types: runs seen, seconds at the usual size, doubt, changes of speed."""
     rows = _types(state, url, file)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -63,7 +63,7 @@ def show(
     every: EveryOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is believed of a task type, size by size."""
+    """Show the belief about a task type, size by size."""
     found = _type(name, state, url, file, every)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -128,7 +128,7 @@ def export(
     rows: list[ProfileRow] = []
     for one in names:
         cells = _type(one, state, url, file, every)["cells"]
-        # What a type never has is no column of its own.
+        # Resources that a type never uses get no column.
         used = {resource for cell in cells for resource, amount in cell["allocation"].items() if amount}
         rows += [
             ProfileRow(one, {r: a for r, a in cell["allocation"].items() if r in used}, cell["seconds"])
@@ -192,7 +192,7 @@ def _size(allocation: Mapping[str, float]) -> str:
 
 
 def _doubt(doubt: float) -> str:
-    """A deviation of logarithms as a share: 0.1 is about 10 %."""
+    """A standard deviation of logarithms as a percentage: 0.1 is about 10 %."""
     import math
 
     return f"{100.0 * math.expm1(doubt):.2g} %"

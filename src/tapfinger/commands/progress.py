@@ -1,4 +1,4 @@
-"""How far tasks say they are, for terminals."""
+"""Shows the progress of tasks in terminals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 if TYPE_CHECKING:
     from tapfinger.live.http.client import Client, TaskInfo
 
-#: Characters of a bar.
+#: Width of a bar in characters.
 WIDTH = 8
-#: Seconds between looks at a task whose output is shown, and how far it must have come for another line.
+#: Seconds between checks of a task, and least progress between two lines.
 PULSE, STEP = 1.0, 0.1
 
 
 def bar(progress: float | None) -> str:
-    """``████░░░░  52 %``; nothing for a task that does not say."""
+    """``████░░░░  52 %``; empty for a task that reports no progress."""
     if progress is None:
         return ""
     full = int(progress * WIDTH)
@@ -27,23 +27,23 @@ def bar(progress: float | None) -> str:
 
 
 def numbers(metrics: Mapping[str, float]) -> str:
-    """What else it says: ``loss 0.31, val_loss 0.4``."""
+    """Metrics as text: ``loss 0.31, val_loss 0.4``."""
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 def told(info: TaskInfo) -> str:
-    """Progress and numbers in one line; nothing for a task that does not say."""
+    """Progress and metrics in one line; empty for a task that reports none."""
     return "  ".join(filter(None, (bar(info.progress), numbers(info.metrics))))
 
 
 @contextmanager
 def lines_of(client: Client, task: int) -> Iterator[None]:
-    """Meanwhile, a line on standard error whenever a task has come further; ``client`` is used by nobody else."""
+    """Within the context, print a line to standard error whenever a task progresses. ``client``: not used elsewhere."""
     over = threading.Event()
 
     def follow() -> None:
         said = -STEP
-        # An answer that does not come is no reason to end what somebody else waits for.
+        # A missing answer must not end the command, which waits for the task.
         while not over.wait(PULSE):
             with suppress(Exception):
                 info = client.show(task)

@@ -1,4 +1,4 @@
-"""``tapfinger reproduce``: the paper's figures, and some beyond it, each with its claims judged."""
+"""``tapfinger reproduce``: remakes the paper's figures, and some beyond it, and judges their claims."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tapfinger.reproduce.plan import RunPlan
     from tapfinger.reproduce.run import ReproduceOptions
 
-#: Width of tables where there is no terminal to ask.
+#: Width of tables if there is no terminal.
 _WIDTH = 140
 
 
@@ -66,9 +66,9 @@ def reproduce(
 ) -> None:
     """Redo the paper's experiments and judge its claims.
 
-    Every scheduler meets the same draws; verdicts are computed from paired differences. Writes one directory with
-    report.html, pictures (PNG, PDF) and tables (CSV). Finished runs are kept: stop with Ctrl-C and give the same
-    command to go on. Nothing is trained unless --train is given.
+    Every scheduler gets the same workloads; verdicts are computed from paired differences. Writes one directory with
+    report.html, pictures (PNG, PDF) and tables (CSV). Finished runs are kept: stop with Ctrl-C, and run the same
+    command again to continue. Nothing is trained unless --train is given.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
     if figures[0] == "list" and all(":" in word for word in figures[1:]):
@@ -111,7 +111,7 @@ def reproduce(
 def _make(
     plan: RunPlan, store: CellStore, options: ReproduceOptions, messages: Console, cache: bool
 ) -> list[FigureResult]:
-    """Everything, under a progress bar; stopped, it says what is kept."""
+    """Make all figures, with a progress bar. If it is stopped, it says what is kept."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from tapfinger.evaluation.runner import Interrupted
@@ -159,7 +159,7 @@ def _figures(count: int) -> str:
 
 
 def _seeds(figure: Figure, quick: bool) -> str:
-    """How many a figure has: of its settings the fewest and the most."""
+    """The numbers of seeds that the settings of a figure use, such as ``10-30``."""
     from tapfinger.reproduce.plan import RunPlan
 
     plan = RunPlan((figure,), quick)

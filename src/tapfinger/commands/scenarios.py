@@ -1,4 +1,4 @@
-"""``tapfinger scenarios`` and ``tapfinger schedulers``: what there is."""
+"""``tapfinger scenarios`` and ``tapfinger schedulers``: list what is available."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_scenarios(context: typer.Context) -> None:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A shipped scenario, or a TOML file.")],
 ) -> None:
-    """Print a scenario's TOML, to read or to save and change; of a file only after it was found to load."""
+    """Print a scenario's TOML, to read or to save and change. A file is checked first."""
     from importlib import resources
     from pathlib import Path
 
@@ -57,7 +57,7 @@ def site(
     seed: Annotated[int, typer.Argument(metavar="SEED", min=0, help="Which site; the same seed, the same site.")],
     tasks: Annotated[int, typer.Option(min=1, help="Number of tasks per workload.")] = 150,
 ) -> None:
-    """Print the TOML of a random site, as universal policies learn on (docs/universal.md)."""
+    """Print the TOML of a random site, such as universal policies are trained on (docs/universal.md)."""
     import tomli_w
 
     from tapfinger.workloads.sites import draw_site
@@ -80,7 +80,7 @@ def schedulers() -> None:
     for name in names("scheduler"):
         try:
             factory = lookup("scheduler", name)
-        except Exception as error:  # an installed plug-in may be broken in any way; list the others all the same
+        except Exception as error:  # an installed plug-in may be broken in any way; still list the others
             table.add_row(name, f"cannot be loaded: {error}", "")
             continue
         parameters = inspect.signature(factory).parameters.values()

@@ -1,4 +1,4 @@
-"""Where commands print to."""
+"""The console that commands print to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def plain_console(stderr: bool = False, width: int | None = None) -> Console:
     """A console that prints brackets as they are: ``pip install 'tapfinger[train]'``, names with [1].
 
-    ``width``: characters of a line where there is no terminal to ask.
+    ``width``: characters per line if there is no terminal.
     """
     from rich.console import Console
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """What a run shows and writes."""
+    """What a run prints and writes."""
 
     gantt: Annotated[Path | None, FieldHelp("Draw who held what on each cluster over time.", "PNG")] = None
     slots: Annotated[
@@ -54,7 +54,7 @@ def simulate(
     asked: Annotated[SimulateOptions, Fields(SimulateOptions)],
 ) -> None:
     """Run one scheduler on one workload and say how it went."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see runner.ONE_THREAD
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: see parallel.local.ONE_THREAD
     from tapfinger.commands.explaining import Watched, report
     from tapfinger.config import load_scenario
     from tapfinger.errors import ConfigError
@@ -78,7 +78,7 @@ def simulate(
     for path in (asked.events, asked.json_path, asked.gantt, asked.out / "explain.json" if asked.out else None):
         if path is not None:
             check_target(path)
-    made = spec.create()  # faults of its options are found before anything is started
+    made = spec.create()  # finds faults in its options before anything starts
     watched = Watched(made, spec.text, asked.at or ()) if asked.explain else None
     sinks = []
     if asked.gantt is not None:
@@ -109,7 +109,7 @@ def simulate(
 
 
 def _window(slots: str | None, gantt: Path | None) -> range | None:
-    """The slots of ``--slots``, checked together with the chart they are for."""
+    """The slots of ``--slots``, checked together with ``--gantt``."""
     import re
 
     from tapfinger.errors import ConfigError

@@ -20,7 +20,7 @@ TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number
 ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]
 
 
-#: Seconds that a coordinator may be away while someone watches a task: it may be starting again.
+#: Seconds that a coordinator may be unreachable while someone watches a task: it may be restarting.
 PATIENCE = 120.0
 
 
@@ -28,7 +28,7 @@ def _here(_: str, cwd: str | None) -> str | None:
     return str(Path.cwd()) if cwd is None else cwd or None
 
 
-#: Fields of a task that both commands have.
+#: Fields of a task that are options of both ``run`` and ``submit``.
 _FIELDS = "type minimum maximum clusters env cwd retries time_limit on_disconnect requeue_lost resizable name"
 _PARSERS = {
     "minimum": (list[str] | None, amounts),
@@ -147,7 +147,7 @@ def _submit_file(file: str, context: typer.Context, state: Path | None, url: str
 
 HEADS = ("task", "phase", "type", "cluster", "gets", "progress", "attempt", "code", "program")
 ALWAYS = ("task", "phase", "type", "program")
-#: Characters of a program that are seen at least, however narrow the terminal.
+#: Least characters of a program that are shown, however narrow the terminal is.
 LEAST = 10
 
 
@@ -190,14 +190,14 @@ def list_tasks(
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
     rows = [_row(info) for info in found]
     table = Table(box=box.SIMPLE_HEAD)
-    # What nothing is said of takes no room from what there is, on a narrow terminal above all.
+    # Empty columns are left out, to save space on a narrow terminal.
     shown = [n for n, head in enumerate(HEADS) if head in ALWAYS or any(row[n] for row in rows)]
     console = plain_console()
     taken = sum(2 + max(len(text) for text in (HEADS[n], *(row[n] for row in rows))) for n in shown[:-1])
     for head in (HEADS[n] for n in shown[:-1]):
         right = head in ("task", "attempt", "code")
         table.add_column(head, justify="right" if right else "left", no_wrap=head in ("task", "phase", "progress"))
-    # The program alone is cut, to what is left: a phase or a bar of which half is seen says nothing.
+    # Only the program is cut, to the remaining width: half a phase or half a bar would be useless.
     table.add_column(HEADS[-1], no_wrap=True, max_width=min(50, max(LEAST, console.width - taken - 2)))
     for row in rows:
         table.add_row(*(row[n] for n in shown))
@@ -222,7 +222,7 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
 
 
 def _told(line: Mapping[str, Any], task: str = "") -> str:
-    """A line of the history; ``task``: whose it is, where that is not clear."""
+    """An event of the history as a line; ``task``: names its task, where that is not clear."""
     from datetime import datetime
 
     at = datetime.fromtimestamp(line["at"]).strftime("%H:%M:%S.%f")[:-3]

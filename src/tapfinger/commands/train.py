@@ -1,4 +1,4 @@
-"""``tapfinger train`` and ``finetune``: learn a scheduler for one scenario, or for any site."""
+"""``tapfinger train`` and ``finetune``: train a scheduler for one scenario, or for any site."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tapfinger.training.trainer import Trainer
     from tapfinger.workloads.world import World
 
-#: The scenario's name that stands for all sites.
+#: Scenario name that stands for any site.
 UNIVERSAL = "universal"
 
 OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run here; a run found there goes on.")]
@@ -73,10 +73,10 @@ def train(
 ) -> None:
     """Imitate a teacher, then improve on rollouts; writes the best network as a model.
 
-    SCENARIO may be universal: the network for any site, trained on random ones.
+    SCENARIO may be universal: a network for any site, trained on random sites.
 
-    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
-    Logs for TensorBoard lie in DIR/logs. For the shipped scenarios, defaults are those of the shipped models.
+    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: run the same command again to continue.
+    Logs for TensorBoard are in DIR/logs. For the shipped scenarios, the defaults are those of the shipped models.
     """
     if name is not None and (not name or Path(name).name != name):
         raise ConfigError(f"--name {name!r} must be a plain file name without its ending")
@@ -109,7 +109,7 @@ def finetune(
 ) -> None:
     """Adapt the universal model to one site, in minutes.
 
-    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: the same command goes on.
+    Needs torch: pip install 'tapfinger[train]'. Ctrl-C loses nothing: run the same command again to continue.
     """
     world = _world(scenario, overrides)
     name = world.scenario.name
@@ -125,12 +125,12 @@ def _world(scenario: str, overrides: list[str] | None) -> World:
 
 
 def needs_torch(error: ModuleNotFoundError) -> MissingDependency:
-    """The error of an install without torch."""
+    """The error if torch is not installed."""
     return MissingDependency(f"training needs {error.name}: pip install 'tapfinger[train]'")
 
 
 def _train_one(world: World, config: TrainConfig, folder: Path, name: str, where: tuple[int, str | None]) -> None:
-    """Train for one scenario and write the model. ``where``: processes, and the address of Ray."""
+    """Train for one scenario and write the model. ``where``: number of processes, and the address of Ray."""
     try:
         from tapfinger.training.publish import publish
         from tapfinger.training.trainer import Trainer
@@ -166,7 +166,7 @@ def _train_universal(config: TrainConfig, out: Path | None, jobs: int, ray: str 
 def run_training(
     make: Callable[[Any, Any], Trainer], folder: Path, jobs: int, ray: str | None
 ) -> tuple[Trainer, Any, Any]:
-    """A training run with its progress on the screen; the trainer, the best network and its sizes."""
+    """Train, with progress on the screen. Returns the trainer, the best network and its sizes."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from tapfinger.parallel.choose import open_pool
@@ -197,7 +197,7 @@ def _tell(path: Path, evaluation: dict[str, Any], rivals: Iterable[str]) -> None
 
 
 class _Screen:
-    """One bar per stage; beside it the latest evaluation with the rivals' on the same workloads."""
+    """One bar per stage, with the latest evaluation and those of the rivals on the same workloads."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -206,7 +206,7 @@ class _Screen:
         self._latest = ""
 
     def report(self, stage: str, share: float, known: dict[str, float]) -> None:
-        """As training.trainer.Report."""
+        """Show progress; called as training.trainer.Report."""
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=1.0, known="")
         if "greedy" in known:

@@ -1,4 +1,4 @@
-"""``tapfinger what-if``: the live site played forward, as it is and as it might be."""
+"""``tapfinger what-if``: plays the live site forward, as it is and with changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def what_if(
 
     others = [parse_spec(text) for text in scheduler or ()]
     for spec in others:
-        spec.create()  # faults of its options are found before anything is asked
+        spec.create()  # finds faults in its options before any request is sent
     with open_client(state, url) as client:
         told = client.site()
         past = live_history.read_history(told, client.history(history))
@@ -156,7 +156,7 @@ def _mean(found: Sequence[Result], name: str) -> float:
 def _assumed(
     present: Present, variants: Sequence[Variant], results: Sequence[Sequence[Result]], slot: float, seeds: int
 ) -> list[str]:
-    """What the table rests on."""
+    """The assumptions behind the table."""
     from tapfinger.live.protocol.words import seconds
 
     recent = present.recent

@@ -87,7 +87,7 @@ def import_(
 
 @app.command()
 def describe(subject: Subject, scenario: Beside = None, seed: Seed = 0, override: Override = None) -> None:
-    """Print how many tasks come how fast, of which types, and how much work they are."""
+    """Print the number of tasks, their rate, types and load."""
     from tapfinger.workloads.describe import summarise
 
     workload, world = _load(subject, scenario, seed, override)
@@ -120,7 +120,7 @@ def _console() -> Console:
 def _load(
     subject: str, scenario: str | None, seed: int, override: list[str] | None
 ) -> tuple[WorkloadFile, World | None]:
-    """The workload of a file, of a file in a scenario, or of a scenario, and the world if there is one."""
+    """The workload of a file, of a file in a scenario, or of a scenario; and the scenario's world, if any."""
     from tapfinger.config import ArrivalsConfig, load_scenario
     from tapfinger.workloads.files import read_workload, to_file
     from tapfinger.workloads.world import build_world, draw_workload
@@ -160,7 +160,7 @@ def _write(imported: Imported, out: Path, file: str, force: bool) -> None:
 
 
 def _report(imported: Imported, found: str, out: Path) -> None:
-    """Say what was used, what was dropped and what came of it."""
+    """Print what was used, what was dropped, and a summary of the result."""
     from tapfinger.workloads.describe import summarise
 
     console = _console()
@@ -220,7 +220,7 @@ def _print_summary(console: Console, subject: str, summary: WorkloadSummary, wor
 
 
 def _span(seconds: float | None) -> str:
-    """Seconds for people."""
+    """A duration in a readable unit."""
     if seconds is None:
         return ""
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):

@@ -1,4 +1,4 @@
-"""Sums that grow with a run but need little memory: series over slots, and starts by slot of arrival."""
+"""Sums over a run that need little memory: series over slots, and starts by slot of arrival."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from tapfinger.records import FloatArray, IntArray, RunRecord
 
-#: A series longer than this is kept in bins of 2, 4, 8 ... slots. Powers of two nest, so series of
+#: Most bins of a series; a longer series uses bins of 2, 4, 8 ... slots. Powers of two nest, so series of
 #: different length can still be averaged exactly.
 MAX_BINS = 1024
 
-#: Slots per block of ``_Starts``.
+#: Slots per block of ``StartCounts``.
 _BLOCK = 64
 
 
@@ -20,12 +20,12 @@ class SlotSeries:
     """Sums of several quantities per bin of slots; bins double in width when there would be too many."""
 
     def __init__(self, columns: int) -> None:
-        """All sums are zero."""
+        """Start with all sums at zero."""
         self.width = 1
         self.sums = np.zeros((MAX_BINS, columns), dtype=np.int64)
 
     def add(self, slots: IntArray, lengths: IntArray, levels: IntArray) -> None:
-        """Each row of ``levels`` held for ``lengths`` slots from ``slots`` on."""
+        """Add rows of ``levels``; each row held for ``lengths`` slots, starting at ``slots``."""
         while (slots[-1] + lengths[-1] - 1) // self.width >= MAX_BINS:
             half = MAX_BINS // 2
             self.sums[:half] = self.sums[0::2] + self.sums[1::2]
@@ -46,25 +46,25 @@ class SlotSeries:
 
 
 class StartCounts:
-    """How many tasks have started on each cluster, by slot of arrival, as far back as somebody waits.
+    """Number of tasks started on each cluster, by slot of arrival, back to the oldest waiting task.
 
-    Rows of single slots and of blocks of slots, so that a long wait is counted in few additions.
+    Kept in rows of single slots and of blocks of slots, so that a long wait is counted in few additions.
     """
 
     def __init__(self, clusters: int) -> None:
-        """Nothing has started yet."""
-        #: Slot of the first row; None before the first start that may overtake somebody.
+        """Start with no starts."""
+        #: Slot of the first row; None before the first start that may overtake a waiting task.
         self._base: int | None = None
         self._latest = 0
         self._rows = np.zeros((4 * _BLOCK, clusters), dtype=np.int32)
         self._blocks = np.zeros((4, clusters), dtype=np.int32)
 
     def add(self, arrival: int, cluster: int, oldest_waiting: int) -> None:
-        """A task that arrived then has started there; nobody who waits arrived before ``oldest_waiting``."""
+        """Record the start of a task that arrived then; no waiting task arrived before ``oldest_waiting``."""
         if arrival <= oldest_waiting:
-            return  # later than nobody
+            return  # overtakes no waiting task
         if self._base is None:
-            # Below zero where tasks waited before the run began, as in what-if.
+            # Below zero if tasks waited before the run began, as in what-if.
             self._base, self._latest = oldest_waiting // _BLOCK * _BLOCK, arrival
         if arrival - self._base >= len(self._rows):
             self._base = self._make_room(self._base, arrival, oldest_waiting)
@@ -83,7 +83,7 @@ class StartCounts:
         return base
 
     def later_than(self, arrival: int, clusters: list[int]) -> int:
-        """Starts on these clusters of tasks that arrived after that slot."""
+        """Number of starts on these clusters of tasks that arrived after that slot."""
         if self._base is None or arrival >= self._latest:
             return 0
         first = max(0, arrival + 1 - self._base)

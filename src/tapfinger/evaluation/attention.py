@@ -1,4 +1,4 @@
-"""A picture of one decision: who looked at whom in the network's graph, and how likely each task was."""
+"""A picture of one decision: attention in the network's graph, and the probability of each task."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from matplotlib.patches import Rectangle
 from tapfinger.drawing import COLOURS
 from tapfinger.policy.explain import AttentionView, Explanation, Numbers
 
-#: More clusters or tasks than this could not be read in one picture.
+#: Most clusters and tasks that can be read in one picture.
 MAX_CLUSTERS = 12
 MAX_TASKS = 24
-#: A line as thick as this is all of a cluster's attention.
+#: Width of a line that stands for all of a cluster's attention.
 _THICKEST = 16.0
-#: Void stands this far apart from the tasks, in columns.
+#: Distance of void from the tasks, in columns.
 _GAP = 0.3
-#: Of task types: quieter than the clusters' colours, and not among them.
+#: Colours of task types: quieter than the clusters' colours, and different from them.
 _SHADES = ("#333333", "#8c6d31", "#7f7f7f", "#5254a3", "#843c39")
-#: Frames of what a cluster wanted: got, and not got.
+#: Line styles around a task that a cluster wanted: granted, and not granted.
 _GOT: Any = "-"
 _NOT_GOT: Any = (0, (2, 1.2))
 
@@ -31,7 +31,7 @@ _NOT_GOT: Any = (0, (2, 1.2))
 def draw(explanation: Explanation, attention: AttentionView, title: str) -> Figure:
     """The graph of clusters and tasks above, the numbers as tables below, each column under its task.
 
-    Attention is the mean over heads. Where there are too many, clusters that get nothing and the youngest
+    Attention is the mean over heads. If there are too many, clusters that get nothing and the youngest
     tasks are left out.
     """
     return _Picture(explanation, attention).draw(title)
@@ -44,7 +44,7 @@ class _Picture:
         started = {(p.cluster, p.task) for p in explanation.decision.placements}
         got = {n for n, _ in started}
         ranked = sorted(self._agents, key=lambda a: (a.cluster not in got, a.wants is None, not a.options, a.cluster))
-        #: What is shown, as indices of the attention's axes.
+        #: Clusters and tasks shown, as indices of the attention's axes.
         self._rows = sorted(agent.cluster for agent in ranked[:MAX_CLUSTERS])
         wants = {n: agent.wants.task for n in self._rows if (agent := self._agents[n]).wants is not None}
         self._option = [{option.task: option for option in self._agents[n].options} for n in self._rows]
@@ -146,7 +146,7 @@ class _Picture:
         for (row, column), value in np.ndenumerate(values):
             void = column == len(self._tasks)
             if void or self._tasks[column] in self._option[row]:
-                depth = (value / 100.0) ** 0.6  # small shares can be seen, too
+                depth = (value / 100.0) ** 0.6  # makes small shares visible
                 corner = (column + _GAP * void - 0.46, row - 0.43)
                 axis.add_patch(Rectangle(corner, 0.92, 0.86, facecolor=colormaps["Blues"](depth), edgecolor="none"))
                 style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 6.5}

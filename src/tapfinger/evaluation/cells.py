@@ -1,6 +1,6 @@
-"""One cell of a comparison (scenario, scheduler, seed): its identity, its run, and where results are kept.
+"""One cell of a comparison (scenario, scheduler, seed): its identity, its run, and where its result is stored.
 
-A cell's key is a hash of everything its result depends on, so a stored cell is right or is not found.
+A cell's key is a hash of everything its result depends on, so a stored cell is either right or not found.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tapfinger.registry import BUILT_IN, lookup, module_of
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import World, build_world
 
-#: Stored cells that nobody has used for this long are removed.
+#: Seconds after which unused stored cells are removed.
 KEEP_SECONDS = 30 * 24 * 3600
 
 _MODELS = "models/"
 
-#: Parts of this package that cannot change a result, by the beginning of their path.
+#: Parts of this package that cannot change a result, as path prefixes.
 _NO_PART_IN_RESULTS = (
     "commands/",
     "cli.py",
@@ -55,11 +55,11 @@ _NO_PART_IN_RESULTS = (
     "training/",
     "testbed/",
     "profiling/",
-    "progress.py",  # of live tasks
+    "progress.py",  # live tasks only
     "reporting.py",
     "drawing.py",
     "evaluation/templates/",
-    _MODELS,  # counted for those that can read them
+    _MODELS,  # counted for schedulers that can read them
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "pages", "plots", "report")),
     *(f"evaluation/{name}.py" for name in ("event_logs", "live_history", "profile_files", "profile_plots")),
     *(f"evaluation/{name}.py" for name in ("stats", "whatif")),
@@ -71,7 +71,7 @@ EVENTS = "events.jsonl.gz"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run to be made, as plain data that another process can be handed."""
+    """One run to make, as plain data that can be passed to another process."""
 
     #: Resolved scenario as JSON.
     scenario: str
@@ -83,7 +83,7 @@ class Cell:
 
 
 def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterable[int]) -> list[Cell]:
-    """All cells, seed by seed, so that an interrupted comparison has whole seeds."""
+    """All cells, ordered by seed, so that an interrupted comparison has complete seeds."""
     resolved = scenario.resolved()
     text = json.dumps(resolved, sort_keys=True)
     common = hashlib.sha256(text.encode())
@@ -109,7 +109,7 @@ def make_cells(scenario: Scenario, specs: Iterable[SchedulerSpec], seeds: Iterab
 
 
 def installed() -> dict[str, str]:
-    """Versions of packages that results may depend on, as far as they are there; imports none of them."""
+    """Versions of installed packages that results may depend on; imports none of them."""
     found = {}
     for package in ("numpy", "numba", "onnxruntime"):
         with contextlib.suppress(PackageNotFoundError):
@@ -118,7 +118,7 @@ def installed() -> dict[str, str]:
 
 
 def files_digest(value: Any, directory: str = "") -> str:
-    """Contents of all files that strings in plain data name: profiles, traces, weights."""
+    """Digest of all files named by strings in plain data: profiles, traces, weights."""
     digest = hashlib.sha256()
     for path in _files_in(value, Path(directory)):
         digest.update(file_digest(path))
@@ -131,7 +131,7 @@ def _files_in(value: Any, directory: Path) -> Iterator[Path]:
             yield from _files_in(item, directory)
     elif isinstance(value, str) and value:
         path = directory / value
-        with contextlib.suppress(OSError, ValueError):  # too long, or no path at all
+        with contextlib.suppress(OSError, ValueError):  # too long, or not a path
             if path.is_file():
                 yield path
                 if path.suffix == ".onnx" and card_file(path).is_file():
@@ -139,15 +139,15 @@ def _files_in(value: Any, directory: Path) -> Iterator[Path]:
 
 
 def _code_digest(kind: str, name: str) -> str:
-    """Source of a scheduler or workload from outside this package: its module, and the package that is in.
+    """Digest of a scheduler or workload from outside this package: its module, and the package that holds it.
 
-    Of a module in no package: also what it imports from its own folder.
+    For a module outside any package, it includes what the module imports from its own folder.
     """
     factory = lookup(kind, name)
     while isinstance(factory, partial):
         factory = factory.func
     digest = hashlib.sha256()
-    # A factory that is imported into the named module is written elsewhere; what is bound to it is in the former.
+    # A factory may be imported into the named module and defined elsewhere; the named module holds what is bound to it.
     for module_name in sorted({module_of(kind, name), str(factory.__module__)}):
         top = module_name.partition(".")[0]
         if top == __package__.partition(".")[0]:
@@ -155,7 +155,7 @@ def _code_digest(kind: str, name: str) -> str:
         file = getattr(import_module(module_name), "__file__", None)
         for path in _with_imports(Path(file)) if file else ():
             digest.update(file_digest(path))
-        # A folder without an __init__.py can be in several places, and one place can be found by several ways.
+        # A folder without an __init__.py can be in several places, and one place can be found in several ways.
         folders = dict.fromkeys(Path(folder).resolve() for folder in getattr(import_module(top), "__path__", ()))
         for folder in folders:
             digest.update(tree_digest(folder).encode())
@@ -163,14 +163,14 @@ def _code_digest(kind: str, name: str) -> str:
 
 
 def _reads_models(scheduler: str) -> bool:
-    """Whether shipped models may play a part: not in our own schedulers that take none."""
+    """Whether shipped models may affect the result: not for our own schedulers that take no model."""
     return scheduler not in BUILT_IN["scheduler"] or "model" in signature(lookup("scheduler", scheduler)).parameters
 
 
 def _with_imports(file: Path) -> list[Path]:
-    """A module's file and those beside it that it imports, and that these import, by name.
+    """A module's file, and the files next to it that it imports, directly or indirectly, by name.
 
-    By the text, not by what is loaded: that would depend on the other schedulers of a comparison.
+    Found in the source text, not among loaded modules: those depend on the other schedulers of a comparison.
     """
     found, todo = {file}, [file]
     while todo:
@@ -181,7 +181,7 @@ def _with_imports(file: Path) -> list[Path]:
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError:
-            continue  # it was not imported, or nothing would run
+            continue  # the file is not really imported, or nothing would run
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
@@ -196,14 +196,14 @@ def _with_imports(file: Path) -> list[Path]:
 
 
 class CellStore:
-    """Finished cells on disk: a directory per key, there as a whole or not at all."""
+    """Finished cells on disk: one directory per key, either complete or absent."""
 
     def __init__(self, root: Path) -> None:
-        """Cells below ``root``, which is made when the first one is kept."""
+        """Store cells below ``root``, which is created with the first cell."""
         self.root = root
 
     def folder(self, key: str) -> Path:
-        """Where a cell is, or would be."""
+        """Directory of a cell, whether it exists or not."""
         return self.root / key[:2] / key
 
     def load(self, key: str, with_events: bool) -> RunRecord | None:
@@ -212,17 +212,17 @@ class CellStore:
         if not (folder / RECORD).is_file() or (with_events and not (folder / EVENTS).is_file()):
             return None
         with contextlib.suppress(OSError):
-            os.utime(folder)  # used just now, for forget_old
+            os.utime(folder)  # marks the cell as used, for forget_old
         try:
             return RunRecord.load(folder / RECORD)
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
             return None
 
     def keep(self, key: str, made_in: Path) -> None:
-        """Move a directory with a finished cell to its place."""
+        """Move a directory with a finished cell into the store."""
         folder = self.folder(key)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():  # kept without its event log, or by another process at the same time
+        if folder.exists():  # stored without its event log, or by another process at the same time
             shutil.rmtree(folder, ignore_errors=True)
         try:
             made_in.rename(folder)
@@ -232,20 +232,20 @@ class CellStore:
             shutil.rmtree(made_in)
 
     def receive(self, key: str, files: Mapping[str, bytes]) -> None:
-        """Keep a cell that was made elsewhere."""
+        """Store a cell that was made elsewhere."""
         made_in = self.unfinished(key)
         for name, content in files.items():
             (made_in / name).write_bytes(content)
         self.keep(key, made_in)
 
     def unfinished(self, key: str) -> Path:
-        """A directory to make a cell in."""
+        """A directory in which to make a cell."""
         folder = self.root / "unfinished" / f"{key}-{os.getpid()}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def forget_old(self) -> None:
-        """Remove cells, and left-overs of broken runs, that nobody has used for long."""
+        """Remove cells and left-overs of aborted runs that have not been used for long."""
         oldest = time.time() - KEEP_SECONDS
         for folder in self.root.glob("*/*"):
             with contextlib.suppress(OSError):
@@ -259,7 +259,7 @@ def _world(scenario: str, directory: str) -> World:
 
 
 def run_cell(cell: Cell, store: CellStore, with_events: bool) -> None:
-    """Run one cell and keep it."""
+    """Run one cell and store it."""
     world = _world(cell.scenario, cell.directory)
     made_in = store.unfinished(cell.key)
     try:
@@ -271,7 +271,7 @@ def run_cell(cell: Cell, store: CellStore, with_events: bool) -> None:
 
 
 def make_files(cell: Cell, with_events: bool) -> dict[str, bytes]:
-    """Run one cell on a machine that may not share the store: name -> content of its files."""
+    """Run one cell on a machine that may not share the store; return name -> content of its files."""
     scenario = parse_scenario(json.loads(cell.scenario), "resolved scenario", cell.directory)
     if make_cells(scenario, (cell.spec,), (cell.seed,))[0].key != cell.key:
         raise DataError(
@@ -294,7 +294,7 @@ def run_once(
 ) -> RunRecord:
     """Play one run to its end and measure it; with ``events``, write its event log there.
 
-    ``scheduler``: made of the spec already, perhaps watched; without it, a new one.
+    ``scheduler``: one already made from the spec, perhaps wrapped; without it, a new one is made.
     """
     name, resources = world.scenario.name, world.resources.names
     collector = MetricsCollector(resources, world.clusters, world.task_types)

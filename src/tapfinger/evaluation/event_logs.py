@@ -1,6 +1,6 @@
-"""Measurements of what has been played or run already: event logs of runs, and the history of a live site.
+"""Measurements of past runs: event logs of runs, and the history of a live site.
 
-Both are the events of the core, measured by the collector that also measures runs as they go. A live site's history has
+Both consist of events of the core, measured by the same collector as runs in progress. The history of a live site has
 seconds in place of slots; its events are counted in slots of about a millionth of the time it covers.
 """
 
@@ -23,7 +23,7 @@ from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol import events as live
 from tapfinger.records import EventLog, LogHeader, RunRecord, read_events, read_header
 
-#: Slots that a live site's history is divided into, and the shortest slot in seconds.
+#: Number of slots that a live site's history is divided into, and the shortest slot in seconds.
 SLOTS, SHORTEST = 2**20, 0.001
 
 
@@ -34,7 +34,7 @@ class MeasuredRun:
     record: RunRecord
     #: Seconds per slot of the record.
     slot_seconds: float
-    #: Tasks whose events could not be counted, by reason.
+    #: Number of tasks with events that could not be counted, by reason.
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def numbers(self) -> dict[str, float]:
@@ -65,7 +65,7 @@ def find_logs(run: Path) -> list[Path]:
 
 
 def measure_log(path: Path) -> MeasuredRun:
-    """Play an event log into the collector."""
+    """Replay an event log into the collector."""
     header = read_header(path)
     if header.minimums is None or header.slot_seconds is None:
         raise DataError(
@@ -80,7 +80,7 @@ def measure_log(path: Path) -> MeasuredRun:
 
 
 def _type(name: str, minimum: Resources) -> TaskType:
-    """A task type as far as a log tells; its speed plays no part in measurements."""
+    """A task type as far as a log describes it; measurements do not use its speed."""
     return TaskType(name, minimum, minimum, SpeedProfile(minimum, minimum, (1.0,)))
 
 
@@ -88,9 +88,9 @@ def _type(name: str, minimum: Resources) -> TaskType:
 
 
 def measure_live(told: Mapping[str, Any], lines: Iterable[Mapping[str, Any]], log: Path | None = None) -> MeasuredRun:
-    """Measure a live site from what ``Client.site`` and ``Client.events`` tell, from the first line on.
+    """Measure a live site from the results of ``Client.site`` and ``Client.events``, starting with the first line.
 
-    ``log``: write an event log there too, which ``measure_log`` reads.
+    ``log``: also write an event log there, which ``measure_log`` reads.
     """
     scenario, site = site_of(told)
     history = [live.read_event(line) for line in lines]
@@ -124,13 +124,13 @@ class Replay:
     """A live site's history as events of the core."""
 
     def __init__(self, site: Site, origin: float, slot_seconds: float) -> None:
-        """``origin``: when slot 0 begins, in seconds since the epoch."""
+        """``origin``: beginning of slot 0, in seconds since the epoch."""
         self._site = site
         self._origin = origin
         self._slot_seconds = slot_seconds
         self._now = 0
         self._open: dict[int, Task] = {}
-        #: By task: where it was granted what, and whether it runs there.
+        #: Cluster and allocation granted to each task; then the tasks that run.
         self._granted: dict[int, tuple[int, Resources]] = {}
         self._running: set[int] = set()
         self._heard: set[str] = set()
@@ -138,12 +138,12 @@ class Replay:
         self.left_out: Counter[str] = Counter()
 
     def events(self, history: Iterable[live.LiveEvent]) -> Iterator[core.Event]:
-        """In the order of the history; clusters take tasks only once their agents have joined."""
+        """Events in the order of the history; clusters take tasks only once their agents have joined."""
         yield from (core.ClusterClosed(-1, index) for index in range(len(self._site.clusters)))
         yield from chain.from_iterable(map(self._translate, history))
 
     def _translate(self, line: live.LiveEvent) -> Iterator[core.Event]:
-        # Coordinators that take over may have clocks that differ; the collector's must not go back.
+        # Coordinators that take over may have different clocks; the collector's time must not go back.
         self._now = max(self._now, int((line.at - self._origin) / self._slot_seconds))
         if isinstance(line, live.Submitted):
             yield from self._submitted(line)
@@ -164,7 +164,7 @@ class Replay:
         yield core.TaskArrived(self._now, task)
 
     def _of_task(self, line: live.LiveEvent, task: int) -> Iterator[core.Event]:
-        before = self._now - 1  # what ends takes effect when its slot is over
+        before = self._now - 1  # an end takes effect after its slot
         cluster, size = self._granted.get(task, (0, Resources()))
         if isinstance(line, live.Granted) and line.cluster in self._site.index:
             self._granted[task] = self._site.index[line.cluster], self._units(line.allocation)

@@ -1,4 +1,4 @@
-"""What to tell a user whose scheduler raised: where in the user's own file, without our frames around it."""
+"""Error messages for a scheduler that raised: the place in the user's own file, without our frames around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tapfinger.registry import users_frame
 
 
 def explain(error: Exception) -> str:
-    """What went wrong, with the last place in the user's own files; if there is none, with the whole traceback."""
+    """What went wrong, with the last place in the user's own files, or the whole traceback if there is none."""
     if isinstance(error, TapfingerError):
         return str(error)
     what = "".join(traceback.format_exception_only(error)).strip()
@@ -18,5 +18,5 @@ def explain(error: Exception) -> str:
         code = f"\n    {place.line}" if place.line else ""
         return f'{what}\n  File "{place.filename}", line {place.lineno}, in {place.name}{code}'
     if isinstance(error, OSError | SyntaxError):
-        return what  # says itself which file
+        return what  # the error names the file itself
     return "it raised\n" + "".join(traceback.format_exception(error)).rstrip()

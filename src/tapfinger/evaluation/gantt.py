@@ -27,17 +27,17 @@ from tapfinger.core.model import Cluster, TaskType
 from tapfinger.drawing import COLOURS
 from tapfinger.errors import ConfigError
 
-#: More slots than this cannot be told apart in one picture.
+#: Most slots of one chart; more could not be told apart.
 MAX_SLOTS = 400
-#: Clusters beyond this number are left out.
+#: Most clusters of one chart; further ones are left out.
 MAX_CLUSTERS = 24
-#: Task ids are written while there are at most this many slots.
+#: Most slots with task ids.
 _MAX_SLOTS_WITH_IDS = 70
 
 
 @dataclass(slots=True)
 class _Bar:
-    """A task on some units of a cluster since a slot."""
+    """A task on some units of a cluster, since a slot."""
 
     cluster: int
     units: list[int]
@@ -45,27 +45,27 @@ class _Bar:
 
 
 class Gantt:
-    """A sink of events that remembers who held which units of one resource when."""
+    """A sink of events that records which task held which units of one resource, and when."""
 
     def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], resource: int = -1) -> None:
-        """``resource``: position of the resource to draw; the last one if left out."""
+        """``resource``: index of the resource to draw; the last one if left out."""
         self._clusters = tuple(clusters)
         self._kinds = {task_type.name: index for index, task_type in enumerate(task_types)}
         self._resource = resource
         self._free = [list(range(cluster.capacity[resource])) for cluster in clusters]
         self._kind_of: dict[int, int] = {}
         self._bars: dict[int, _Bar] = {}
-        # What grows may need what another gives up in the same slot, so all give up first.
+        # A growing task may need units that another releases in the same slot, so all release first.
         self._resized: list[TaskResized] = []
         #: (task, kind, cluster, first unit, units, begin, end), end exclusive.
         self._drawn: list[tuple[int, int, int, int, int, int, int]] = []
-        #: (cluster, begin, end) while a cluster was away.
+        #: (cluster, begin, end) of the times a cluster was down.
         self._away: list[tuple[int, int, int]] = []
         self._lost: dict[int, int] = {}
         self.slots = 0
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Process an event."""
         if not isinstance(event, TaskResized):
             for change in self._resized:
                 self._hold(change.task, change.cluster, change.allocation[self._resource], change.slot)
@@ -89,7 +89,7 @@ class Gantt:
             self._away.append((event.cluster, self._lost.pop(event.cluster), event.slot))
 
     def _hold(self, task: int, cluster: int, amount: int, slot: int) -> None:
-        """Take the lowest units that lie together, or the lowest there are."""
+        """Take the lowest adjacent units, or the lowest units if no range is free."""
         free = self._free[cluster]
         starts = range(len(free) - amount + 1)
         first = next((i for i in starts if amount and free[i + amount - 1] == free[i] + amount - 1), 0)
@@ -111,7 +111,7 @@ class Gantt:
                 first = i
 
     def busiest(self) -> range:
-        """The ``MAX_SLOTS`` slots in which most units are held: all slots, if there are no more."""
+        """The ``MAX_SLOTS`` slots with the most units held; all slots if there are no more."""
         if self.slots <= MAX_SLOTS:
             return range(self.slots)
         change = np.zeros(self.slots + 1)

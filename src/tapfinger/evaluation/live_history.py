@@ -1,4 +1,4 @@
-"""What a live site has run, as a workload file and a scenario that plays it."""
+"""The tasks that a live site has run, as a workload file and a scenario that plays it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tapfinger.live.insight.learning import DOUBT, Known, Learning, Lesson
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
 
-#: Amounts per resource in a table of speeds that is written to a file.
+#: Most amounts per resource in a table of speeds written to a file.
 MOST_AMOUNTS = 16
 
 
@@ -30,7 +30,7 @@ class Ran:
 
     id: int
     type: TaskType
-    #: Clusters it may run on; none means all.
+    #: Clusters it may run on; empty means all.
     clusters: tuple[str, ...]
     submitted: float
 
@@ -41,26 +41,26 @@ class History:
 
     scenario: Scenario
     site: Site
-    #: By type of the configuration.
+    #: Knowledge by task type of the configuration.
     known: Mapping[str, Known]
     tasks: list[Ran] = field(default_factory=list)
-    #: Tasks that the present configuration does not know how to run, by reason.
+    #: Number of tasks that the present configuration cannot run, by reason.
     left_out: Counter[str] = field(default_factory=Counter)
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
-        """How long a task takes, as is believed by now."""
+        """Duration of a task in seconds, as believed now."""
         return self.site.seconds(task_type, size)
 
 
 def site_of(told: Mapping[str, Any]) -> tuple[Scenario, Site]:
-    """The site that a coordinator has told about."""
+    """The site that a coordinator described."""
     plan = {key: value for key, value in told["scenario"].items() if key not in ("directory", "source")}
     scenario = parse_scenario(plan, told["scenario"]["source"], told["scenario"]["directory"])
     return scenario, build_site(scenario)
 
 
 def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> History:
-    """From what a coordinator has told about itself, and tasks as ``Client.history`` gives them, in any order."""
+    """Build the history from a coordinator's description and tasks from ``Client.history``, in any order."""
     scenario, site = site_of(told)
     learning = Learning(site, told.get("doubt", DOUBT))
     kept = [Learned(**row) for row in told.get("learned", ())]
@@ -76,14 +76,14 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
             took, steady = row["ended"] - row["started"], row.get("steady", True)
             lessons.append(Lesson((task.id, 1), task.type.family, size, took, None, steady, row["ended"]))
-    # What the coordinator has learnt is what counts; its tasks add what it had not counted yet.
+    # What the coordinator has learnt counts; the tasks add what it has not counted yet.
     site.believe(learning.take_up(kept, lessons, 0.0).revised)
     found.known = learning.known
     return found
 
 
 def ran(site: Site, row: Mapping[str, Any]) -> Ran | None:
-    """A task of a row; None if the site could not run it now."""
+    """The task of a row; None if the site could not run it now."""
     try:
         names = ("type", "minimum", "maximum", "clusters")
         spec = make_spec(argv=["-"], **{name: row[name] for name in names})
@@ -101,14 +101,14 @@ class Exported:
     """A workload file and the scenario that plays it."""
 
     workload: WorkloadFile
-    #: Without its arrivals.
+    #: The scenario without its arrivals.
     scenario: dict[str, Any]
-    #: Tasks whose own size a file cannot express; they may have any size of their type there.
+    #: Number of tasks with a size that a file cannot express; there they may have any size of their type.
     widened: int
 
 
 def export(history: History, name: str, plain: bool) -> Exported:
-    """``plain``: name only types of the configuration, for scenarios that have no others."""
+    """``plain``: use only task types of the configuration, for scenarios that have no others."""
     if not history.tasks:
         raise ConfigError("nothing has run yet, so there is nothing to export; submit some tasks first")
     site = history.site
@@ -151,7 +151,7 @@ def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[
 
 
 def _type(kind: Any, history: History) -> dict[str, Any]:
-    """A type of the configuration, as fast as its tasks really were."""
+    """A task type of the configuration, as fast as its tasks really were."""
     plain: dict[str, Any] = kind.model_dump(mode="json", exclude_none=True)
     if plain["speed"]["kind"] == "unknown":
         task_type = history.site.task_types[kind.name]
@@ -163,7 +163,7 @@ def _type(kind: Any, history: History) -> dict[str, Any]:
     return plain
 
 
-#: What to multiply, by kind of speed, for tasks that take longer.
+#: Keys to multiply for tasks that take longer, by kind of speed.
 _TIMES = {
     "constant": ("slots", "seconds"),
     "tanh": ("slots",),
@@ -175,7 +175,7 @@ _TIMES = {
 
 
 def scaled(speed: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """A speed with all its durations times a factor; those of files stay as they are."""
+    """A speed with all its durations multiplied by a factor; speeds from files are unchanged."""
     changed = dict(speed)
     for name in _TIMES.get(speed["kind"], ()):
         value = speed.get(name, 1.0 if (speed["kind"], name) == ("tanh", "slots") else None)
@@ -187,7 +187,7 @@ def scaled(speed: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _table(task_type: TaskType, history: History) -> dict[str, Any] | None:
-    """A size of its own as a type of its own; None where a file cannot say how fast it is."""
+    """A task's own bounds as a separate task type; None if a file cannot express its speed."""
     low, high, resources = task_type.minimum, task_type.maximum, history.site.resources
     free = [r for r in range(len(low)) if low[r] != high[r]]
     if any(low[r] == 0 for r in free):
@@ -212,7 +212,7 @@ def _table(task_type: TaskType, history: History) -> dict[str, Any] | None:
 
 
 def _amounts(low: int, high: int) -> list[int]:
-    """All of them, or some that grow evenly by factors."""
+    """All amounts, or some that grow by a constant factor."""
     if high - low < MOST_AMOUNTS:
         return list(range(low, high + 1))
     steps = np.exp(np.linspace(math.log(low), math.log(high), MOST_AMOUNTS))

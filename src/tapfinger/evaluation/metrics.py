@@ -1,8 +1,8 @@
-"""Measurements of a run, taken from its events as they come.
+"""Measurements of a run, taken from its events as they happen.
 
-Everything follows from the events, so the same collector measures a simulation, a live run or a log
-that is read back. Between two events nothing changes: the collector moves from event to event and
-weighs what holds with the slots it held for. Memory follows the tasks in the system, plus one row
+Everything is derived from the events, so the same collector measures a simulation, a live run or a log
+that is read back. Nothing changes between two events: the collector moves from event to event and
+weights each level by the slots it lasted. Memory grows with the tasks in the system, plus one row
 of numbers per finished task.
 """
 
@@ -32,7 +32,7 @@ from tapfinger.core.model import Cluster, Resources, TaskType
 from tapfinger.evaluation.accumulate import SlotSeries, StartCounts
 from tapfinger.records import RunRecord
 
-#: Rows reckoned together: numpy is slow on small arrays.
+#: Rows processed together: numpy is slow on small arrays.
 _ROWS = 256
 
 
@@ -42,21 +42,21 @@ class _Open:
 
     kind: int
     arrival: int
-    #: Clusters that it may use and whose capacity holds its minimum.
+    #: Eligible clusters with enough capacity for its minimum.
     usable: list[int]
     start: int | None = None
     cluster: int | None = None
-    #: What it holds now; None while it waits, zeros while it is paused.
+    #: Current allocation; None while the task waits, zeros while it is paused.
     held: Resources | None = None
     #: The last allocation that was not zero.
     last: Resources | None = None
-    #: Slot from which on it has held ``held``.
+    #: Slot since which the task has held ``held``.
     since: int = 0
     running: int = 0
     overtaken: int = 0
 
     def settle(self, slot: int) -> None:
-        """Count the slots run until the beginning of ``slot``."""
+        """Count the slots run before the beginning of ``slot``."""
         if self.held is not None and not self.held.none:
             self.running += slot - self.since
         self.since = slot
@@ -66,7 +66,7 @@ class MetricsCollector:
     """A sink of events that measures a run; ``record`` gives the result when the run has ended."""
 
     def __init__(self, resources: Sequence[str], clusters: Sequence[Cluster], task_types: Sequence[TaskType]) -> None:
-        """Nothing has happened yet."""
+        """Start with no events."""
         self._resources = tuple(resources)
         self._clusters = tuple(clusters)
         self._types = tuple(task_types)
@@ -74,12 +74,12 @@ class MetricsCollector:
         size = (len(clusters), len(resources))
         self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64).reshape(size)
         self._minimum = np.array([t.minimum for t in task_types], dtype=np.int64)
-        # (types, clusters) whether a whole cluster holds the type's minimum
+        # (types, clusters) whether an empty cluster holds the type's minimum
         self._holds = [[ever_fits(t.minimum, c.capacity) for c in clusters] for t in task_types]
         self._now = 0
         self._open: dict[int, _Open] = {}
-        # Everything that holds now in one vector: tasks in system, waiting, waiting tasks that could use a cluster
-        # by (clusters, types), and units in use by (clusters, resources). Rows are buffered and reckoned together.
+        # Everything that holds now, in one vector: tasks in system, waiting, waiting tasks that could use a cluster
+        # by (clusters, types), and units in use by (clusters, resources). Rows are buffered and processed together.
         first_used = 2 + size[0] * len(task_types)
         self._level = np.zeros(first_used + size[0] * size[1], dtype=np.int64)
         self._used = self._level[first_used:].reshape(size)
@@ -88,7 +88,7 @@ class MetricsCollector:
         self._spans: list[tuple[int, int]] = []
         self._series = SlotSeries(2 + size[0] * size[1])
         self._up = np.ones((len(clusters), 1), dtype=np.bool_)
-        # Takes nothing new: what is free there is of no use to anybody.
+        # Closed clusters take no new tasks: what is free there is useless.
         self._closed = np.zeros((len(clusters), 1), dtype=np.bool_)
         self._waiting = 0
         self._starts = StartCounts(len(clusters))
@@ -114,8 +114,8 @@ class MetricsCollector:
         }
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event; events come in canonical order."""
-        # An end takes effect when its slot is over, everything else when its slot begins.
+        """Process an event; events come in canonical order."""
+        # An end takes effect after its slot, everything else at the beginning of its slot.
         slot = event.slot + 1 if isinstance(event, _AT_THE_END) else event.slot
         if slot > self._now:
             self._advance(slot)
@@ -143,7 +143,7 @@ class MetricsCollector:
         if task.start is None:
             task.start = event.slot
             task.overtaken = self._starts.later_than(task.arrival, task.usable)
-            # Counted when the slot is over: tasks that start in the same slot do not overtake each other.
+            # Counted after the slot: tasks that start in the same slot do not overtake each other.
             self._new_starts.append((task.arrival, event.cluster))
         task.cluster = event.cluster
         task.since = event.slot
@@ -171,15 +171,15 @@ class MetricsCollector:
         self._rows.extend((*row, *(task.last or ())))  # type: ignore[arg-type]
 
     def _task_withdrawn(self, event: TaskWithdrawn) -> None:
-        """It has neither ended nor failed: it is among those that arrived, and nowhere else."""
+        """A withdrawn task neither finished nor failed: it counts only as arrived."""
         self._queue(self._open.pop(event.task), -1)
 
     def _task_requeued(self, event: TaskRequeued) -> None:
         self._put_back(self._open[event.task], event.slot + 1)
 
     def _put_back(self, task: _Open, slot: int) -> None:
-        """A task that was on a cluster waits again, from the beginning of ``slot`` on."""
-        if task.held is None:  # it was placed and had not started
+        """Return a task from a cluster to the queue, from the beginning of ``slot`` on."""
+        if task.held is None:  # it was placed but had not started
             return
         task.settle(slot)
         self._used[task.cluster] -= task.held
@@ -205,7 +205,7 @@ class MetricsCollector:
     # -------------------------------------------------------------------- time
 
     def _advance(self, slot: int) -> None:
-        """What holds now has held until the beginning of ``slot``."""
+        """Record that the current level lasted until the beginning of ``slot``."""
         level = self._level
         level[0], level[1] = len(self._open), self._waiting
         level[2 : 2 + len(self._wants)] = self._wants
@@ -248,7 +248,7 @@ class MetricsCollector:
     def record(
         self, scenario: str, scheduler: str, seed: int, conflicts: int = 0, decision_seconds: Sequence[float] = ()
     ) -> RunRecord:
-        """The measurements; ``conflicts`` and ``decision_seconds`` are what events do not tell."""
+        """The measurements; ``conflicts`` and ``decision_seconds`` are not part of the events."""
         self._reckon()
         count, size = len(self._resources), self._used.shape
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 8 + count)
@@ -285,7 +285,7 @@ class MetricsCollector:
         )
 
 
-#: Come with the end of their slot, and take effect when it is over.
+#: Events at the end of their slot, which take effect after it.
 _AT_THE_END = (TaskFinished, TaskFailed, ClusterClosed, TaskWithdrawn, TaskRequeued)
 
 _COLUMNS = ("task", "type", "cluster", "arrival", "start", "end", "running", "overtaken")

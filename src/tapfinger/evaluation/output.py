@@ -1,4 +1,4 @@
-"""The directory a comparison leaves behind: results, tables, event logs, figures, report and configuration."""
+"""The output directory of a comparison: results, tables, event logs, figures, report and configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tapfinger.records import RunRecord
 
 _RESULTS = "results.json"
 
-#: Overrides that are longer than this together would not fit into titles.
+#: Characters of all overrides together that still fit into titles.
 _MAX_TITLE = 50
 
 _TASK_COLUMNS = ("task", "arrival", "start", "end", "completion", "waiting_time", "running", "overtaken")
@@ -39,7 +39,7 @@ _TASK_COLUMNS = ("task", "arrival", "start", "end", "completion", "waiting_time"
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """What was requested."""
 
     #: Name or file, as given.
     source: str
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def title(self) -> str:
-        """What was compared, in a line over tables and figures."""
+        """What was compared, as one line above tables and figures."""
         changes = ", ".join(self.overrides)
         if len(changes) > _MAX_TITLE:
             changes = f"{len(self.overrides)} override{'s' * (len(self.overrides) != 1)}"
@@ -68,9 +68,9 @@ class Request:
         return ", ".join(part for part in (self.scenario.name, changes, seeds) if part)
 
     def default_folder(self) -> Path:
-        """results/<scenario>/<...>: the same for the same question, another for another."""
+        """results/<scenario>/<...>: equal requests share a folder, different ones do not."""
         resolved = self.scenario.resolved()
-        # Two sites may have equal scenarios that name files of their own.
+        # Two sites may have equal scenarios that refer to different files.
         files = [files_digest(resolved, self.scenario.directory), *(files_digest(dict(s.options)) for s in self.specs)]
         identity = json.dumps([resolved, [s.text for s in self.specs], self.seeds, self.baseline, files])
         count = len(self.specs)
@@ -78,7 +78,7 @@ class Request:
         return Path("results") / slug(self.scenario.name) / f"{name}-{_short(identity)}"
 
     def plain(self) -> dict[str, Any]:
-        """For config.json."""
+        """Plain data for config.json."""
         return {
             "scenario": self.scenario.resolved(),
             "source": self.source,
@@ -103,7 +103,7 @@ def slug(text: str) -> str:
 
 
 def git_revision() -> str | None:
-    """Revision of the checkout this package runs from, with ``+`` if its sources were edited; None if there is none."""
+    """Revision of the checkout this package runs from, with ``+`` if its sources were edited; None outside of one."""
     folder = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
@@ -113,7 +113,7 @@ def git_revision() -> str | None:
         return done.stdout.strip()
 
     try:
-        # An installed copy inside somebody's repository is not a checkout of ours: its files are not tracked there.
+        # An installed copy inside another repository is not our checkout: its files are not tracked there.
         git("ls-files", "--error-unmatch", "registry.py")
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
@@ -133,7 +133,7 @@ def results(request: Request, summaries: Mapping[str, SchedulerSummary], same_dr
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Readable JSON, with the directories above it."""
+    """Write readable JSON, creating the directories above it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Make the directories above a file that will be written, and see whether it can be: before runs, not after."""
+    """Create the directories above a file and check that it can be written: before the runs, not after."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -154,7 +154,7 @@ def check_target(path: Path) -> None:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the directory, before hours of runs end in an error; one that holds anything else is left alone."""
+    """Create the directory, before hours of runs end in an error; a directory with other contents is left alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         empty = not any(folder.iterdir())
@@ -209,7 +209,7 @@ def write_all(
 
 
 def _write_seeds(path: Path, seeds: Sequence[int], summaries: Mapping[str, SchedulerSummary]) -> None:
-    """One row per scheduler and seed with every measure."""
+    """One row per scheduler and seed, with every measure."""
     measures = list(next(iter(summaries.values())).per_seed)
     rows = (
         [name, seed, *(round(summary.per_seed[measure][i], 6) for measure in measures)]
@@ -227,7 +227,7 @@ def _write_csv(file: Any, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 
 def _write_tasks(path: Path, records: Mapping[str, Sequence[RunRecord]]) -> None:
-    """One row per task; compressed, without time or name inside, so that equal results are equal files."""
+    """One row per task; compressed without time or name, so that equal results give equal files."""
     sample = next(iter(records.values()))[0]
     head = ["scheduler", "seed", "type", "cluster", *_TASK_COLUMNS, *sample.resources]
     with (
@@ -246,7 +246,7 @@ def _task_rows(run: RunRecord) -> Iterable[list[Any]]:
 
 
 def forget_events(folder: Path) -> None:
-    """Remove the event logs of an earlier comparison, and their directory if nothing else is in it."""
+    """Remove the event logs of an earlier comparison, and their directory if it is then empty."""
     for path in folder.glob("*.jsonl.gz"):
         if path.is_file():
             path.unlink()
@@ -255,7 +255,7 @@ def forget_events(folder: Path) -> None:
 
 
 def copy_events(folder: Path, outcome: ComparisonResult) -> None:
-    """The event log of every run, as <scheduler>-<seed>.jsonl.gz."""
+    """Copy the event log of every run to <scheduler>-<seed>.jsonl.gz."""
     folder.mkdir(parents=True, exist_ok=True)
     for (scheduler, seed), cell in outcome.folders.items():
         shutil.copyfile(cell / EVENTS, folder / f"{slug(scheduler)}-{seed}.jsonl.gz")

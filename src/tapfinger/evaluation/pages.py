@@ -1,4 +1,4 @@
-"""Pages from templates: what all reports share. Templates are files in the folder ``templates`` of a package."""
+"""Renders pages from templates, for all reports. Templates are files in the folder ``templates`` of a package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _environment(package: str) -> Environment:
 
 
 def _base64(path: Path) -> str:
-    """The content of a file, for a data URI."""
+    """Content of a file, for a data URI."""
     return base64.b64encode(path.read_bytes()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Figures of a comparison, in the paper's form. Drawing only: every number comes from records and summaries."""
+"""Figures of a comparison, in the style of the paper. Drawing only: every number comes from records and summaries."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tapfinger.evaluation.accumulate import align
 from tapfinger.evaluation.stats import SchedulerSummary
 from tapfinger.records import FloatArray, RunRecord
 
-#: With more schedulers than this, bands over seeds would hide each other.
+#: Most schedulers with bands over seeds; more bands would hide each other.
 _MAX_BANDS = 3
-#: With more columns than this, numbers would not fit into a strip.
+#: Most columns of a strip with numbers; more would not fit.
 _MAX_NUMBERS = 20
-#: With more task types than this, the picture would be too high to read.
+#: Most task types; with more, the figure would be too tall to read.
 _MAX_TYPES = 10
-#: Differences further apart than this factor are drawn on a logarithmic axis, or small ones could not be told apart.
+#: Ratio of differences above which the axis is logarithmic; otherwise small ones could not be told apart.
 _MAX_RATIO = 10.0
-#: Points of a curve beyond which nothing more can be seen.
+#: Most points of a curve; more cannot be seen.
 _CURVE_POINTS = 1000
 
 
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
-    """Write every figure as PNG; name -> file."""
+    """Write every figure as PNG; return name -> file."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for name, draw in FIGURES.items():
@@ -109,7 +109,7 @@ def _slots_on_log_axis(axis: Axes, samples: Sequence[FloatArray]) -> None:
 def _over_time(
     comparison: Comparison, axis: Axes, values: Callable[[Sequence[RunRecord]], tuple[int, FloatArray]]
 ) -> None:
-    """One line per scheduler: mean over seeds, with a band of one standard deviation where there are few."""
+    """One line per scheduler: mean over seeds, with a band of one standard deviation if schedulers are few."""
     for name in comparison.summaries:
         width, runs = values(comparison.records[name])
         slots = width * (np.arange(runs.shape[1]) + 0.5)
@@ -199,13 +199,13 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
 
 
 def allocations(comparison: Comparison) -> Figure:
-    """What tasks of each type were given, per resource: share of tasks by amount."""
+    """Allocations of tasks of each type, per resource: share of tasks by amount."""
     names = list(comparison.summaries)
     runs = next(iter(comparison.records.values()))
     types, resources = runs[0].task_types, runs[0].resources
     tasks = np.bincount(np.concatenate([run.type for run in runs]), minlength=len(types))
     present = int((tasks > 0).sum())
-    # In the scenario's order; of many, the most frequent.
+    # In the scenario's order; if there are many, only the most frequent.
     shown = sorted(np.argsort(-tasks, kind="stable")[: min(present, _MAX_TYPES)].tolist())
     height = 1.2 + len(shown) * (0.8 + 0.24 * len(names))
     figure, axes = new_figure(height, nrows=len(shown), ncols=len(resources), sharey=True)
@@ -226,14 +226,14 @@ def allocations(comparison: Comparison) -> Figure:
 
 
 def _amounts(runs: Sequence[RunRecord], kind: int, resource: int) -> dict[int, int]:
-    """amount -> tasks of this type that were given it."""
+    """amount -> number of tasks of this type that held it."""
     given = np.concatenate([run.allocation[run.type == kind, resource] for run in runs])
     values, counts = np.unique(given, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True)) or {0: 0}
 
 
 def differences(comparison: Comparison) -> Figure:
-    """Paired difference of the mean completion time to the baseline, with its interval."""
+    """Paired difference of the mean completion time from the baseline, with its interval."""
     others = [name for name in comparison.summaries if name != comparison.baseline] or [comparison.baseline]
     figure, axes = new_figure(1.5 + 0.28 * len(others))
     axis = axes[0, 0]
@@ -259,12 +259,12 @@ def differences(comparison: Comparison) -> Figure:
 
 
 def _spread_axis(axis: Axes, sizes: Sequence[float]) -> str:
-    """Make the axis logarithmic away from zero if one size would hide the others; returns a note about it."""
+    """Make the axis logarithmic away from zero if one size would hide the others; return a note about it."""
     seen = [size for size in sizes if size > 0]
     if not seen or max(seen) <= _MAX_RATIO * min(seen):
         return ""
-    # Linear up to a power of ten about the smallest, never finer than the two digits written beside it, and never more
-    # than four decades, which nobody could read.
+    # Linear up to a power of ten near the smallest value, never finer than the two digits written next to it, and at
+    # most four decades, as nobody could read more.
     linear = 10.0 ** max(math.floor(math.log10(min(seen))), math.ceil(math.log10(max(seen))) - 4, -2)
     axis.set_xscale("symlog", linthresh=linear)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,4 +1,4 @@
-"""Speed profiles of files, in the same words as those of a live site: profile CSVs, scenarios, sites."""
+"""Speed profiles from files, in the same form as those of a live site: profile CSVs, scenarios, sites."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tapfinger.profiles.table import read_rows
 
 @dataclass(frozen=True)
 class FileType:
-    """A task type: a line about it, and its sizes."""
+    """A task type: a row about it, and its sizes."""
 
     row: dict[str, Any]
     cells: list[dict[str, Any]]
 
 
 def file_types(path: Path) -> dict[str, FileType]:
-    """By name, all task types of a profile CSV, or of a TOML file of a scenario or site."""
+    """All task types of a profile CSV, or of a TOML file of a scenario or site, by name."""
     return _of_toml(path) if path.suffix == ".toml" else _of_csv(path)
 
 
 def _of_toml(path: Path) -> dict[str, FileType]:
-    # A site's file is a scenario's with a table of its own, and other defaults.
+    # The file of a site is a scenario with one more table and other defaults.
     scenario = load_site(path)[0] if "live" in read_toml(path)[0] else load_scenario(path)
     site = build_site(scenario)
     known = {t.name: Known(t, t) for t in site.task_types.values()}
@@ -46,7 +46,7 @@ def _of_csv(path: Path) -> dict[str, FileType]:
 
 
 def _measured(name: str, found: dict[tuple[tuple[str, float], ...], list[float]]) -> FileType:
-    # Two runs that happen to agree are no certainty: how all sizes scatter counts for each.
+    # Two runs that happen to agree prove nothing: the scatter of all sizes counts for each.
     together = summarise(list(found.values()))
     rows: list[dict[str, Any]] = [
         {

@@ -1,4 +1,4 @@
-"""Pictures of one speed profile: seconds of every size, and how certain they are."""
+"""Plots of one speed profile: seconds at every size, and how certain they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tapfinger.drawing import heat_map, new_figure
 
 
 def draw_profile(name: str, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A map over the two resources that vary most, the others at their least; a curve if only one varies."""
+    """A map over the two resources that vary most, the others at their minimum; a curve if only one varies."""
     names = list(cells[0]["allocation"])
     amounts = {n: sorted({cell["allocation"][n] for cell in cells}) for n in names}
     axes = sorted((n for n in names if len(amounts[n]) > 1), key=lambda n: -len(amounts[n]))[:2] or names[:1]
@@ -29,7 +29,7 @@ def draw_profile(name: str, cells: Sequence[Mapping[str, Any]], path: Path) -> N
         _map(two[0, 1], "doubt, %", axes, amounts, shown, [100.0 * np.expm1(cell["doubt"]) for cell in shown], ".2g")
     at = "".join(f", {amounts[n][0]:g} {n}" for n in rest if amounts[n][0])
     figure.suptitle(f"{name}{at}")
-    figure.savefig(path, dpi=120)  # in the format that the name says
+    figure.savefig(path, dpi=120)  # the path's suffix gives the format
 
 
 def _curve(axes: Axes, resource: str, cells: Sequence[Mapping[str, Any]]) -> None:
@@ -72,5 +72,5 @@ def _map(
     seen = [cell["allocation"] for cell in cells if cell["runs"]]
     x = [amounts[first].index(size[first]) for size in seen]
     y = [amounts[second].index(size[second]) for size in seen]
-    # Beside a number the circle stands below it.
+    # Next to a number, the circle is drawn below it.
     axes.scatter(x, np.array(y) - (0.28 if numbers else 0.0), s=12, facecolors="white", edgecolors="black")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tapfinger.evaluation.pages import render
 from tapfinger.evaluation.stats import SAME_DRAWS, SchedulerSummary
 
-#: Figure -> what a reader should know about it.
+#: Figure -> caption for the reader.
 CAPTIONS = {
     "completion": "Completion times of all tasks of all seeds. Left of the others is better.",
     "differences": "Every scheduler meets the same draws, so the difference is taken seed by seed, then averaged. "
@@ -21,12 +21,12 @@ CAPTIONS = {
     "allocations": "What tasks held when they ended, in smallest units.",
 }
 
-#: In place of the caption that speaks of chance.
+#: Replaces the caption that mentions chance.
 _SAME_DIFFERENCES = f"Difference of the means. {SAME_DRAWS}"
 
 
 class Table(NamedTuple):
-    """A head and rows of text."""
+    """A header and rows of text."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -39,7 +39,7 @@ def write_report(
     figures: Mapping[str, Path],
     same_draws: bool = False,
 ) -> None:
-    """Write the page. ``config`` is the content of config.json; ``same_draws``: seeds differ in nothing."""
+    """Write the page. ``config`` is the content of config.json; ``same_draws``: all seeds gave the same workload."""
     scenario = config["scenario"]
     text = render(
         "tapfinger.evaluation",

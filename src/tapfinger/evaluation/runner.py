@@ -1,6 +1,6 @@
-"""Runs all cells of a comparison, here or on workers, and gathers their records.
+"""Runs all cells of a comparison, here or on workers, and collects their records.
 
-Results do not depend on where a cell runs: each draws everything from its own seed.
+Results do not depend on where a cell runs: each cell draws everything from its own seed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tapfinger.records import RunRecord
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import build_world, draw_workload
 
-#: Set to move the store of finished cells elsewhere.
+#: Environment variable that moves the store of finished cells.
 CACHE_VARIABLE = "TAPFINGER_CACHE_DIR"
 
 
 class CellFailed(TapfingerError):  # noqa: N818 - named for what happened, as the other errors
-    """A run broke off; says which scheduler and seed, and how."""
+    """A run failed; the message names the scheduler and seed, and the reason."""
 
 
 class Interrupted(TapfingerError):  # noqa: N818
@@ -40,15 +40,15 @@ class Interrupted(TapfingerError):  # noqa: N818
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Records of a comparison, and where each cell is kept."""
+    """Records of a comparison, and where each cell is stored."""
 
     #: scheduler text -> one record per seed, in the order of the seeds.
     records: dict[str, list[RunRecord]]
     #: (scheduler text, seed) -> directory of the cell.
     folders: dict[tuple[str, int], Path]
-    #: Cells that did not have to be run.
+    #: Number of cells found in the store.
     reused: int
-    #: Whether all seeds (if several) gave the same workload, so that they say nothing about chance.
+    #: Whether several seeds all gave the same workload, so that they say nothing about chance.
     same_draws: bool = False
 
 
@@ -65,25 +65,25 @@ class Runner:
     """How to run cells."""
 
     store: CellStore
-    #: Processes; 1 means this one.
+    #: Number of processes; 1 means this process.
     jobs: int = 1
     #: Whether to keep event logs.
     with_events: bool = True
-    #: Called with (finished, all) whenever a cell is finished.
+    #: Called with (finished, total) whenever a cell is finished.
     on_progress: Callable[[int, int], None] = lambda done, total: None  # noqa: ARG005
-    #: Address of a Ray cluster that cells run on instead.
+    #: Address of a Ray cluster to run cells on instead.
     ray: str | None = None
-    #: Called with each cell that is there: found in the store, or just finished.
+    #: Called with each available cell: found in the store, or just finished.
     on_cell: Callable[[Cell], None] = lambda cell: None  # noqa: ARG005
 
     def run(self, scenario: Scenario, specs: Sequence[SchedulerSpec], seeds: Sequence[int]) -> ComparisonResult:
-        """Every scheduler on every seed; what is in the store is not run again."""
+        """Run every scheduler on every seed; cells in the store are not run again."""
         return self.run_all([ComparisonQuestion(scenario, specs, seeds)])[0]
 
     def run_all(self, questions: Sequence[ComparisonQuestion]) -> list[ComparisonResult]:
-        """Several comparisons by the same processes; a cell that they have in common is run once."""
+        """Run several comparisons with the same processes; a shared cell is run once."""
         for scenario, specs, seeds in questions:
-            draw_workload(build_world(scenario), seeds[0])  # faults of the input are found before anything is started
+            draw_workload(build_world(scenario), seeds[0])  # finds faults of the input before anything starts
             for spec in specs:
                 spec.create()
         asked = [make_cells(*question) for question in questions]
@@ -120,10 +120,10 @@ class Runner:
         return ComparisonResult(records, folders, reused, same_draws(question.scenario, question.seeds))
 
     def _run_all(self, cells: Sequence[Cell]) -> Iterator[Cell]:
-        """Run cells, yielding each when it is finished; the first that fails ends it all."""
+        """Run cells and yield each as it finishes; the first failure ends the comparison."""
         if not cells:
             return
-        # What is made on other machines is carried here; processes of this one write to the store themselves.
+        # Cells made on other machines are copied here; local processes write to the store themselves.
         store = self.store if self.ray is None else None
         jobs = [_Job(cell, store, self.with_events) for cell in cells]
         with open_pool(1 if len(cells) == 1 and self.ray is None else self.jobs, self.ray) as pool:
@@ -143,12 +143,12 @@ class Runner:
 
 
 def same_draws(scenario: Scenario, seeds: Sequence[int]) -> bool:
-    """Whether several seeds play one and the same workload, as a trace without a window does."""
+    """Whether several seeds play the very same workload, as a trace without a window does."""
     if len(seeds) < 2 or scenario.noise.amplitude or scenario.knowledge.kind == "noisy":
         return False
     world = build_world(scenario)
     first = draw_workload(world, seeds[0])
-    # Stops at the first that differs: nearly always the second.
+    # Stops at the first difference: nearly always the second seed.
     return all(_equal(first, draw_workload(world, seed)) for seed in seeds[1:])
 
 
@@ -160,7 +160,7 @@ def _equal(one: Workload, two: Workload) -> bool:
 
 
 class _Job(NamedTuple):
-    """A cell to be run; without a store its files are carried back."""
+    """A cell to run; without a store, its files are returned."""
 
     cell: Cell
     store: CellStore | None
@@ -168,7 +168,7 @@ class _Job(NamedTuple):
 
 
 def _attempt(job: _Job) -> dict[str, bytes] | str:
-    """Run a cell; gives the files to be kept, or what went wrong, explained where the user's source is at hand."""
+    """Run a cell; return its files, or the error, explained where the user's source is available."""
     try:
         if job.store is None:
             return make_files(job.cell, job.with_events)
@@ -186,7 +186,7 @@ def open_store(cached: bool) -> Iterator[CellStore]:
         with contextlib.suppress(OSError):
             root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
-            root = None  # nowhere to keep anything, as in a read-only container: go without
+            root = None  # cannot be written, as in a read-only container: use none
     if root is None:
         with tempfile.TemporaryDirectory(prefix="tapfinger-") as folder:
             yield CellStore(Path(folder))
@@ -197,7 +197,7 @@ def open_store(cached: bool) -> Iterator[CellStore]:
 
 
 def cache_folder() -> Path:
-    """Where finished cells are kept between runs."""
+    """Folder of finished cells between runs."""
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)

@@ -1,4 +1,4 @@
-"""Schedulers and seeds as they are written on the command line. The only place that reads these notations."""
+"""Schedulers and seeds in command-line notation. The only module that parses these notations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tapfinger.errors import ConfigError
 from tapfinger.overrides import parse_value
 from tapfinger.registry import create
 
-#: More seeds than this are taken for a slip of the keyboard.
+#: Largest number of seeds; more are taken for a typing error.
 MAX_SEEDS = 100_000
 
-#: Compared when nothing else is asked for.
+#: Schedulers compared by default.
 USUAL_SCHEDULERS = ("min", "random", "tiresias", "optimus", "greedy", "lookahead", "tapfinger")
 
 
@@ -22,13 +22,13 @@ USUAL_SCHEDULERS = ("min", "random", "tiresias", "optimus", "greedy", "lookahead
 class SchedulerSpec:
     """A scheduler by name or ``package.module:Class``, with its options."""
 
-    #: As it was written; the name in tables and results.
+    #: The text as written; the name in tables and results.
     text: str
     name: str
     options: tuple[tuple[str, Any], ...] = ()
 
     def create(self) -> Scheduler:
-        """A new scheduler; what it cannot be made with is an error that says so."""
+        """Create the scheduler; raises an error if it cannot be made with these options."""
         made = create("scheduler", self.name, dict(self.options))
         lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
         if lacking:
@@ -41,7 +41,7 @@ class SchedulerSpec:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Split at separators that stand outside quotes and brackets."""
+    """Split at separators outside quotes and brackets."""
     parts, depth, quote, begin = [], 0, "", 0
     for position, char in enumerate(text):
         if quote:
@@ -88,7 +88,7 @@ def parse_specs(text: str) -> tuple[SchedulerSpec, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds: ``7``, ``1,2,3``, ``0:30`` (30 is not included), or a mixture like ``0:5,100:105``."""
+    """Seeds: ``7``, ``1,2,3``, ``0:30`` (without 30), or a mixture like ``0:5,100:105``."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", part)

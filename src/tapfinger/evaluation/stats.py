@@ -1,6 +1,6 @@
-"""Numbers out of records: per run, over seeds with confidence intervals, and paired against a baseline.
+"""Numbers from records: per run, over seeds with confidence intervals, and paired against a baseline.
 
-Intervals are Student's t at 95 % over seeds. Every scheduler meets the same draws, so differences are
+Intervals are Student's t at 95 % over seeds. Every scheduler gets the same draws, so differences are
 taken seed by seed first; their interval is far narrower than that of two separate means.
 """
 
@@ -18,7 +18,7 @@ from tapfinger.records import RunRecord
 
 CONFIDENCE = 0.95
 
-#: Said instead of intervals where seeds differ in nothing.
+#: Shown instead of intervals if all seeds give the same workload.
 SAME_DRAWS = (
     "All seeds play the same workload, so there are no intervals over seeds: give --set arrivals.window=N for another "
     "part of the trace with each seed (docs/workloads.md)."
@@ -50,7 +50,7 @@ class Estimate:
     """A mean over seeds and its confidence interval."""
 
     mean: float
-    #: Half the width of the interval; None with a single seed or equal draws, where nothing is known about it.
+    #: Half the width of the interval; None with a single seed or equal draws, where it is unknown.
     half_width: float | None
 
     @property
@@ -66,7 +66,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], independent: bool = True) -> Estimate:
-    """Mean and 95 % interval of values, one per seed; no interval where they are not independent."""
+    """Mean and 95 % interval of values, one per seed; no interval if they are not independent."""
     sample = np.asarray(values, dtype=np.float64)
     if len(sample) < 2 or not independent:
         return Estimate(float(sample.mean()), None)
@@ -104,7 +104,7 @@ RESOURCE_MEASURES = ("utilisation", "idle", "stranded", "held_back")
 
 
 def measures(record: RunRecord) -> dict[str, float]:
-    """Every number of one run by name."""
+    """Every measure of one run, by name."""
     if not len(record.completion):
         raise TapfingerError(
             f"scheduler {record.scheduler!r}, seed {record.seed}: no task ended, so there is nothing to measure"
@@ -121,9 +121,9 @@ class Difference:
     """One scheduler minus the baseline, seed by seed."""
 
     mean: Estimate
-    #: Mean difference in per cent of the baseline's mean; nan where that mean is 0.
+    #: Mean difference in per cent of the baseline's mean; nan if that mean is 0.
     percent: float
-    #: Seeds on which the scheduler was better (smaller).
+    #: Number of seeds on which the scheduler was better (smaller).
     better: int
 
 
@@ -136,7 +136,7 @@ def paired(values: Sequence[float], baseline: Sequence[float], independent: bool
     return Difference(found, percent, sum(gap < 0 for gap in gaps))
 
 
-#: Measures whose summary over seeds is the largest, not the mean.
+#: Measures that are summarised over seeds by the largest value, not the mean.
 _LARGEST = frozenset({"max", "waiting_max", "overtaken_max", "in_system_max", "decision_ms_max"})
 
 
@@ -149,13 +149,13 @@ class SchedulerSummary:
     per_seed: dict[str, list[float]]
     #: cluster -> resource -> mean share in use.
     cluster_utilisation: dict[str, dict[str, float]]
-    #: Against the baseline.
+    #: Difference from the baseline.
     difference: Difference
-    #: Whether seeds are other draws; if not, there are no intervals.
+    #: Whether seeds are different draws; if not, there are no intervals.
     independent: bool = True
 
     def __getitem__(self, measure: str) -> float:
-        """A measure over all seeds: its mean, or the largest for maxima."""
+        """A measure over all seeds: its mean, or the largest value for maxima."""
         values = self.per_seed[measure]
         return max(values) if measure in _LARGEST else float(np.mean(values))
 
@@ -168,7 +168,7 @@ class SchedulerSummary:
         return {name.split(".", 1)[1]: self[name] for name in self.per_seed if name.startswith(f"{measure}.")}
 
     def plain(self, baseline: str) -> dict[str, Any]:
-        """For results.json."""
+        """Plain data for results.json."""
         mean = self.estimate("mean")
         return {
             **{name: self[name] for name in ("mean", "median", "p95", "p99", "max")},

@@ -1,6 +1,6 @@
-"""A live site played forward in the simulator: its queue, what runs, and a future like its recent past.
+"""Plays a live site forward in the simulator: its queue, its running tasks, and a future like its recent past.
 
-Every variant meets the same tasks at the same times; they differ in schedulers, clusters or the rate of arrivals.
+Every variant gets the same tasks at the same times; variants differ in schedulers, clusters or the rate of arrivals.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tapfinger.sim.run import STUCK_SLOTS, StuckError
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
 
-#: So many waiting tasks are played at most, the oldest, and about so many future ones: a decision takes time in
-#: proportion to the queue.
+#: Most waiting tasks that are played, oldest first, and approximate number of future ones: the time of a decision
+#: grows with the queue.
 MOST_WAITING = 1_000
 MOST_FUTURE = 1_000
-#: A median task takes about this many slots.
+#: Slots that a median task takes, approximately.
 SLOTS_PER_TASK = 10
-#: Seconds of future arrivals: as long as the past that is known of, within these bounds.
+#: Seconds of future arrivals: as long as the known past, within these bounds.
 HORIZON = (60.0, 3600.0)
 
 
@@ -56,23 +56,23 @@ class Present:
     """The site as it is."""
 
     history: History
-    #: Open now; tasks on others are not played.
+    #: Clusters open now; tasks on other clusters are not played.
     clusters: tuple[Cluster, ...]
     waiting: list[Ran]
     running: list[Running]
     now: float
-    #: Why tasks are not played, and how many.
+    #: Number of tasks that are not played, by reason.
     left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def recent(self) -> list[Ran]:
-        """Whatever was submitted lately, oldest first."""
+        """All tasks submitted recently, oldest first."""
         known = {task.id: task for task in (*self.history.tasks, *self.waiting, *(run.task for run in self.running))}
         return sorted(known.values(), key=lambda task: task.submitted)
 
     @property
     def rate(self) -> float:
-        """Tasks per second, lately; 0 if fewer than two were seen."""
+        """Recent tasks per second; 0 if fewer than two were seen."""
         recent = self.recent
         span = recent[-1].submitted - recent[0].submitted if recent else 0.0
         return (len(recent) - 1) / span if span > 0 else 0.0
@@ -88,35 +88,35 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A configuration to be tried."""
+    """A configuration to try."""
 
     label: str
     scheduler: SchedulerSpec
     clusters: tuple[Cluster, ...]
-    #: Arrivals, relative to now.
+    #: Rate of arrivals, relative to the current one.
     rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a variant; times in seconds."""
+    """Results of a variant; times in seconds."""
 
     wait: float
     completion: float
     completion_p95: float
-    #: By resource, until arrivals end.
+    #: Utilisation by resource, until arrivals end.
     utilisation: dict[str, float]
-    #: Until every task that waits now has started.
+    #: Seconds until every task that waits now has started.
     queue_gone: float
     tasks: int
-    #: Tasks that no cluster of the variant could hold.
+    #: Number of tasks that no cluster of the variant can hold.
     homeless: int
 
 
 def read_present(
     history: History, clusters: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], now: float
 ) -> Present:
-    """``clusters`` and ``rows`` (tasks that have not ended) as a coordinator tells them."""
+    """The present from ``clusters`` and ``rows`` (tasks that have not ended), as a coordinator reports them."""
     site = history.site
     up = {c["name"] for c in clusters if c["connected"] and not c["drained"]}
     found = Present(history, tuple(c for c in site.clusters if c.name in up), [], [], now)
@@ -157,7 +157,7 @@ class Player:
     """Plays variants of one present."""
 
     def __init__(self, present: Present) -> None:
-        """Work out how long slots must be, and how fast tasks are in these."""
+        """Choose the length of a slot, and convert the speeds of tasks to it."""
         self._present = present
         site, seconds = present.history.site, present.history.seconds
         recent = present.recent
@@ -171,7 +171,7 @@ class Player:
         self._index = {name: n for n, name in enumerate(self._types)}
 
     def play(self, variant: Variant, seed: int) -> Result:
-        """One future."""
+        """Play one future."""
         present, site = self._present, self._present.history.site
         placed = {c.name: n for n, c in enumerate(variant.clusters)}
         rows: list[tuple[int, Ran, Running | None]] = []
@@ -208,12 +208,12 @@ class Player:
         return self._result(record, waiting, runs, homeless)
 
     def _slot(self, task: Ran) -> int:
-        """Slots before now, so zero or less."""
+        """Slot of the task's submission; now is 0, so it is zero or less."""
         return -int(max(0.0, self._present.now - task.submitted) / self.slot_seconds)
 
     def _future(self, rate: float, seed: int) -> list[tuple[int, Ran]]:
-        """Tasks like the recent ones, at their rate; a higher rate brings the same ones sooner, and more of them."""
-        count = int(2 * MOST_FUTURE * max(1.0, rate))  # enough, and its beginning is the same for every rate
+        """Tasks like the recent ones, at their rate; a higher rate brings the same tasks sooner, and more of them."""
+        count = int(2 * MOST_FUTURE * max(1.0, rate))  # enough for any rate, with the same beginning
         gaps = np.random.default_rng([seed, 0]).exponential(1.0, count)
         picks = np.random.default_rng([seed, 1]).random(count)
         recent, per_second = self._present.recent, self._present.rate * rate
@@ -230,7 +230,7 @@ class Player:
         ]
 
     def _result(self, record: RunRecord, waiting: list[int], runs: Mapping[int, Running], homeless: int) -> Result:
-        """``waiting``: tasks that wait now; ``runs``: those that run now. Arrivals before now are below zero."""
+        """``waiting``: tasks that wait now; ``runs``: tasks that run now. Arrivals before now are below zero."""
         second = self.slot_seconds
         queued = ~np.isin(record.task, list(runs))
         waits = (record.start - record.arrival)[queued]
@@ -254,13 +254,13 @@ class Player:
 
 
 def _faster(kind: TaskType, factor: float) -> TaskType:
-    """Rates of other slots."""
+    """The task type with rates for longer slots."""
     profile = replace(kind.profile, rates=tuple(rate * factor for rate in kind.profile.rates))
     return replace(kind, profile=profile)
 
 
 def _run(session: Session, variant: Variant, world: World, seed: int) -> None:
-    """Until every task has ended."""
+    """Play until every task has ended."""
     scheduler = Decider(variant.scheduler.create())
     scheduler.reset(world.context(seed))
     idle = 0

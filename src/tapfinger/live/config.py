@@ -1,4 +1,4 @@
-"""Configuration of a live site: a scenario's clusters and task types, and a table ``[live]`` of its own."""
+"""Configuration of a live site: the clusters and task types of a scenario, and a table ``[live]``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BackendConfig(BaseModel):
-    """A backend by name, and its options: all keys but ``kind`` are checked by the backend itself."""
+    """A backend by name, with its options: the backend itself checks all keys but ``kind``."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -29,7 +29,7 @@ class BackendConfig(BaseModel):
     kind: str = "process"
 
     def create(self) -> Backend:
-        """A new backend; what is wrong with its options is an error that says so."""
+        """A new backend; raises ConfigError if its options or its class are wrong."""
         made = create("backend", self.kind, dict(self.__pydantic_extra__ or {}))
         lacking = [name for name in ("start", "resize", "stop", "poll") if not callable(getattr(made, name, None))]
         if lacking:
@@ -46,44 +46,44 @@ class LiveConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    #: Who decides: a registered scheduler, with options after @. Nothing is lent: tasks keep their size.
+    #: Scheduler that decides: a registered name, with options after @. The default lends nothing: sizes stay the same.
     scheduler: str = "tapfinger@lend=false@budget_ms=500"
-    #: Who decides in rounds in which that one fails.
+    #: Scheduler that decides in rounds in which the first one fails.
     fallback: str = "greedy"
-    #: Who is asked as well, without anything being done of it: one or several, to compare with the scheduler.
+    #: One or several schedulers to compare with the first; their decisions are recorded but never executed.
     shadow: tuple[str, ...] = ()
-    #: Whether schedulers are told how fast tasks were seen to be, or only what is configured.
+    #: Whether schedulers are told the speeds that were learned from tasks (true) or only the configured ones.
     learn: bool = True
     #: How uncertain configured speeds are: 0.3 means that most are off by a factor of up to 1.35.
     doubt: Annotated[float, Field(ge=0.01, le=3.0)] = 0.3
-    #: Share of their running time that tasks may lose by sizes that are tried to learn of them; 0 tries none.
+    #: Share of their running time that tasks may lose to sizes tried only to learn their speed; 0 tries none.
     explore: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     #: Seconds that an agent may act without hearing from the coordinator.
     lease_seconds: PositiveFloat = 60.0
-    #: Seconds beyond the lease after which its tasks are surely stopped.
+    #: Seconds after the end of the lease by which the agent's tasks are certainly stopped.
     grace_seconds: PositiveFloat = 10.0
     #: Seconds between an agent's reports when nothing happens.
     beat_seconds: PositiveFloat = 5.0
-    #: Seconds from asking a task to end to killing it.
+    #: Seconds between asking a task to end and killing it.
     stop_seconds: Annotated[float, Field(ge=0.0)] = 5.0
-    #: Most tasks that may wait; beyond, submissions are refused.
+    #: Most tasks that may wait; beyond that, submissions are refused.
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.
     max_body: PositiveInt = 16 * 1024 * 1024
-    #: Requests a second that each token may make, twice as many at once; beyond, 429.
+    #: Requests per second that each token may make, with bursts of twice as many; beyond that, the answer is 429.
     max_requests: PositiveFloat = 2000.0
-    #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: its first and its last ones.
+    #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: the first and the last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
     store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.
     roots: tuple[str, ...] = ()
-    #: Names of variables that tasks may bring, as patterns such as "MY_*".
+    #: Names of environment variables that tasks may set, as patterns such as "MY_*".
     env_names: tuple[str, ...] = ("*",)
 
-    #: How tasks are run on every cluster: a backend's name, or a table of ``kind`` and options.
+    #: Backend that runs tasks on every cluster: its name, or a table of ``kind`` and options.
     backend: BackendConfig = BackendConfig()
-    #: By cluster, instead of ``backend``.
+    #: Backends by cluster, instead of ``backend``.
     backends: dict[str, BackendConfig] = {}
 
     @field_validator("backend", mode="before")
@@ -99,7 +99,7 @@ class LiveConfig(BaseModel):
     def backend_of(
         self, cluster: str, kind: str | None = None, options: Mapping[str, Any] | None = None
     ) -> BackendConfig:
-        """The backend of a cluster. ``kind`` and ``options`` come from the command line and go first."""
+        """The backend of a cluster. ``kind`` and ``options`` come from the command line and take precedence."""
         configured = self.backends.get(cluster, self.backend)
         kept = configured.__pydantic_extra__ or {} if kind in (None, configured.kind) else {}
         return BackendConfig(**{**kept, **(options or {}), "kind": kind or configured.kind})
@@ -111,7 +111,7 @@ class LiveConfig(BaseModel):
 
 
 def default_site() -> dict[str, Any]:
-    """Two pretended clusters that share this machine, and a task type for anything."""
+    """Two pretended clusters that share this machine, and one generic task type."""
     cpus = max(2, len(os.sched_getaffinity(0)) // 2)
     clusters = [{"name": f"edge-{n}", "capacity": {"cpu": cpus, "gpu": 0}} for n in (1, 2)]
     speed = {"kind": "amdahl", "seconds": 60, "parallel": {"cpu": 0.8}}
@@ -120,7 +120,7 @@ def default_site() -> dict[str, Any]:
 
 
 def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
-    """Read a site: a TOML file, or a shipped scenario by its name. None: two clusters on this machine."""
+    """Read a site from a TOML file, or from a shipped scenario by its name. None: the default site."""
     if path is None:
         data, source, directory = default_site(), "the default site", "."
     else:
@@ -161,7 +161,7 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
 
 
 def build_site(scenario: Scenario) -> Site:
-    """The domain objects of a site; types of unknown speed are taken to be like the others."""
+    """The domain objects of a site; types of unknown speed get a profile similar to the others."""
     from tapfinger.live.coordinator.site import Site
     from tapfinger.profiles.similar import similar_profile
     from tapfinger.workloads.world import build_world

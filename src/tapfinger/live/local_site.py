@@ -20,9 +20,9 @@ from tapfinger.live.http.client import Client
 from tapfinger.live.state_dir import alive, exited, hold, make_directory, noted
 from tapfinger.overrides import parse_options
 
-#: Seconds that processes may take to start or to end.
+#: Most seconds that processes may take to start or to end.
 PATIENCE = 60.0
-#: What a site keeps in its state directory, but for its lock.
+#: Files that a site keeps in its state directory, without its lock.
 OURS = ("agents", "logs", "serve.log", "agent-*.log", "audit.jsonl*", "coordinator.json", "store.db*", "token")
 
 
@@ -32,7 +32,7 @@ class LocalSite:
     def __init__(
         self, state: Path, config: Path | None = None, backend: str | None = None, options: Sequence[str] = ()
     ) -> None:
-        """All but ``state`` is only needed to start. ``options``: of the backend, as ``key=value``."""
+        """Only ``up`` needs more than ``state``. ``options``: options of the backend, as ``key=value``."""
         self.state = state
         self._config = config
         self._backend = backend
@@ -44,7 +44,7 @@ class LocalSite:
         return noted(self.state / "coordinator.json")
 
     def up(self, port: int) -> str:
-        """Start coordinator and agents; returns the coordinator's address once all are there."""
+        """Start coordinator and agents. Returns the coordinator's address once all agents are connected."""
         if self._coordinator is not None:
             raise ConfigError(f"a coordinator runs in {self.state} already; end it with: tapfinger down")
         scenario, live = load_site(self._config)
@@ -60,13 +60,13 @@ class LocalSite:
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
             note = self._await(lambda: self._coordinator, "coordinator")
-            # Where coordinators share a store, it is made by the first of them that leads.
+            # If coordinators share a store, the first one that leads makes the token.
             token = self._await(lambda: _read(self.state / "token"), "coordinator")
             with Client(note["url"], token) as client:
                 capacities = cluster_capacities(scenario)
                 cores = split_cores({name: cores_of(resources, one) for name, one in capacities.items()})
                 for name in capacities:
-                    # Agents do not know of each other: without cores of its own, none may pin tasks to any.
+                    # Agents do not know of each other: an agent without cores of its own must not pin tasks.
                     pin = ["--cores", cores[name]] if cores else ["--no-pin"]
                     folder = ["--state", str(self.state / "agents" / name), *pin, *given, *how]
                     secret = {"TAPFINGER_TOKEN": client.new_token(f"agent-{name}", "agent", name)}
@@ -87,10 +87,10 @@ class LocalSite:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         command = [sys.executable, "-m", "tapfinger", *words, "--verbose"]
-        # An interrupt between the start and our taking note of it would leave a process that nobody ends.
+        # An interrupt between the start and the note of its pid would leave a process that nobody ends.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            # In a session of its own: Ctrl-C is for us, and we end them in order.
+            # In a session of its own: Ctrl-C reaches only this process, which ends the others in order.
             env = {**os.environ, **env}
             pid = os.posix_spawn(command[0], command, env, file_actions=files, setsid=True, setsigmask=before)
             self._started.append(pid)
@@ -109,12 +109,12 @@ class LocalSite:
         return found
 
     def wait(self) -> None:
-        """Until the coordinator has ended, or someone interrupts."""
+        """Wait until the coordinator has ended, or an interrupt."""
         while not exited(self._started[0]):
             time.sleep(0.2)
 
     def down(self) -> list[str]:
-        """End agents with their tasks, then the coordinator; returns what was running."""
+        """End agents with their tasks, then the coordinator. Returns the names of the processes that were running."""
         agents = [path.parent for path in sorted(self.state.glob("agents/*/agent.json"))]
         running = {f"agent {path.name}": noted(path / "process.json") for path in agents}
         self._end(running, signal.SIGINT)
@@ -126,7 +126,7 @@ class LocalSite:
         return [name for name, note in {**running, **coordinator}.items() if note is not None]
 
     def forget(self) -> list[str]:
-        """Remove everything that a site has left in its directory; returns what is there besides. To be called down."""
+        """Remove the site's files from its directory; call ``down`` first. Returns the names of all other files."""
         lock = hold(self.state, "coordinator; end it first: tapfinger down") if self.state.is_dir() else None
         if lock is None:
             return []
@@ -154,7 +154,7 @@ class LocalSite:
             time.sleep(0.02)
 
     def _end_unnoted(self) -> None:
-        """What we have started and has not come so far as to leave a note."""
+        """Kill the processes that this one has started and that have left no note yet."""
         left = [pid for pid in self._started if not exited(pid)]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -162,7 +162,7 @@ class LocalSite:
             os.waitpid(pid, 0)
 
     def _clear(self, agent: Path) -> None:
-        """Stop what an agent that was killed has left behind."""
+        """Stop the tasks that a killed agent has left behind."""
         from tapfinger.live.agent.devices import Devices
         from tapfinger.live.agent.main import BACKEND_NOTE
         from tapfinger.live.agent.runtime import Host

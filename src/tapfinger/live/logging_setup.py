@@ -1,4 +1,4 @@
-"""Logs for people, or for programs that read them: one line per event, to standard error."""
+"""Logs as text or JSON: one line per event, to standard error."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tapfinger.errors import UnknownNameError
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import LiveEvent
 
-#: Of a record, beside its text: what the event was about.
+#: Extra fields of a log record: what its event is about.
 FIELDS = ("event", "task", "attempt", "cluster", "detail")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and what it is about."""
+    """One JSON object per line: time, level, logger, message, and the fields in ``FIELDS``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
+        """A record as one line of JSON."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logging(verbose: bool, form: str = "text") -> None:
-    """``form``: text or json."""
+    """Log to standard error. ``form``: text or json."""
     formatters = {
         "text": logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"),
         "json": JsonLines(),
@@ -47,6 +47,6 @@ def set_up_logging(verbose: bool, form: str = "text") -> None:
 
 
 def log_event(logger: logging.Logger, event: LiveEvent) -> None:
-    """Log an event in words, and as fields for programs that read the log."""
+    """Log an event as text, and as fields for programs."""
     about = {"task": event.task, "attempt": event.attempt, "cluster": event.cluster}
     logger.info("%s", words.sentence(event), extra={"event": event.kind, **about})

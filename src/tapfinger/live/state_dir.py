@@ -1,4 +1,4 @@
-"""Where a coordinator keeps its state, and how commands find it."""
+"""The state directory of a coordinator, and how commands find the coordinator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tapfinger.live.backends.supervise import start_time
 
 
 def state_directory(given: Path | None) -> Path:
-    """As given, as the environment says (TAPFINGER_STATE), or the user's own."""
+    """The directory as given, from TAPFINGER_STATE, or the user's default."""
     if given is not None:
         return given
     if named := os.environ.get("TAPFINGER_STATE"):
@@ -24,7 +24,7 @@ def state_directory(given: Path | None) -> Path:
 
 
 def make_directory(path: Path) -> None:
-    """For whoever runs this alone; one that is there stays as it is."""
+    """Make a directory that only this user can access; an existing one stays as it is."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -32,7 +32,7 @@ def make_directory(path: Path) -> None:
 
 
 def hold(directory: Path, complaint: str) -> IO[str]:
-    """Keep a directory for this process alone, until the file is closed."""
+    """Lock a directory for this process until the returned file is closed."""
     try:
         lock = (directory / "lock").open("a")
     except OSError as error:
@@ -46,12 +46,12 @@ def hold(directory: Path, complaint: str) -> IO[str]:
 
 
 def myself() -> dict[str, Any]:
-    """This process, so that it can be told from another that gets its number later."""
+    """Identity of this process, distinct from a later process with the same pid."""
     return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
 
 
 def alive(process: dict[str, Any]) -> bool:
-    """Whether the very process that was noted runs."""
+    """Whether the noted process is still running, and not another with the same pid."""
     try:
         return bool(process["boot"] == boot_id() and start_time(process["pid"]) == process["start"])
     except (OSError, KeyError):
@@ -59,7 +59,7 @@ def alive(process: dict[str, Any]) -> bool:
 
 
 def exited(child: int) -> bool:
-    """Whether a child of this process has ended; takes note of it."""
+    """Whether a child of this process has ended; reaps it."""
     try:
         return os.waitpid(child, os.WNOHANG)[0] != 0
     except ChildProcessError:
@@ -67,14 +67,14 @@ def exited(child: int) -> bool:
 
 
 def announce(state: Path, name: str, **more: Any) -> Path:
-    """Leave a note of this process in the state directory."""
+    """Write a note about this process to the state directory."""
     path = state / f"{name}.json"
     replace_file(path, {**myself(), **more})
     return path
 
 
 def noted(path: Path) -> dict[str, Any] | None:
-    """A process's note, if it is there and the process runs."""
+    """The note of a process, if it exists and the process is running."""
     try:
         note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -104,7 +104,7 @@ def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
 
 
 def find_ca(state: Path | None, url: str | None) -> str | None:
-    """Whose certificate to believe beyond what the machine does: TAPFINGER_TLS_CA, or what the coordinator shows."""
+    """A certificate file to trust in addition: TAPFINGER_TLS_CA, or the certificate of the local coordinator."""
     if given := os.environ.get("TAPFINGER_TLS_CA"):
         return given
     named = url or (os.environ.get("TAPFINGER_URL") if state is None else None)

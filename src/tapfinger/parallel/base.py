@@ -1,7 +1,7 @@
 """What every pool of workers offers: independent jobs in, results out as they finish.
 
 A job is a module-level function and one picklable argument, so that it can run in this process, in another, or on
-another machine. It must draw whatever is random from its argument: then results do not depend on where it ran.
+another machine. It must draw all randomness from its argument, so that results do not depend on where it ran.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Result = TypeVar("Result")
 
 
 class JobFailed(TapfingerError):  # noqa: N818 - named for what happened, as the other errors
-    """A job raised on a worker; carries its index and, as text, what it raised."""
+    """A job raised on a worker; carries its index and the error as text."""
 
     def __init__(self, index: int, what: str) -> None:
-        """``what`` is a sentence, or a traceback where the fault is ours."""
+        """``what`` is a sentence, or a traceback if the fault is ours."""
         super().__init__(what)
         self.index = index
 
 
 class WorkerLost(TapfingerError):  # noqa: N818
-    """A worker ended before its job did; carries the index of a job that was lost."""
+    """A worker ended before its job did; carries the index of a lost job."""
 
     def __init__(self, index: int, what: str) -> None:
-        """``what`` says what may be the cause and what to do."""
+        """``what`` states the possible cause and what to do."""
         super().__init__(what)
         self.index = index
 
 
 class Pool(ABC):
-    """Workers that stay between batches. Use as a context: left by an exception, it drops what still runs."""
+    """Workers that stay between batches. Use as a context: leaving it by an exception drops what still runs."""
 
-    #: Cores of this machine that the user gives us; free for other work between batches.
+    #: Cores of this machine that the user grants; free for other work between batches.
     cores: int = 1
 
     @abstractmethod
@@ -48,12 +48,12 @@ class Pool(ABC):
         """Run all jobs; yields (index of the job, its result) as they finish, in any order.
 
         The first job that raises ends the batch: with its own exception in this process, with ``JobFailed`` from
-        elsewhere. One batch at a time: exhaust the iterator before the next; one that is dropped ends its batch.
+        elsewhere. One batch at a time: exhaust the iterator before starting the next; dropping it ends the batch.
         """
 
     @abstractmethod
     def close(self, now: bool = False) -> None:
-        """Let the workers go; with ``now`` without waiting for what they are doing."""
+        """Release the workers; with ``now``, without waiting for their jobs."""
 
     def gather(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         """All results, in the order of the jobs."""
@@ -67,19 +67,19 @@ class Pool(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, at once after an exception."""
+        """Close, without waiting after an exception."""
         self.close(now=kind is not None)
 
 
 @dataclass(frozen=True)
 class Raised:
-    """What comes back in place of a result: not every exception survives the way between processes."""
+    """Returned in place of a result: not every exception can be sent between processes."""
 
     what: str
 
 
 def attempt(function: Callable[[Job], Result], job: Job) -> Result | Raised:
-    """A job's result, or what it raised: a sentence, or a traceback where the fault is ours."""
+    """A job's result, or its error: a sentence, or a traceback if the fault is ours."""
     try:
         return function(job)
     except TapfingerError as error:
@@ -89,7 +89,7 @@ def attempt(function: Callable[[Job], Result], job: Job) -> Result | Raised:
 
 
 def unwrap(index: int, made: Result | Raised) -> Result:
-    """The result of an attempt; ``JobFailed`` where there is none."""
+    """The result of an attempt; raises ``JobFailed`` if there is none."""
     if isinstance(made, Raised):
         raise JobFailed(index, made.what)
     return made

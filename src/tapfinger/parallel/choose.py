@@ -1,4 +1,4 @@
-"""Which pool the user's options ask for."""
+"""Chooses the pool for the user's options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tapfinger.parallel.local import InProcess, Processes
 
 
 def open_pool(jobs: int = 1, ray: str | None = None) -> Pool:
-    """This process for one job at a time, else that many processes; with ``ray`` the cluster at that address."""
+    """This process for one job at a time, else that many processes; with ``ray``, the cluster at that address."""
     if ray is None:
         return InProcess() if jobs == 1 else Processes(jobs)
     if jobs != 1:

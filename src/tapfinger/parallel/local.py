@@ -15,24 +15,24 @@ from multiprocessing.process import BaseProcess
 
 from tapfinger.parallel.base import Job, Pool, Raised, Result, WorkerLost, attempt, unwrap
 
-#: Numeric libraries with several threads each would fight over the cores that processes already use.
+#: One thread per process: several threads per numeric library would compete for the cores that processes use.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class InProcess(Pool):
-    """One job after the other, here."""
+    """Runs one job after another, in this process."""
 
     def run(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[int, Result]]:
-        """In order; a job's exception is raised as it is."""
+        """Yield results in order; a job's exception is raised unchanged."""
         for index, job in enumerate(jobs):
             yield index, function(job)
 
     def close(self, now: bool = False) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to release."""
 
 
 class Processes(Pool):
-    """Fresh single-threaded processes that stay between batches, and end with us: at once if we are stopped."""
+    """Fresh single-threaded processes that stay between batches and end with us, immediately if we are stopped."""
 
     def __init__(self, count: int) -> None:
         """At most ``count`` processes; each is started when a job first needs it."""
@@ -41,7 +41,7 @@ class Processes(Pool):
         self._started: set[BaseProcess] = set()
 
     def run(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[int, Result]]:
-        """As they finish. A process that dies ends the batch (``WorkerLost``); the next batch has new processes."""
+        """Yield results as they finish. A process that dies ends the batch (``WorkerLost``); the next has new ones."""
         waiting: dict[Future[Result | Raised], int] = {}
         index = 0
         try:
@@ -56,7 +56,7 @@ class Processes(Pool):
             lost = "the process died, perhaps because memory ran out; try fewer --jobs"
             raise WorkerLost(index, lost) from None
         finally:
-            if waiting:  # the batch was broken off: nobody wants the rest of it
+            if waiting:  # the batch was aborted: the rest is not needed
                 self.close(now=True)
 
     def _submit(
@@ -67,26 +67,26 @@ class Processes(Pool):
             self._executor = ProcessPoolExecutor(self._count, context, initializer=_follow_parent)
         others = set(multiprocessing.active_children())
         try:
-            with _environment(ONE_THREAD):  # inherited by the processes, which start as jobs are handed in
+            with _environment(ONE_THREAD):  # inherited by the processes, which start as jobs are submitted
                 for index, job in enumerate(jobs):
                     waiting[self._executor.submit(attempt, function, job)] = index
         finally:
             self._started |= set(multiprocessing.active_children()) - others
 
     def close(self, now: bool = False) -> None:
-        """Let the processes end; with ``now`` end them."""
+        """Let the processes finish; with ``now``, kill them."""
         if self._executor is not None:
             self._executor.shutdown(wait=not now, cancel_futures=now)
         if now:
             for process in self._started:
-                process.kill()  # a milder signal can be lost while a process is only just starting
+                process.kill()  # a milder signal can be lost while a process is just starting
         self._executor = None
         self._started = set()
 
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables for a while, for processes that are started meanwhile."""
+    """Set these variables temporarily, for processes started meanwhile."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -100,7 +100,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C, which reaches every process of the terminal, to the parent; end when it is gone."""
+    """Leave Ctrl-C, which reaches every process of the terminal, to the parent; end when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -108,6 +108,6 @@ def _follow_parent() -> None:
 
 
 def _end_after(sentinel: int) -> None:
-    """A parent that was killed can end nobody, and a pool's process would wait for it for ever."""
+    """Exit when the parent is gone: a killed parent cannot end its processes, which would wait for it forever."""
     wait_for_one([sentinel])
     os._exit(1)

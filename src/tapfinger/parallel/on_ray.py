@@ -1,6 +1,6 @@
 """Jobs on a Ray cluster. The only user of ray.
 
-A job is a Ray task: Ray runs it again elsewhere when its worker or machine is lost. Jobs and results travel as bytes
+A job is a Ray task: Ray runs it again elsewhere if its worker or machine is lost. Jobs and results travel as bytes
 that we pickle ourselves, so that a worker can compare versions before it reads a job, and arrays come back writable.
 """
 
@@ -23,16 +23,16 @@ from tapfinger.errors import ConfigError, MissingDependency, TapfingerError
 from tapfinger.parallel.base import Job, JobFailed, Pool, Raised, Result, WorkerLost, attempt
 from tapfinger.parallel.sameness import differences, fingerprint
 
-#: How long a cluster may take to answer, in seconds.
+#: Seconds that a cluster may take to answer.
 ANSWER_SECONDS = 20
 
-#: How often a job is begun anew after its worker was lost.
+#: How often a job is restarted after its worker was lost.
 RETRIES = 3
 
-#: Jobs handed to Ray at a time: enough for any cluster we know of, few enough to wait for.
+#: Jobs submitted to Ray at a time: enough for any cluster we know of, few enough to wait for.
 IN_FLIGHT = 1000
 
-#: Memory for results on the way, where we start Ray ourselves: its own choice is a third of the machine.
+#: Bytes for results in transit if we start Ray ourselves: Ray's own default is a third of the machine's memory.
 _STORE_BYTES = 256 << 20
 
 
@@ -41,7 +41,7 @@ class RayUnavailable(TapfingerError):  # noqa: N818 - named for what happened, a
 
 
 class RayPool(Pool):
-    """Workers of a Ray cluster. A process that is connected to it already stays so."""
+    """Workers of a Ray cluster. A process that is already connected stays connected."""
 
     def __init__(self, address: str) -> None:
         """``HOST:PORT`` of a cluster this machine belongs to, ``auto`` to find it, ``local`` to start one here."""
@@ -57,7 +57,7 @@ class RayPool(Pool):
         self._task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(on_worker)
 
     def run(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[int, Result]]:
-        """As they finish. A job whose worker is lost is run again, ``RETRIES`` times at most."""
+        """Yield results as they finish. A job is run again if its worker is lost, at most ``RETRIES`` times."""
         waiting: dict[Any, int] = {}
         todo = iter(enumerate(jobs))
         try:
@@ -71,14 +71,14 @@ class RayPool(Pool):
                 index = waiting.pop(done)
                 yield index, pickle.loads(self._fetch(index, done))
         finally:
-            for reference in waiting:  # none, unless the batch was broken off
+            for reference in waiting:  # empty, unless the batch was aborted
                 self._ray.cancel(reference, force=True)
 
     def _fetch(self, index: int, reference: Any) -> bytes:
         errors = self._ray.exceptions
         try:
             kind, made = self._ray.get(reference)
-        except (errors.RayTaskError, RuntimeError) as error:  # our own code never got as far as running the job
+        except (errors.RayTaskError, RuntimeError) as error:  # our own code failed before it ran the job
             raise RayUnavailable(
                 f"a worker of the Ray cluster cannot run tapfinger; install the same one on all its machines: {error}"
             ) from None
@@ -97,16 +97,16 @@ class RayPool(Pool):
         return content
 
     def close(self, now: bool = False) -> None:  # noqa: ARG002 - Ray ends what a driver leaves behind
-        """Leave the cluster; one that we started ends."""
+        """Disconnect from the cluster; shut it down if we started it."""
         if self._connected:
             self._ray.shutdown()
             self._connected = False
 
 
 def on_worker(wanted: Mapping[str, str], payload: bytes) -> tuple[str, Any]:
-    """On the worker: ("result", pickled), ("raised", what), or ("unlike", how this machine differs).
+    """Run a job on the worker: ("result", pickled), ("raised", what), or ("unlike", how this machine differs).
 
-    Plain data, for a worker of another version may not know our classes.
+    Returns plain data, because a worker of another version may not know our classes.
     """
     differing = differences(wanted, fingerprint())
     if differing:
@@ -124,10 +124,10 @@ def _play(payload: bytes) -> bytes:
 
 
 def _import_ray(address: str) -> Any:
-    """Ray, with settings that it reads when it is imported."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report usage to its makers
+    """Import ray with settings that it reads on import."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise it reports usage to its makers
     if address == "local" and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
-        # A token for this run alone: Ray would write one into the home directory and keep it.
+        # A token for this run alone: otherwise Ray writes one into the home directory and keeps it.
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:
         import ray
@@ -150,7 +150,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def check_answer(address: str) -> None:
-    """Ask first, in a process that can be ended: Ray itself waits for minutes and heeds no signal meanwhile."""
+    """Ask first, in a process that can be killed: Ray itself waits for minutes and ignores signals meanwhile."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
     if address != "auto":
         host, colon, port = address.rpartition(":")
@@ -179,7 +179,7 @@ def check_answer(address: str) -> None:
 
 @contextlib.contextmanager
 def _same_sigterm() -> Iterator[None]:
-    """Ray puts a handler of its own in place of the one that ends a run in order."""
+    """Restore our SIGTERM handler, which ends a run cleanly: Ray replaces it with its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Whether a worker elsewhere would compute what we would: the same code on the same libraries."""
+"""Whether a worker elsewhere would compute the same results: the same code with the same libraries."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def fingerprint() -> dict[str, str]:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Where two machines differ, as a text; empty if nowhere.
+    """The differences between two machines, as text; empty if there are none.
 
-    A package that one of them lacks is no difference: a job that needs it will say so.
+    A package that one of them lacks is not a difference: a job that needs it will fail with a message.
     """
     both = [name for name in here if name in there and here[name] != there[name]]
     return ", ".join(f"{name} is {there[name]} there and {here[name]} here" for name in both)

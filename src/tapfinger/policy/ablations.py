@@ -1,4 +1,4 @@
-"""Ablations, the paper's and those of our additions: the same network with one part taken out or exchanged."""
+"""Ablations, the paper's and our own: the same network with one part removed or replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
 class PerceptronEncoder(nn.Module):
     """No-HAN: a four-layer perceptron on each [task, its cluster]; no cluster sees another.
 
-    Unless it keeps the ``hints``: the features that tell a cluster about the others (``Feature.of_others``).
+    The exception is ``hints``: it keeps the features that tell a cluster about the others (``Feature.of_others``).
     """
 
     def __init__(self, config: NetworkConfig, hints: bool) -> None:
@@ -44,7 +44,7 @@ class PerceptronEncoder(nn.Module):
         super().__init__()
         widths = []
         for kind, columns in columns_of(config, hints).items():
-            # Follows from the schema, so that no checkpoint needs it.
+            # Derived from the schema, so checkpoints need not hold it.
             self.register_buffer(f"own_{kind}", torch.tensor(columns), persistent=False)
             widths.append(len(columns))
         self.task = perceptron(sum(widths), config.hidden, 4)
@@ -52,7 +52,7 @@ class PerceptronEncoder(nn.Module):
         self.summary_width = 2 * config.hidden
 
     def forward(self, inputs: Inputs) -> Encoded:
-        """As HanEncoder."""
+        """As in HanEncoder."""
         tasks = pick_nodes(inputs.pending.index_select(2, self.own_pending), inputs.node)
         own = inputs.cluster.index_select(2, self.own_cluster)
         around = own.unsqueeze(2).expand(-1, -1, tasks.shape[2], -1)
@@ -63,7 +63,7 @@ class PerceptronEncoder(nn.Module):
 
 
 def columns_of(config: NetworkConfig, hints: bool) -> dict[str, list[int]]:
-    """Columns of clusters, waiting tasks and pairs, by kind; without ``hints``, those that tell of one cluster only."""
+    """Columns of clusters, waiting tasks and pairs, by kind; without ``hints``, only those about a single cluster."""
     schema = PROFILES if config.menu_features else TYPES
     sizes = {"resource": config.resources, "task type": 0, "adviser": len(ADVISERS)}
     sizes["task type"] = config.running_features - schema.tables["running"].width(sizes)
@@ -76,13 +76,13 @@ def columns_of(config: NetworkConfig, hints: bool) -> dict[str, list[int]]:
 
 
 class StackedEncoder(nn.Module):
-    """Vanilla: the cluster's whole state in one row, in the order of its places; sizes are fixed."""
+    """Vanilla: the cluster's whole state in one row, in the order of its places; all sizes are fixed."""
 
-    #: Its inputs must keep their padding.
+    #: Inputs must keep their padding.
     fixed_sizes = True
 
     def __init__(self, config: NetworkConfig) -> None:
-        """Sizes from ``config``, also of the pending set and the running tasks."""
+        """Sizes from ``config``, including those of the pending set and the running tasks."""
         super().__init__()
         place = config.pending_features + config.pair_features + 1
         running = config.running_features + 1
@@ -92,7 +92,7 @@ class StackedEncoder(nn.Module):
         self.summary_width = config.hidden
 
     def forward(self, inputs: Inputs) -> Encoded:
-        """As HanEncoder, but every place of a cluster has the cluster's embedding."""
+        """As in HanEncoder, but every place of a cluster has the cluster's embedding."""
         real = inputs.place_mask.unsqueeze(3).to(inputs.pair.dtype)
         there = inputs.running_mask.unsqueeze(3).to(inputs.pair.dtype)
         places = torch.cat([pick_nodes(inputs.pending, inputs.node) * real, inputs.pair * real, real], dim=3)
@@ -103,17 +103,17 @@ class StackedEncoder(nn.Module):
 
 
 class UniformTask(nn.Module):
-    """No-pointer: every startable task is as likely as any other; only whether to start one is learnt."""
+    """No-pointer: all startable tasks are equally likely; only whether to start one is learnt."""
 
     random_task = True
 
     def __init__(self, hidden: int) -> None:
-        """``hidden``: of the embeddings."""
+        """``hidden``: width of the embeddings."""
         super().__init__()
         self.void = VoidHead(hidden, 2)
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """As Pointer; the startable tasks together weigh one against void."""
+        """As in Pointer; all startable tasks together have weight one against void."""
         startable = inputs.startable
         count = startable.sum(dim=2, keepdim=True).clamp(min=1).to(places.dtype)
         equal = -count.log().expand_as(places[..., 0]).masked_fill(~startable, float("inf"))
@@ -124,12 +124,12 @@ class FirstTask(nn.Module):
     """Vanilla: the oldest startable task, or void."""
 
     def __init__(self, hidden: int) -> None:
-        """``hidden``: of the embeddings."""
+        """``hidden``: width of the embeddings."""
         super().__init__()
         self.void = VoidHead(hidden, 1)
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """As Pointer."""
+        """As in Pointer."""
         startable = inputs.startable
         first = startable & (startable.long().cumsum(dim=2) == 1)
         oldest = torch.zeros_like(places[..., 0]).masked_fill(~first, float("-inf"))
@@ -143,12 +143,12 @@ def no_han(config: NetworkConfig, hints: bool = False) -> ActorCritic:
 
 
 def hints_only(config: NetworkConfig) -> ActorCritic:
-    """As No-HAN, but with what we tell each cluster of the others: what is left for the graph to add."""
+    """No-HAN plus what we tell each cluster about the others: shows what is left for the graph to add."""
     return no_han(config, hints=True)
 
 
 def no_pointer(config: NetworkConfig) -> ActorCritic:
-    """Random task; draw it with a generator, as its probabilities are all alike."""
+    """Random task; sample it with a generator, as its probabilities are all equal."""
     return ActorCritic(make_encoder(config), Actor(UniformTask(config.hidden), make_allocation(config)), config.hidden)
 
 
@@ -159,7 +159,7 @@ def vanilla(config: NetworkConfig) -> ActorCritic:
 
 
 def no_self(config: NetworkConfig) -> ActorCritic:
-    """The graph as in the published code: a node sees its neighbours, and nothing of itself."""
+    """The graph as in the published code: a node sees its neighbours but not itself."""
     return make_network(config, self_term=False)
 
 
@@ -168,7 +168,7 @@ def joint_head(config: NetworkConfig) -> ActorCritic:
     return make_network(replace(config, allocation="joint"))
 
 
-#: Every network by the name a config or checkpoint gives it.
+#: Every network, by its name in a config or checkpoint.
 NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
     "full": make_network,
     "no-han": no_han,

@@ -1,7 +1,7 @@
-"""From a network's scores to actions: the best ones, and how likely each allocation is. numpy only.
+"""From a network's scores to actions: the best ones, and the probability of each allocation. numpy only.
 
-``policy.distributions`` does the same in torch, for training; tests/policy/test_export.py and test_explain.py hold the
-two to each other.
+``policy.distributions`` does the same in torch, for training; tests/policy/test_export.py and test_explain.py check
+that the two agree.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tapfinger.policy.encoding.inputs import Inputs
 
 
 def chain_order(accelerator: int, resources: int) -> list[int]:
-    """The order in which a task's amounts are decided: the accelerator first, each of the others given those before."""
+    """Order in which a task's amounts are decided: the accelerator first; each depends on those before it."""
     return [accelerator, *(r for r in range(resources) if r != accelerator)]
 
 
 class Scores(NamedTuple):
-    """The network's outputs that acting needs; shapes as in policy.actor_critic.Outputs."""
+    """The network's outputs needed to act; shapes as in policy.actor_critic.Outputs."""
 
     task_logits: Any
     amount_logits: Any
@@ -46,8 +46,8 @@ def best_actions(
 ) -> ClusterActions:
     """The most likely action of every cluster: ``policy.distributions.draw`` in numpy.
 
-    ``rng`` draws the task instead (for a network whose task is random by design); amounts are the best ones.
-    A cluster for which the network gives no numbers is void, and its score is NaN.
+    ``rng``: samples the task instead (for a network with a random task by design); amounts are still the best ones.
+    A cluster for which the network returns NaN is void, and its score is NaN.
     """
     batch, clusters, places = inputs.startable.shape
     agent = np.arange(batch * clusters)  # (B * N): one axis is faster to index than two
@@ -55,7 +55,7 @@ def best_actions(
     probabilities = softmax(logits)
     place = _draw(probabilities, rng) if rng is not None else logits.argmax(axis=1)
     score = probabilities[agent, place]
-    # A network that has gone wrong must not choose what is not there, nor with a score that is no number.
+    # A faulty network must not choose a task that is not there, nor give a score that is not finite.
     at = agent * places + np.minimum(place, places - 1)
     placed = inputs.startable.reshape(-1)[at] & (place < places) & np.isfinite(score)
     amounts, numbers = _best_amounts(
@@ -74,15 +74,15 @@ def best_actions(
 
 
 def _rows(array: Any, at: Any) -> Any:
-    """These places of an array (B, N, K, ...)."""
+    """Entries of an array (B, N, K, ...) at the flat places ``at``."""
     return array.reshape(-1, *array.shape[3:]).take(at, axis=0)
 
 
 def _best_amounts(scores: Scores, low: Any, high: Any, accelerator: int) -> tuple[Any, Any]:
-    """Amounts (agents, R) of the tasks that were chosen, and whether their scores are numbers (agents,)."""
+    """Amounts (agents, R) of the chosen tasks, and whether their scores are numbers (agents,)."""
     agent, column = np.arange(len(low)), np.arange(scores.amount_logits.shape[2])
     legal = (column >= low[..., None]) & (column <= high[..., None])  # (agents, R, A)
-    earlier = np.zeros_like(scores.amount_keys[:, 0, 0])  # (agents, r): sum of the keys of amounts chosen
+    earlier = np.zeros_like(scores.amount_keys[:, 0, 0])  # (agents, r): sum of the keys of the chosen amounts
     amounts = np.empty_like(low)
     numbers = np.ones(len(low), dtype=np.bool_)
     for r in chain_order(accelerator, low.shape[1]):
@@ -91,20 +91,20 @@ def _best_amounts(scores: Scores, low: Any, high: Any, accelerator: int) -> tupl
         numbers &= ~np.isnan(given[agent, chosen])
         amounts[:, r] = chosen
         earlier = earlier + scores.amount_keys[agent, r, chosen]
-    # A head with too few columns for this range has no legal one; the nearest legal amount then.
+    # A head with too few columns for this range has no legal one; take the nearest legal amount.
     return np.minimum(np.maximum(amounts, low), high), numbers
 
 
 def softmax(logits: Any) -> npt.NDArray[np.float64]:
     """Probabilities along the last axis."""
     wide = np.asarray(logits, dtype=np.float64)
-    with np.errstate(invalid="ignore"):  # infinite scores end as NaN, which best_actions takes for void
+    with np.errstate(invalid="ignore"):  # infinite scores become NaN, which best_actions treats as void
         weights = np.exp(wide - wide.max(axis=-1, keepdims=True))
         return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def _draw(probabilities: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """One index of the last axis; never one of probability zero."""
+    """Sample one index of the last axis, never one with probability zero."""
     steps = probabilities.cumsum(axis=-1)
     at = rng.random(steps.shape[:-1])[..., None] * steps[..., -1:]
     return np.asarray(np.minimum((steps <= at).sum(axis=-1), steps.shape[-1] - 1))
@@ -112,14 +112,14 @@ def _draw(probabilities: npt.NDArray[np.float64], rng: np.random.Generator) -> n
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An allocation and its probability, given the task: the product of those of its amounts."""
+    """An allocation and its probability given the task: the product of the probabilities of its amounts."""
 
     allocation: Resources
     probability: float
 
 
 class AmountChain:
-    """The amounts of one task on one cluster: the accelerator first, each of the others given those before it."""
+    """The amounts of one task on one cluster: the accelerator first; each depends on those before it."""
 
     def __init__(self, scores: Scores, inputs: Inputs, cluster: int, place: int, accelerator: int) -> None:
         """``scores`` and ``inputs``: a batch of one."""
@@ -133,8 +133,8 @@ class AmountChain:
     def top(self, count: int) -> list[Share]:
         """The ``count`` most likely allocations, best first.
 
-        Beginnings of the chain are followed in order of their probability, which no continuation can exceed,
-        so what is complete first is the most likely, whatever the number of resources.
+        Partial chains are extended in order of probability. No extension can be more likely than its beginning, so the
+        chain completed first is the most likely one, for any number of resources.
         """
         heap: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # -log Pr, amounts so far in the chain's order
         found: list[Share] = []
@@ -149,7 +149,7 @@ class AmountChain:
         return found
 
     def probability(self, allocation: Resources) -> float:
-        """Of exactly these amounts; zero if they are not legal."""
+        """Probability of exactly these amounts; zero if they are illegal."""
         chain = [allocation[r] for r in self._order]
         return math.prod(dict(self._next(tuple(chain[:i]))).get(amount, 0.0) for i, amount in enumerate(chain))
 

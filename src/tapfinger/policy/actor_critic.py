@@ -1,4 +1,4 @@
-"""The network: encoder, actor (pointer and allocation) and centralised critic, put together from a config."""
+"""The network: encoder, actor (pointer and allocation) and centralised critic, assembled from a config."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tapfinger.policy.pointer import Pointer
 
 
 class Answers(Protocol):
-    """What a distribution over actions is made of."""
+    """What a distribution over actions is built from."""
 
     @property
     def task_logits(self) -> Any:
@@ -24,18 +24,18 @@ class Answers(Protocol):
 
     @property
     def value(self) -> Any:
-        """(B,)."""
+        """State value, (B,)."""
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:
-        """Scores of the amounts of chosen tasks: without the axis K, and C columns of choices in place of N.
+        """Scores of the amounts of the chosen tasks: without the axis K, and with C columns of choices in place of N.
 
-        ``rows``: indices of state, cluster and place that broadcast to (B, C). ``placed`` (B, C): who chose a task;
-        what is said of the others means nothing.
+        ``rows``: indices of state, cluster and place that broadcast to (B, C). ``placed`` (B, C): whether a task was
+        chosen; the scores of the other columns are meaningless.
         """
 
 
 class Outputs(NamedTuple):
-    """What the network says about a batch; see distributions for the actions it stands for."""
+    """The network's outputs for a batch; see distributions for the actions they stand for."""
 
     task_logits: Any  # (B, N, K + 1): pending places, then void; -inf where not startable
     amount_logits: Any  # (B, N, K, R, A)
@@ -44,7 +44,7 @@ class Outputs(NamedTuple):
     value: Any  # (B,)
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:  # noqa: ARG002 - all are there anyway
-        """As Answers."""
+        """As in Answers."""
         return Amounts(self.amount_logits[rows], self.amount_keys[rows], self.amount_queries[rows])
 
 
@@ -53,40 +53,40 @@ ALLOCATIONS = ("factored", "joint", "menu")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the network; those of the features follow from the inputs."""
+    """Sizes of the network; the numbers of features follow from the inputs."""
 
     cluster_features: int
     pending_features: int
     running_features: int
     pair_features: int
-    #: Number of resource types, and which of them is decided first.
+    #: Number of resource types, and the index of the one decided first.
     resources: int
     accelerator: int
     hidden: int = 32
     heads: int = 4
-    #: HAN layers, and layers of the transformer over the pending set.
+    #: Number of HAN layers, and of transformer layers over the pending set.
     layers: int = 2
     transformer_layers: int = 1
     #: Size of the pending set.
     pending: int = 10
-    #: Rows of running tasks; only the vanilla network, which stacks them, depends on it.
+    #: Rows of running tasks; matters only to the vanilla network, which stacks them.
     running: int = 8
-    #: "factored": any resources and capacities; "joint": the paper's box of two resources; "menu": one of a list of
-    #: sizes, which counts as a single resource.
+    #: "factored": any resources and capacities; "joint": the paper's box of two resources; "menu": one size from a
+    #: list, which counts as a single resource.
     allocation: str = "factored"
-    #: Most units of a resource the joint head can give.
+    #: Most units of a resource that the joint head can give.
     units: int = 16
     #: Rank of the factored head's interaction between amounts.
     rank: int = 4
-    #: How often clusters think again about their task, seeing what the others want; separate actors never do.
+    #: How often clusters reconsider their task after seeing what the others want; separate actors never do.
     rounds: int = 0
-    #: Features of a size on the menu; 0 without one.
+    #: Number of features of a size on the menu; 0 without a menu.
     menu_features: int = 0
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject configurations that cannot be built."""
         if self.hidden % self.heads:
             raise ConfigError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; choose one that is")
         if self.allocation not in ALLOCATIONS:
@@ -99,11 +99,11 @@ class NetworkConfig:
             raise ConfigError(f"accelerator = {self.accelerator} is not an index of {self.resources} resources")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint's card; ``NetworkConfig(**values)`` is the way back."""
+        """Plain values for a checkpoint's card; ``NetworkConfig(**values)`` restores the config."""
         return asdict(self)
 
 
-#: Sizes by name: ``cpu`` trains on two cores, ``paper`` is the paper's.
+#: Sizes by name: ``cpu`` can be trained on two cores, ``paper`` has the paper's sizes.
 PRESETS: dict[str, dict[str, int]] = {
     "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1, "rounds": 2},
     "paper": {"hidden": 256, "heads": 4, "layers": 6, "transformer_layers": 2},
@@ -111,7 +111,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def config_for(inputs: Inputs, accelerator: int, preset: str = "cpu", **changes: Any) -> NetworkConfig:
-    """The preset's sizes for inputs (arrays or tensors) like these; ``changes`` replaces single values."""
+    """A config with the preset's sizes for such inputs (arrays or tensors); ``changes`` replaces single values."""
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     values: dict[str, Any] = {
@@ -141,15 +141,15 @@ def amounts_of(inputs: Inputs, columns: int | None = None) -> Tensor:
 
 
 class Actor(nn.Module):
-    """Chooses a task, then its amounts. Any chooser with the pointer's form will do."""
+    """Chooses a task, then its amounts. Any chooser with the pointer's interface works."""
 
     def __init__(self, chooser: nn.Module, allocation: nn.Module) -> None:
-        """``chooser`` gives task logits and encoded tasks, ``allocation`` the scores of their amounts."""
+        """``chooser`` gives task logits and encoded tasks; ``allocation`` scores their amounts."""
         super().__init__()
         self.chooser, self.allocation = chooser, allocation
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
-        """Task logits and amounts of every cluster."""
+        """Task logits and amount scores of every cluster."""
         logits, tasks = self.chooser(places, clusters, inputs)
         return logits, self.score(tasks, inputs, amounts)
 
@@ -160,7 +160,7 @@ class Actor(nn.Module):
 
 
 class SeparateActors(nn.Module):
-    """One actor per cluster, as in the paper; fits only as many clusters as it was made for."""
+    """One actor per cluster, as in the paper; works only for the number of clusters it was made for."""
 
     def __init__(self, actors: list[nn.Module]) -> None:
         """``actors[n]`` acts for cluster n."""
@@ -168,7 +168,7 @@ class SeparateActors(nn.Module):
         self.actors = nn.ModuleList(actors)
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:
-        """As Actor."""
+        """As in Actor."""
         logits, parts = [], []
         for n, actor in enumerate(self.actors):
             one = slice(n, n + 1)
@@ -190,7 +190,7 @@ class ActorCritic(nn.Module):
     """An encoder, an actor on its embeddings and a critic on its summary."""
 
     def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int) -> None:
-        """``encoder`` gives Encoded and says its ``summary_width``."""
+        """``encoder`` returns Encoded and has a ``summary_width``."""
         super().__init__()
         self.encoder, self.actor = encoder, actor
         width: Any = encoder.summary_width
@@ -202,13 +202,13 @@ class ActorCritic(nn.Module):
         return self.judge(self.encoder(inputs), inputs, columns)
 
     def judge(self, encoded: Encoded, inputs: Inputs, columns: int | None = None) -> Outputs:
-        """Actor and critic on what the encoder gave."""
+        """Apply actor and critic to the encoder's output."""
         logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts_of(inputs, columns))
         return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
 
 
 class Positional(nn.Module):
-    """The network with the fields of Inputs as its arguments and plain tensors out: the form an exporter takes."""
+    """The network with the fields of Inputs as arguments and plain tensors as results: the form exporters accept."""
 
     def __init__(self, network: nn.Module) -> None:
         """``network``: an ActorCritic."""
@@ -216,9 +216,9 @@ class Positional(nn.Module):
         self.network = network
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Outputs as a tuple; of a network with a graph also each layer's Attention, one tensor after another.
+        """Outputs as a tuple; for a network with a graph, also the tensors of each layer's Attention.
 
-        These are values that are there anyway: a runtime that computes all outputs does no more work for them.
+        The network computes these values anyway, so a runtime that returns all outputs does no extra work.
         """
         inputs, network = Inputs(*fields), cast(ActorCritic, self.network)
         encoded: Encoded = network.encoder(inputs)

@@ -1,8 +1,8 @@
 """The actor's second choice: how much of each resource the task gets.
 
-Both heads answer for all pending tasks at once with scores f_r(a) of giving ``a`` units of resource r, and
-keys and queries whose products say how the amounts chosen earlier change the later ones. Which amounts are
-legal is not their business: the distribution masks them.
+Each head answers for all pending tasks at once. It gives scores f_r(a) of ``a`` units of resource r, and keys and
+queries; their products say how amounts chosen earlier change later ones. The heads do not check which amounts are
+legal: the distribution masks the others.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.han import MASKED, regroup
 
-#: Amounts with a score of their own; between and beyond them scores are interpolated.
+#: Amounts with a score of their own; scores are interpolated between them and extrapolated beyond.
 _KNOTS = (*range(17), 20, 24, 28, 32, 40, 48, 64, 96, 128)
 _FEATURES = len(_KNOTS) + 3
-_RELATIVE = 4  # features of an amount in its legal range
+_RELATIVE = 4  # features of an amount within its legal range
 
 
 class Amounts(NamedTuple):
@@ -42,13 +42,13 @@ def amount_features(amounts: Tensor, knots: Tensor) -> Tensor:
 
 
 def relative_features(amounts: Tensor, minimum: Tensor, largest: Tensor) -> list[Tensor]:
-    """Features of each amount in the legal range of its task: four tensors (B, N, K, R, A)."""
+    """Features of each amount within the legal range of its task: four tensors (B, N, K, R, A)."""
     low, high = minimum.unsqueeze(4).to(amounts.dtype), largest.unsqueeze(4).to(amounts.dtype)
     return [
         (amounts == low).to(amounts.dtype),
         (amounts == high).to(amounts.dtype),
         (amounts / high.clamp(min=1.0)).clamp(max=1.0),
-        torch.floor(high / amounts.clamp(min=1.0)).clamp(max=8.0) / 8.0,  # how many such tasks the room takes
+        torch.floor(high / amounts.clamp(min=1.0)).clamp(max=8.0) / 8.0,  # number of such tasks that fit
     ]
 
 
@@ -56,8 +56,8 @@ class FactoredAllocation(nn.Module):
     """Resource by resource, for any number of resources and any capacity.
 
     The task goes through a two-layer perceptron; f_r(a) is its product with a table of learned functions of
-    ``a``, plus its product with the features of ``a`` in its legal range. The table is shared by all tasks, so
-    no tensor of tasks x amounts x hidden is ever made.
+    ``a``, plus its product with the features of ``a`` within its legal range. The table is shared by all tasks, so
+    no tensor of tasks x amounts x hidden is ever created.
     """
 
     def __init__(self, hidden: int, resources: int, rank: int = 4) -> None:
@@ -104,7 +104,7 @@ class JointAllocation(nn.Module):
         self.task = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, self.columns**2))
 
     def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
-        """As the factored head, but always with its own columns; ``amounts`` gives only the number type."""
+        """As in the factored head, but always with its own columns; ``amounts`` only sets the number type."""
         columns = torch.arange(self.columns, dtype=amounts.dtype, device=tasks.device)
         joint = self.task(tasks).reshape(*tasks.shape[:3], self.columns, self.columns)  # (..., second, first)
         low, high = inputs.minimum[..., 1 - self.first], inputs.largest[..., 1 - self.first]
@@ -123,17 +123,17 @@ class JointAllocation(nn.Module):
 
 
 class MenuAllocation(nn.Module):
-    """One choice from the menu of sizes that fit, each known by its features; any resources and capacities."""
+    """One choice from the menu of sizes that fit, each described by its features; any resources and capacities."""
 
     def __init__(self, hidden: int, features: int) -> None:
-        """``features``: of a size."""
+        """``features``: number of features of a size."""
         super().__init__()
         self.task = nn.Linear(hidden, hidden)
         self.size = nn.Linear(features, hidden, bias=False)
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:  # noqa: ARG002 - as the others
-        """As the factored head, with as many columns as the menu has."""
+        """As in the factored head, with as many columns as the menu has."""
         inside = self.task(tasks).unsqueeze(3) + self.size(inputs.menu)
         logits = self.score(torch.relu(inside)).squeeze(4).unsqueeze(3)  # (B, N, K, 1, C)
         nothing = torch.zeros_like(logits).unsqueeze(5)

@@ -1,6 +1,6 @@
-"""The card of a trained network: what it is, what it was trained on and how it did. Plain data, no torch.
+"""The card of a trained network: what it is, what it was trained on and how well it did. Plain data, no torch.
 
-A model is two files: NAME.onnx with the graph, and NAME.card.json with the card beside it.
+A model is two files: NAME.onnx with the graph, and NAME.card.json with the card next to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tapfinger.policy.encoding.features import Schema, digest_of
 from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.encoding.type_features import TYPES
 
-#: What each field of a card must be when it is read back.
+#: Required type of each field of a card when it is read back.
 _KINDS: dict[str, type] = {
     "name": str,
     "network": str,
@@ -35,29 +35,29 @@ _KINDS: dict[str, type] = {
 }
 
 
-#: What networks of this version may be told, by name.
+#: Feature schemas of this version, by name.
 SCHEMAS: dict[str, Schema] = {schema.name: schema for schema in (TYPES, PROFILES)}
 
-#: Cards written before features had names: what their schema is called now, and the digest of its features then.
+#: Schemas of cards written before features had names: the current name, and the digest of its features back then.
 _UNNAMED = {"types-3": ("types", "1aa8c42add9c4358"), "profiles-1": ("profiles", "5bbd9536e147243b")}
 
-#: ``start`` of a run that begins with the network of the one before it; a card never holds a path.
+#: ``start`` of a run that begins with the network of the run before it; a card never holds a path.
 PREVIOUS = "previous"
 
-#: Default of ``max_wait``, in ideal durations, of the scheduler and of a card that does not say; long enough to cost
+#: Default of ``max_wait`` in ideal durations, for the scheduler and for cards without a value; long enough to cost
 #: nothing.
 MAX_WAIT = 40.0
 
 
 @dataclass(frozen=True)
 class Card:
-    """Everything about a network but its weights."""
+    """Everything about a network except its weights."""
 
-    #: Also the name of a shipped model.
+    #: Name of the network, and of the shipped model.
     name: str
     #: "full" or the name of an ablation.
     network: str
-    #: Name of the schema of its features.
+    #: Name of the feature schema.
     schema: str
     #: Names of the resources, in the order of the amounts.
     resources: tuple[str, ...]
@@ -69,20 +69,20 @@ class Card:
     config: dict[str, Any] = field(default_factory=dict)
     #: Training seeds.
     seeds: tuple[int, ...] = ()
-    #: Settings of the training run; with ``earlier``, of the last one.
+    #: Settings of the training run; of the last one if ``earlier`` is not empty.
     training: dict[str, Any] = field(default_factory=dict)
-    #: Settings of the runs before it, each with its ``scenario``; a run starts from the best network of the one before.
+    #: Settings of the runs before it, each with its ``scenario``; each starts from the best network of the one before.
     earlier: tuple[dict[str, Any], ...] = ()
-    #: Where the recipe tells less than what happened.
+    #: Where the recipe does not tell everything that happened.
     notes: str = ""
-    #: In ideal durations: while few tasks wait, one that has waited so long comes first, whatever the network says.
+    #: Ideal durations after which a waiting task comes first while few tasks wait, whatever the network says.
     max_wait: float = MAX_WAIT
-    #: In ideal durations: while few tasks wait, sizes at which one would take longer are refused; 0: none is.
+    #: Ideal durations: while few tasks wait, sizes at which a task would take longer are rejected; 0: no limit.
     max_stretch: float = 0.0
-    #: Mean completion times on fresh workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
+    #: Mean completion times on unseen workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    #: The features that it is told, by kind of node, and their digest; by default all of the schema.
+    #: Features given to the network, by kind of node, and their digest; by default all of the schema.
     features: dict[str, list[str]] = field(default_factory=dict)
     schema_digest: str = ""
 
@@ -94,13 +94,13 @@ class Card:
 
     @property
     def capacities(self) -> list[tuple[float, ...]]:
-        """Natural amounts of the clusters it was trained on, the smallest first; none if the scenario does not say."""
+        """Natural amounts of the clusters it was trained on, smallest first; empty if the scenario has none."""
         clusters = self.scenario.get("clusters", ())
         amounts = [(tuple(c["capacity"][name] for name in self.resources), c.get("count", 1)) for c in clusters]
         return sorted(capacity for capacity, count in amounts for _ in range(count))
 
     def size(self, key: str) -> int:
-        """A whole number of the network's config."""
+        """An integer of the network's config."""
         value = self.config.get(key)
         if type(value) is not int:
             raise CheckpointMismatch(
@@ -109,7 +109,7 @@ class Card:
         return value
 
     def to_json(self) -> str:
-        """As text, the way back is ``read_card``."""
+        """The card as text; ``read_card`` reads it back."""
         return json.dumps(asdict(self), indent=2, sort_keys=True)
 
 
@@ -136,7 +136,7 @@ def make_card(
 
 
 def read_card(text: str, source: str) -> Card:
-    """A card from its text; refuses one that is damaged or of another schema of inputs."""
+    """A card from its text; rejects one that is damaged or has another input schema."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -160,7 +160,7 @@ def read_card(text: str, source: str) -> Card:
 
 
 def _check_features(data: dict[str, Any], source: str) -> None:
-    """Refuse a card whose features this version does not make; the message names them."""
+    """Reject a card with features that this version does not provide; the message names them."""
     name, digest = _UNNAMED.get(data["schema"], (data["schema"], ""))
     if name not in SCHEMAS:
         raise CheckpointMismatch(

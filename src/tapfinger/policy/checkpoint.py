@@ -1,4 +1,4 @@
-"""Weights on disk: ``weights.safetensors`` and ``card.json`` in one directory. Nothing in them is ever executed."""
+"""Weights on disk: ``weights.safetensors`` and ``card.json`` in one directory. Loading them never executes code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARD = "card.json"
 
 
 def save(directory: str | Path, network: nn.Module, config: NetworkConfig, card: Card) -> Path:
-    """Write a checkpoint; an older one in the directory is replaced file by file, each at once."""
+    """Write a checkpoint; an older one in the directory is replaced file by file, each atomically."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save_tensors({name: t.detach().cpu().contiguous() for name, t in network.state_dict().items()})
@@ -35,7 +35,7 @@ def save(directory: str | Path, network: nn.Module, config: NetworkConfig, card:
 
 
 def load(directory: str | Path) -> tuple[ActorCritic, Card]:
-    """The network, ready to run, and its card; CheckpointMismatch says what is wrong with them."""
+    """The network, ready to run, and its card; raises CheckpointMismatch with what is wrong."""
     folder = Path(directory)
     card, fields = files.read_card_file(folder / CARD)
     weights = files.read_bytes(folder / WEIGHTS)
@@ -56,7 +56,7 @@ def load(directory: str | Path) -> tuple[ActorCritic, Card]:
 
 
 def shipped_checkpoint(name: str) -> Path:
-    """The directory of a checkpoint that ships with the package, for others to start from."""
+    """Directory of a checkpoint that ships with the package, as a starting point for training."""
     folder = Path(str(resources.files("tapfinger") / "models" / name))
     if not folder.is_dir():
         raise CheckpointMismatch(
@@ -67,9 +67,9 @@ def shipped_checkpoint(name: str) -> Path:
 
 
 def take_over(network: nn.Module, directory: str | Path) -> None:
-    """Start ``network`` from a checkpoint of one like it.
+    """Start ``network`` from the checkpoint of a similar one.
 
-    It may have more rounds of second thoughts; those begin without effect.
+    It may have more rounds of reconsidering; these begin without effect.
     """
     tensors = load(directory)[0].state_dict()
     for name, value in network.state_dict().items():
@@ -86,7 +86,7 @@ def _build(card: Card, source: Path) -> ActorCritic:
 
 
 def _fill(network: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
-    """Put the weights in; the message names the first one that does not fit."""
+    """Load the weights; the error names the first one that does not fit."""
     expected: dict[str, Any] = network.state_dict()
     for name in sorted({*expected, *tensors}):
         if name not in tensors or name not in expected:

@@ -1,7 +1,7 @@
-"""What a cluster can foresee of the contest for a task: how much the others want it, and who would win by Bayes' rule.
+"""What a cluster can foresee of the contest for a task: how much the others want it, and who wins by Bayes' rule.
 
-All clusters are asked at once, so two of them may want the same task and one of them starts nothing. Seeing each
-other's first thoughts, they can keep out of each other's way.
+All clusters are asked at once, so two of them may want the same task, and one of them then starts nothing. By
+seeing each other's first choices, they can keep out of each other's way.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ COLUMNS = 3
 def rivalry(logits: Tensor, inputs: Inputs) -> Tensor:
     """(B, N, K, 3) from task logits (B, N, K + 1): own wish, the wishes of all others, own share of the best weight.
 
-    A wish is Pr(j|n); a weight is that times the copies of the minimum that fit, as in Bayes' rule: the last column is
-    1 for who would win.
+    A wish is Pr(j|n); a weight is the wish times the copies of the minimum that fit, as in Bayes' rule: the last column
+    is 1 for the cluster that would win.
     """
     wish = torch.softmax(logits, dim=2)[:, :, :-1]
     weight = wish * inputs.copies

@@ -1,7 +1,7 @@
-"""From outputs to actions: drawing, best choice, log-probability and entropy of (task or void, amounts).
+"""From outputs to actions: sampling, best choice, log-probability and entropy of (task or void, amounts).
 
-The amounts are a chain: the accelerator first, then the other resources in order, each given those before
-it. Whatever is not legal has probability exactly zero.
+The amounts are a chain: the accelerator first, then the other resources in order, each conditioned on those
+before it. Illegal choices have probability exactly zero.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Actions(NamedTuple):
 class Terms(NamedTuple):
     """Log-probabilities and entropies of given actions, each (B, N)."""
 
-    task: Tensor  # log Pr(place): with exp, the score of a proposal
+    task: Tensor  # log Pr(place): its exponential is the score of a proposal
     amounts: Tensor  # log Pr(amounts | place); zero when void
     task_entropy: Tensor
     amounts_entropy: Tensor  # along the chain actually chosen; zero when void
 
     def log_prob(self, granted: Tensor) -> Tensor:
-        """log Pr(place) + m log Pr(amounts | place); ``granted`` is m, 1 for agents that really placed the task."""
+        """log Pr(place) + m log Pr(amounts | place); ``granted`` is m: 1 for agents that really placed the task."""
         m = granted.to(self.amounts.dtype)
         return self.task + torch.where(m > 0, m * self.amounts, torch.zeros_like(m))
 
     def entropy(self, granted: Tensor) -> Tensor:
-        """Entropy of the same composite; of the amounts only where they were carried out."""
+        """Entropy of the same composite; the amounts count only where they were carried out."""
         return self.task_entropy + granted.to(self.amounts.dtype) * self.amounts_entropy
 
 
@@ -50,8 +50,8 @@ def draw(
 ) -> tuple[Actions, Terms]:
     """Actions of every cluster: sampled where a generator is given, otherwise the most likely one.
 
-    Both generators: exploration. None: the deterministic policy. The first alone: a policy whose task is
-    random by design (no pointer), with its best amounts.
+    Both generators: exploration. Neither: the deterministic policy. Only the first: a policy with a random task
+    by design (no pointer) and the best amounts.
     """
     task_logs = torch.log_softmax(outputs.task_logits, dim=2)
     place = _pick(task_logs, task_generator)
@@ -70,7 +70,7 @@ def draw_several(
 ) -> tuple[Actions, Tensor]:
     """``count`` sampled actions of every cluster, side by side (B, N * count), and the log-probability of each task.
 
-    A ``temperature`` above one also finds what the policy thinks unlikely; log-probabilities are the policy's own.
+    A ``temperature`` above one also finds unlikely actions; the log-probabilities are the policy's own.
     """
     task_logs = torch.log_softmax(outputs.task_logits, dim=2)
     batch, clusters = task_logs.shape[:2]
@@ -86,9 +86,9 @@ def draw_several(
 
 
 def evaluate(outputs: Answers, inputs: Inputs, actions: Actions, accelerator: int) -> Terms:
-    """Terms of actions chosen before; minus infinity where such an action is not legal.
+    """Terms of actions chosen earlier; minus infinity for an illegal action.
 
-    Several actions per cluster may stand side by side: (B, N * count).
+    Several actions per cluster may be given side by side: (B, N * count).
     """
     chain = _Chain(outputs, inputs, actions.place, accelerator)
     for resource in chain.order:
@@ -113,23 +113,23 @@ class _Chain:
         batch, clusters, places = inputs.startable.shape
         self.place, self.placed = place, place < places
         at = place.clamp(max=places - 1)
-        #: Whose action each column is.
+        #: Agent of each column's action.
         self.agent = torch.arange(clusters, device=place.device).repeat_interleave(place.shape[1] // clusters)
         rows = (torch.arange(batch, device=place.device)[:, None], self.agent[None, :], at)
         self.logits, self.keys, self.queries = outputs.chosen(rows, self.placed)
         column = torch.arange(self.logits.shape[3], device=place.device)
         low, high = inputs.minimum[rows].unsqueeze(3), inputs.largest[rows].unsqueeze(3)
         legal = (column >= low) & (column <= high) & self.placed[:, :, None, None]
-        # A void agent has no amounts; it gets the certain choice of zero, so that nothing is undefined.
+        # A void agent has no amounts; it gets zero with certainty, so that everything stays defined.
         self.legal = legal | ((column == 0) & ~legal.any(dim=3, keepdim=True))  # (B, N, R, A)
         resources = self.logits.shape[2]
         self.order = chain_order(accelerator, resources)
-        self.earlier = torch.zeros_like(self.keys[:, :, 0, 0])  # (B, N, r): sum of the keys of amounts chosen
+        self.earlier = torch.zeros_like(self.keys[:, :, 0, 0])  # (B, N, r): sum of the keys of the chosen amounts
         zero = torch.zeros_like(self.logits[:, :, 0, 0])
         self.log_prob, self.entropy = zero, zero
 
     def log_probs(self, resource: int) -> Tensor:
-        """(B, N, A) given what has been chosen so far."""
+        """(B, N, A) log-probabilities, given the amounts chosen so far."""
         influence = (self.queries[:, :, resource] @ self.earlier.unsqueeze(3)).squeeze(3)
         scores = self.logits[:, :, resource] + influence
         return torch.log_softmax(scores.masked_fill(~self.legal[:, :, resource], float("-inf")), dim=2)
@@ -165,6 +165,6 @@ def _pick(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _entropy(log_probs: Tensor) -> Tensor:
-    """Of the last axis; what is impossible adds nothing, also not to the gradient."""
+    """Entropy over the last axis; impossible choices add nothing, not even to the gradient."""
     finite = log_probs.masked_fill(log_probs == float("-inf"), 0.0)
     return -(log_probs.exp() * finite).sum(dim=-1)

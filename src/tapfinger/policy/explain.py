@@ -1,6 +1,6 @@
-"""Why a decision was taken: what each cluster's agent thought of its pending tasks, and how conflicts ended.
+"""Why a decision was made: how each cluster's agent rated its pending tasks, and how conflicts ended.
 
-Reads the same network, inputs and masks as the scheduler that decided, so its numbers are those of the decision.
+It reads the same network, inputs and masks as the scheduler that decided, so its numbers are those of the decision.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class PendingOption:
 
     task: int
     type: str
-    #: Slots since its arrival.
+    #: Slots since the task's arrival.
     waited: int
-    #: Whether it could start here now; the probability is exactly zero if not.
+    #: Whether the task could start here now; if not, its probability is exactly zero.
     startable: bool
     #: Pr(j|n).
     probability: float
-    #: The most likely allocations, best first; none if it cannot start.
+    #: The most likely allocations, best first; empty if the task cannot start.
     allocations: tuple[Share, ...]
 
 
@@ -45,9 +45,9 @@ class AgentView:
     cluster: int
     name: str
     free: Resources
-    #: Pending tasks, oldest first.
+    #: Pending tasks, in the order of the pending set (advised tasks first, then oldest first).
     options: tuple[PendingOption, ...]
-    #: Probability of starting nothing; with those of the options it makes one.
+    #: Probability of starting nothing; with those of all options it sums to one.
     void: float
     #: What the network proposes for this cluster; None when void.
     wants: Proposal | None
@@ -57,7 +57,7 @@ class AgentView:
 
 @dataclass(frozen=True, eq=False)
 class AttentionView:
-    """Who looks at whom in the network's graph; zero between a cluster and a task that is not in its pending set."""
+    """Attention in the network's graph; zero between a cluster and a task that is not in its pending set."""
 
     #: Ids of the tasks, in the order of the last axis.
     tasks: tuple[int, ...]
@@ -74,27 +74,27 @@ class Explanation:
     slot: int
     turn: int
     agents: tuple[AgentView, ...]
-    #: Tasks that several clusters wanted.
+    #: Contests for tasks that several clusters wanted.
     contests: tuple[Contest, ...]
     #: What was decided.
     decision: Decision
-    #: Placements that are not the network's but a guard's.
+    #: Placements made by a guard, not by the network.
     forced: tuple[Placement, ...]
     #: Proposals of the network that a guard held back.
     held_back: tuple[Proposal, ...]
-    #: Placements of a task that is late for its site in place of one that the network wanted to start there.
+    #: Placements of a task that is late, in place of one that the network wanted to start there.
     late: tuple[Placement, ...]
-    #: Placements of an older task in place of one of its type that the network wanted to start there.
+    #: Placements of an older task, in place of one of the same type that the network wanted to start there.
     older: tuple[Placement, ...]
-    #: Placements, as they are now, on another cluster than before, which loses less by them.
+    #: Placements after a move to another cluster, where they cost less.
     moved: tuple[Placement, ...]
-    #: Placements on clusters that chose again, among the tasks that were left; all else is about their first choice.
+    #: Placements on clusters that chose again among the remaining tasks; all other fields are about the first choice.
     second: tuple[Placement, ...]
-    #: None if the network has no graph, or was exported by a version that did not tell.
+    #: None if the network has no graph, or was exported by a version that did not include attention.
     attention: AttentionView | None
 
 
-#: Inputs, cluster, place and amounts -> the allocation that they stand for.
+#: Inputs, cluster, place and amounts -> the allocation that the amounts stand for.
 Meaning = Callable[[Inputs, int, int, list[int]], Resources]
 
 
@@ -107,10 +107,10 @@ def explain(
     decision: Decision,
     top: int = 3,
 ) -> Explanation:
-    """Explain what was decided on a snapshot, before any rule changed who starts or where.
+    """Explain a decision made on a snapshot, before any rule changed who starts or where.
 
-    ``inputs``: a batch of one, made of the snapshot; ``task`` (N, K): id in each place, -1 for none; ``top``: how
-    many allocations of each task to tell. Nothing is drawn and nothing is changed.
+    ``inputs``: a batch of one, made from the snapshot; ``task`` (N, K): id in each place, -1 for none; ``top``:
+    number of allocations to report per task. Nothing is sampled and nothing is changed.
     """
     task = task[:, : inputs.startable.shape[2]]
     queue = {view.id: view for view in snapshot.queue}
@@ -144,9 +144,9 @@ def explain(
 def _wants(
     network: ExportedNetwork, scores: Scores, inputs: Inputs, task: Ints, decision: Decision
 ) -> dict[int, tuple[int, Resources]]:
-    """cluster -> place and amounts of the network's proposal; clusters that are void are left out."""
+    """cluster -> place and amounts of the network's proposal; void clusters are left out."""
     if network.card.network == "no-pointer":
-        # Its tasks were drawn: what came of it is in the decision.
+        # This network samples its tasks: the decision holds the result.
         drawn = {p.cluster: p.task for p in decision.placements} | {p.cluster: p.task for p in decision.lost}
         logits = np.full_like(scores.task_logits, -np.inf)
         for n, row in enumerate(task.tolist()):
@@ -192,7 +192,7 @@ def _option(view: TaskView, slot: int, startable: bool, probability: float, shar
 
 
 def _attention(network: ExportedNetwork, inputs: Inputs, task: Ints) -> AttentionView:
-    """Without padding: only tasks that are there, and nothing for a cluster that has none."""
+    """Attention without padding: only real tasks, and nothing for a cluster without tasks."""
     n, k = np.nonzero(task >= 0)
     node = inputs.node[0, n, k]
     ids = dict(zip(node.tolist(), task[n, k].tolist(), strict=True))

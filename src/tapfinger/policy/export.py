@@ -1,4 +1,4 @@
-"""Network -> an ONNX file and its card beside it, checked against torch before they are written."""
+"""Network -> an ONNX file with its card next to it, both checked against torch before they are written."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tapfinger.policy.han import Attention
 
 OPSET = 17
 
-#: Largest difference to torch that is let through, absolute and relative.
+#: Largest difference from torch that is accepted, absolute and relative.
 TOLERANCE = 1e-4
 
-#: Free axes of each input, from the first.
+#: Free axes of each input, starting with the first.
 _AXES = {
     "cluster": "BN",
     "pending": "BM",
@@ -36,12 +36,12 @@ _AXES = {
 }
 _OTHER_AXES = "BNK"
 
-#: (B, N, K, M, S, units) of the states it is checked on; the first is the one it is traced with.
+#: (B, N, K, M, S, units) of the states used for checking; the first is also used for tracing.
 _SIZES = ((2, 3, 5, 11, 4, 16), (1, 1, 2, 1, 1, 3), (3, 6, 10, 40, 8, 32), (1, 20, 4, 50, 2, 8))
 
 
 def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Path | None = None) -> Path:
-    """Write the model; without a path among those that ship with the package, under the card's name."""
+    """Write the model. Without a path, it joins the models shipped with the package, under the card's name."""
     target = models_folder() / f"{card.name}.onnx" if path is None else Path(path)
     full = replace(card, config=config.as_dict())
     was_training = network.training
@@ -58,7 +58,7 @@ def export(network: nn.Module, config: NetworkConfig, card: Card, path: str | Pa
 
 
 class _Acting(nn.Module):
-    """The network without its critic: a runtime computes all that a file holds, also what nobody asks for."""
+    """The network without its critic: a runtime computes everything in a file, even outputs that nobody requests."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -70,14 +70,14 @@ class _Acting(nn.Module):
 
 
 def graph_of(network: nn.Module, config: NetworkConfig, sizes: tuple[int, ...] = _SIZES[0]) -> bytes:
-    """The network as an ONNX graph; ``sizes`` of the state it is traced with, which matter only if it fixes some."""
+    """The network as an ONNX graph. ``sizes``: of the traced state; they matter only if the network fixes some."""
     inputs = random_inputs(config, 0, *sizes)
     form, tensors = _Acting(network), tuple(as_tensors(inputs))
     with torch.no_grad():
         layers = (len(form(*tensors)) - len(ACTING)) // len(Attention._fields)  # 0 without a graph
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         file = Path(folder) / "graph.onnx"
-        # The classic exporter says that it is one; the new one cannot keep all these sizes free.
+        # The classic exporter warns that it is deprecated; the new one cannot keep all these sizes free.
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         torch.onnx.export(
             form,
@@ -93,7 +93,7 @@ def graph_of(network: nn.Module, config: NetworkConfig, sizes: tuple[int, ...] =
 
 
 def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, graph: bytes, source: str) -> None:
-    """Raise unless the graph says what the network says, on random states of several sizes."""
+    """Raise unless graph and network agree on random states of several sizes."""
     exported = NetworkGraph(graph, source)
     for seed, sizes in enumerate(_sizes(config, card)):
         inputs = random_inputs(config, seed, *sizes)
@@ -109,7 +109,7 @@ def check_agreement(network: nn.Module, config: NetworkConfig, card: Card, graph
 
 
 def _sizes(config: NetworkConfig, card: Card) -> list[tuple[int, ...]]:
-    """The sizes to check, with those that this network fixes put in."""
+    """The sizes to check, with the ones that this network fixes filled in."""
     fixed: dict[int, int] = {}
     if config.separate_actors:
         fixed[1] = config.separate_actors
@@ -127,7 +127,7 @@ def random_inputs(
     rng = np.random.default_rng(seed)
     shape = (batch, clusters, places)
     place_mask = np.arange(places) < np.minimum(rng.integers(0, places + 1, (batch, clusters, 1)), nodes)
-    # Different nodes for the places of a cluster, as far as there are enough.
+    # Different nodes for the places of a cluster, if there are enough.
     node = rng.random((batch, clusters, max(nodes, places))).argsort(axis=2)[..., :places] % nodes
     startable = place_mask & (rng.random(shape) < 0.7)
     minimum = rng.integers(0, 3, (*shape, config.resources)) * place_mask[..., None]

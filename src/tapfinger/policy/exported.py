@@ -1,4 +1,4 @@
-"""Networks as files that run without torch: NAME.onnx and its card beside it. The only user of onnxruntime."""
+"""Networks as files that run without torch: NAME.onnx with its card next to it. The only user of onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tapfinger.policy.card import Card, read_card
 from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.files import GRAPH, card_file, check_digest, read_bytes, read_card_file
 
-#: What acting needs of the network's outputs, its first ones; the value is for training.
+#: Outputs needed to act, which come first; the value is only for training.
 ACTING = Scores._fields
 
-#: Metadata of files that were exported when the card was kept inside: the card, and "length:sha256" of the
+#: Metadata keys of older files, which hold their card inside: the card, and "length:sha256" of the
 #: bytes that hold the graph.
 CARD_KEY = "tapfinger.card"
 GRAPH_KEY = "tapfinger.graph"
@@ -31,16 +31,16 @@ class NetworkGraph:
     """A network that can be run."""
 
     def __init__(self, data: bytes, source: str) -> None:
-        """``source``: where the bytes are from, for messages."""
+        """``source``: origin of the bytes, for messages."""
         self._session, self._only_these = _session(data, source)
-        # Inputs that a network does not use are not in its graph.
+        # Inputs that a network does not use are absent from its graph.
         self._takes = tuple(i.name for i in self._session.get_inputs())
         gives = {o.name for o in self._session.get_outputs()}
-        #: How many layers' attention the file can tell; 0 without a graph.
+        #: Number of layers whose attention the file can return; 0 without a graph.
         self.layers = next(n for n in range(len(gives) + 1) if not gives.issuperset(attention_names(n + 1)))
 
     def run(self, inputs: Inputs) -> Scores:
-        """Scores of a batch of any size the network takes."""
+        """Scores of a batch of any size that the network accepts."""
         return Scores(*self._run(ACTING, inputs))
 
     def attention(self, inputs: Inputs) -> npt.NDArray[np.float32]:
@@ -50,7 +50,7 @@ class NetworkGraph:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself."""
+        """The file's metadata."""
         return dict(self._session.get_modelmeta().custom_metadata_map)
 
     def _run(self, outputs: Sequence[str], inputs: Inputs) -> list[Any]:
@@ -62,27 +62,27 @@ class ExportedNetwork(NetworkGraph):
     """A network that can be run, and its card."""
 
     def __init__(self, graph: bytes, card: Card, source: str) -> None:
-        """``source``: where the bytes are from, for messages."""
+        """``source``: origin of the bytes, for messages."""
         self.card = card
         super().__init__(graph, source)
 
 
 def attention_names(layers: int) -> list[str]:
-    """Names of the outputs that hold attention, of clusters and of tasks in turn."""
+    """Names of the outputs that hold attention: of clusters and of tasks in turn, layer by layer."""
     return [f"attention_{whose}_{layer}" for layer in range(layers) for whose in ("of_clusters", "of_tasks")]
 
 
 def _session(data: bytes, source: str) -> tuple[Any, Any]:
-    """The graph, and how to run only the part of it that the wanted outputs need."""
+    """The session, and options that run only the part of the graph that the wanted outputs need."""
     try:
         import onnxruntime  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         raise MissingDependency("running a trained network needs onnxruntime: pip install onnxruntime") from None
 
     options = onnxruntime.SessionOptions()
-    # One thread: the graph is small, and runs are made side by side.
+    # One thread: the graph is small, and runs execute side by side.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    # Sizes change from turn to turn, so plans of memory, one for each, would only pile up.
+    # Sizes change from turn to turn, so memory plans, one per size, would only pile up.
     options.enable_mem_pattern = False
     options.log_severity_level = 4
     running = onnxruntime.RunOptions()
@@ -95,7 +95,7 @@ def _session(data: bytes, source: str) -> tuple[Any, Any]:
 
 
 def models_folder() -> Path:
-    """Where the models that ship with the package lie."""
+    """Folder of the models that ship with the package."""
     return Path(str(resources.files("tapfinger") / "models"))
 
 
@@ -109,7 +109,7 @@ def _shipped_names() -> list[str]:
 
 
 def load_model(model: str) -> ExportedNetwork:
-    """A model by its shipped name, or from a file (.onnx); unchanged files are loaded once."""
+    """A model by its shipped name or from a file (.onnx); an unchanged file is loaded only once."""
     if not model.endswith(".onnx"):
         if model not in _shipped_names():
             raise UnknownNameError("model", model, [*_shipped_names(), "PATH.onnx"])
@@ -120,7 +120,7 @@ def load_model(model: str) -> ExportedNetwork:
     return _load(graph, _state_of(beside) if beside.exists() else None)
 
 
-#: Path, time of change and size: the same as long as the file is.
+#: Path, modification time and size: equal as long as the file is unchanged.
 _State = tuple[str, int, int]
 
 
@@ -140,7 +140,7 @@ def _load(graph: _State, card: _State | None) -> ExportedNetwork:
         return _with_embedded_card(data, path)
     beside = Path(card[0])
     found, fields = read_card_file(beside)
-    # onnxruntime trusts its files, and must not see a damaged one.
+    # onnxruntime trusts its files, so it must never see a damaged one.
     check_digest(path, data, beside, fields, GRAPH)
     return ExportedNetwork(data, found, str(path))
 
@@ -151,7 +151,7 @@ def _card(path: str, changed: int, size: int) -> Card:  # noqa: ARG001 - part of
 
 
 def _with_embedded_card(data: bytes, path: Path) -> ExportedNetwork:
-    """A model that was exported when the card was kept inside the file."""
+    """A model from an older version, which kept the card inside the file."""
     metadata = NetworkGraph(data, str(path)).metadata
     if CARD_KEY not in metadata:
         raise CheckpointMismatch(

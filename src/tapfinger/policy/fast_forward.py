@@ -1,7 +1,7 @@
-"""The network with less work, for training: no padding, no agents without a choice, no amounts of tasks not chosen.
+"""The network with less work, for training: no padding, no agents without a choice, amounts of chosen tasks only.
 
-The same modules and the same answers as ``network(inputs)``. That form is made for a runtime with one state at a time,
-where the number of kernels is what costs; with many states and wide layers, the number of multiplications is.
+Modules and answers are the same as in ``network(inputs)``. That form suits a runtime with one state at a time, where
+the number of kernels dominates the cost; with many states and wide layers, the number of multiplications does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_PLACES = Inputs._fields[Inputs._fields.index("node") :]
 
 
 def answer(network: nn.Module, inputs: Inputs) -> Answers:
-    """What the network says of a batch of tensors; amounts when they are asked for."""
+    """The network's answers for a batch of tensors; amounts are computed on demand."""
     actor: Any = getattr(network, "actor", None)
     if not isinstance(actor, Actor) or not inputs.startable.any():
         whole: Answers = network(inputs)
@@ -43,7 +43,7 @@ def answer(network: nn.Module, inputs: Inputs) -> Answers:
 
 
 class PackedGraph(NamedTuple):
-    """Who is there, and who is joined to whom."""
+    """The nodes in use, and the edges between them."""
 
     edges: Edges
     pending: Rows  # of (B, M)
@@ -51,19 +51,19 @@ class PackedGraph(NamedTuple):
 
 
 class Deferred:
-    """Answers whose amounts are scored once tasks are chosen, and for these only."""
+    """Answers that score amounts only once tasks are chosen, and only for those tasks."""
 
     def __init__(
         self, task_logits: Tensor, value: Tensor, tasks: Tensor, numbers: Tensor, actor: Actor, inputs: Inputs
     ) -> None:
-        """``tasks`` (..., K, H): encoded tasks, agent after agent; ``numbers`` (B, N): which of these each agent is."""
+        """``tasks`` (..., K, H): encoded tasks, agent by agent; ``numbers`` (B, N): index of each agent among them."""
         self.task_logits, self.value = task_logits, value
         self._tasks, self._numbers, self._actor, self._inputs = tasks.flatten(0, -3), numbers, actor, inputs
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:
-        """As Answers."""
+        """As in Answers."""
         if not placed.any():
-            placed = torch.ones_like(placed)  # somebody must be asked how many columns there are
+            placed = torch.ones_like(placed)  # scoring at least one gives the number of columns
         state, cluster, place = (index.expand_as(placed)[placed] for index in rows)
         fields = {name: getattr(self._inputs, name)[state, cluster, place][:, None, None] for name in _OF_PLACES}
         tasks = self._tasks[self._numbers[state, cluster], place][:, None, None]
@@ -86,7 +86,7 @@ def _choose(
 ) -> Deferred:
     """The places as HanEncoder makes them, and the choice among them."""
     numbers, chooser = graph.pending.numbers(), actor.chooser
-    if not isinstance(chooser, Pointer) or chooser.rounds:  # second thoughts are about all other agents
+    if not isinstance(chooser, Pointer) or chooser.rounds:  # reconsidering involves all other agents
         rows = numbers.gather(1, inputs.node.flatten(1)).reshape(inputs.node.shape)
         places = f.embedding(rows, nodes.pending) + encoder.cluster_view(nodes.cluster).unsqueeze(2)
         logits, tasks = chooser(places + encoder.pair_view(inputs.pair), nodes.cluster, inputs)
@@ -98,13 +98,13 @@ def _choose(
     rows = numbers[agents.parents()].gather(1, mine.node.squeeze(1)).flatten()[there.at]
     views = encoder.cluster_view(clusters).index_select(0, there.parents()) + encoder.pair_view(there.pack(mine.pair))
     logits, tasks = chooser(f.embedding(rows, nodes.pending) + views, clusters.unsqueeze(1), mine, there)
-    # Whoever has no choice is void.
+    # An agent without a choice is void.
     logits = torch.cat([agents.pad(logits[:, 0, :-1], float("-inf")), agents.pad(logits[:, 0, -1:])], dim=2)
     return Deferred(logits, value, tasks, agents.numbers(), actor, inputs)
 
 
 def _encode(encoder: HanEncoder, inputs: Inputs, graph: PackedGraph) -> Nodes:
-    """As HanEncoder.nodes."""
+    """As in HanEncoder.nodes."""
     nodes = Nodes(
         cluster=torch.relu(encoder.enter["cluster"](inputs.cluster)),
         pending=torch.relu(encoder.enter["pending"](graph.pending.pack(inputs.pending))),
@@ -117,10 +117,10 @@ def _encode(encoder: HanEncoder, inputs: Inputs, graph: PackedGraph) -> Nodes:
 
 
 def _through(layer: HanLayer, nodes: Nodes, graph: PackedGraph) -> Nodes:
-    """As HanLayer.forward, with rows (tasks, H) of pending and running tasks.
+    """As in HanLayer.forward, with rows (tasks, H) of pending and running tasks.
 
-    These are many and clusters are few, so tasks are not projected: their scores are products with projected
-    attention vectors, and what a cluster sees of them is mixed first and projected then.
+    Tasks are many and clusters are few, so tasks are not projected: their scores are products with projected
+    attention vectors, and the messages to a cluster are mixed first and projected afterwards.
     """
     edges, pending, running, scorers = graph.edges, graph.pending, graph.running, layer._scorers()
     cluster, shortcut = layer.project["cluster"](nodes.cluster), layer.project["shortcut"](nodes.shortcut)
@@ -161,13 +161,13 @@ def _scores(layer: HanLayer, kind: str, rows: Tensor, vectors: Tensor) -> Tensor
 
 
 def _attention(of_tasks: Tensor, of_clusters: Tensor, bias: Tensor, dim: int) -> Tensor:
-    """(B, N, heads, tasks): weights that sum to one over tasks (``dim`` 3) or over clusters (1)."""
+    """(B, N, heads, tasks): weights that sum to one over tasks (``dim`` 3) or over clusters (``dim`` 1)."""
     scores = f.leaky_relu(of_tasks + of_clusters.unsqueeze(3), 0.2) + bias.unsqueeze(2)
     return torch.softmax(scores, dim=dim)
 
 
 def _mix(layer: HanLayer, kind: str, weights: Tensor, rows: Tensor) -> Tensor:
-    """Messages to clusters (B, N, H). ``rows``: padded, of each state (B, M, H) or of each cluster (B * N, S, H)."""
+    """Messages to clusters (B, N, H). ``rows``: padded, per state (B, M, H) or per cluster (B * N, S, H)."""
     project: Any = layer.project[kind]
     batch, clusters, heads, tasks = weights.shape
     mixed = (weights.reshape(len(rows), -1, tasks) @ rows).reshape(batch * clusters, heads, -1)

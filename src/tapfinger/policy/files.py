@@ -1,4 +1,4 @@
-"""Cards and what they belong to, on disk: a card file beside a graph or beside weights, tied to it by a digest."""
+"""Cards on disk: a card file next to a graph or to weights, tied to them by a digest."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.card import Card, read_card
 
-#: Fields of a card file beside those of the card: the digest of the graph or of the weights it belongs to.
+#: Fields of a card file besides those of the card: digest of the graph or of the weights it belongs to.
 GRAPH, WEIGHTS = "graph_sha256", "weights_sha256"
 
 
 def card_file(model: Path) -> Path:
-    """Where the card of a model lies: NAME.card.json beside NAME.onnx."""
+    """Path of a model's card: NAME.card.json next to NAME.onnx."""
     return model.with_suffix(".card.json")
 
 
 def write_card(path: Path, card: Card, field: str, content: bytes) -> None:
-    """Write a card file; ``content``: the graph or weights it belongs to, whose digest is kept as ``field``."""
+    """Write a card file; ``content``: the graph or weights it belongs to, their digest is stored as ``field``."""
     _write(path, card, {field: hashlib.sha256(content).hexdigest()})
 
 
@@ -37,7 +37,7 @@ def read_card_file(path: Path) -> tuple[Card, dict[str, Any]]:
 
 
 def check_digest(path: Path, content: bytes, beside: Path, fields: dict[str, Any], field: str) -> None:
-    """Raise unless a file holds what its card was written for."""
+    """Raise unless a file has the content its card was written for."""
     if fields.get(field) != hashlib.sha256(content).hexdigest():
         raise CheckpointMismatch(
             f"{path}: does not match field {field!r} of {beside.name}: one of them is damaged or of another network; "
@@ -46,7 +46,7 @@ def check_digest(path: Path, content: bytes, beside: Path, fields: dict[str, Any
 
 
 def change_card(model: Path, card: Card) -> None:
-    """Give a model another card; its graph stays as it is."""
+    """Give a model another card; its graph is unchanged."""
     beside = card_file(model)
     fields = read_card_file(beside)[1]
     _write(beside, card, {GRAPH: fields.get(GRAPH)})
@@ -58,7 +58,7 @@ def _write(path: Path, card: Card, more: dict[str, Any]) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file of a model or checkpoint."""
+    """Content of a file of a model or checkpoint."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -69,7 +69,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_at_once(path: Path, data: bytes) -> None:
-    """Write beside and rename: whoever reads sees the old file or the new one."""
+    """Write a temporary file and rename it: readers see either the old file or the new one."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_bytes(data)
     beside.replace(path)

@@ -1,7 +1,7 @@
 """Heterogeneous graph attention (HAN): clusters, pending and running tasks and the shortcut node see each other.
 
-Two levels, as in Wang et al. 2019: inside a relation a node attends to its neighbours with several heads;
-then the relations that end in the same kind of node are weighed, per graph, against each other. The node's
+Two levels, as in Wang et al. 2019: within a relation, a node attends to its neighbours with several heads;
+then the relations that end in the same kind of node are weighed against each other, per graph. The node's
 own features are part of the sum, so two tasks with the same neighbours keep different embeddings. Graphs are
 dense padded arrays with masks; padding never takes part.
 """
@@ -16,10 +16,10 @@ from torch.nn import functional as f
 
 from tapfinger.policy.encoding.inputs import Inputs
 
-#: Added to the score of what is masked: far below any real score, and finite, so that no row becomes NaN.
+#: Added to masked scores: far below any real score, and finite, so that no row becomes NaN.
 MASKED = -1e9
 
-#: The relations in which a target can have several neighbours, so that there is something to attend to.
+#: The relations in which a target can have several neighbours and so has something to attend to.
 ATTENDING = ("running-cluster", "pending-cluster", "cluster-pending", "cluster-shortcut")
 
 
@@ -37,7 +37,7 @@ class Nodes(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Who is joined to whom; running tasks belong to their row's cluster, the shortcut to every cluster.
+    """The edges of the graph; running tasks belong to their row's cluster, the shortcut to every cluster.
 
     A bias is added to attention scores: 0 where there is an edge, MASKED elsewhere. The other fields are 1
     for nodes with a neighbour and 0 for nodes without.
@@ -51,29 +51,29 @@ class Edges(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Who looks at whom between clusters and pending nodes in one layer, as it is used there.
+    """Attention between clusters and pending nodes in one layer, as used there.
 
-    Zero where there is no edge; only the row of a cluster with no pending task at all is not, and means nothing.
+    Zero where there is no edge, except in the row of a cluster without any pending task, which is meaningless.
     """
 
-    of_clusters: Tensor  # (B, heads, N, M): each cluster's over its pending nodes, sums to one over M
-    of_tasks: Tensor  # (B, heads, N, M): each pending node's over its clusters, sums to one over N
+    of_clusters: Tensor  # (B, heads, N, M): of each cluster over its pending nodes, sums to one over M
+    of_tasks: Tensor  # (B, heads, N, M): of each pending node over its clusters, sums to one over N
 
 
 class Encoded(NamedTuple):
-    """What an encoder hands to the actor and the critic."""
+    """An encoder's output for the actor and the critic."""
 
     places: Tensor  # (B, N, K, H) each pending task as its cluster sees it
     clusters: Tensor  # (B, N, H)
     summary: Tensor  # (B, summary width) the whole state, for the critic
-    #: One per layer, for explanations only; none where there is no graph.
+    #: One per layer, for explanations only; empty without a graph.
     attention: tuple[Attention, ...] = ()
 
 
 def edges_of(inputs: Inputs) -> Edges:
     """The graph of the inputs."""
     kind = inputs.cluster.dtype
-    here = at_nodes(inputs.place_mask.to(kind), inputs)  # the places of a cluster have different nodes: 0 or 1
+    here = at_nodes(inputs.place_mask.to(kind), inputs)  # places of a cluster have distinct nodes, so 0 or 1
     pending = here * inputs.pending_mask.unsqueeze(1).to(kind)
     running = inputs.running_mask.to(kind)
     return Edges(
@@ -86,7 +86,7 @@ def edges_of(inputs: Inputs) -> Edges:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the last axis but one, of the rows in ``mask`` only; zero where there is none."""
+    """Mean over the second-last axis, of the rows in ``mask`` only; zero where there are none."""
     weights = mask.unsqueeze(-1).to(values.dtype)
     return (values * weights).sum(dim=-2) / weights.sum(dim=-2).clamp(min=1.0)
 
@@ -98,10 +98,10 @@ def at_nodes(values: Tensor, inputs: Inputs) -> Tensor:
 
 
 def regroup(values: Tensor, *sizes: int) -> Tensor:
-    """As reshape, but 0 keeps the size that is there, as in ONNX; one of the sizes must be -1.
+    """As reshape, but 0 keeps the existing size, as in ONNX; one of the sizes must be -1.
 
-    In an exported graph it is one kernel. Sizes that are read from the shape cost four more, and kernels are what
-    takes the time of a decision.
+    In an exported graph it is one kernel. Sizes read from the shape cost four more, and kernels dominate the time of
+    a decision.
     """
     if torch.onnx.is_in_onnx_export():
         exported: Tensor = _Regroup.apply(values, sizes)  # type: ignore[no-untyped-call]
@@ -129,12 +129,12 @@ class HanLayer(nn.Module):
     ) -> None:
         """``inside``: width of each kind's input. Without ``self_term`` the layer is HANConv.
 
-        A ``final`` layer leaves running tasks and shortcut as they are: nobody looks at them any more.
+        A ``final`` layer leaves running tasks and the shortcut unchanged: nothing reads them afterwards.
         """
         super().__init__()
         self.heads, self.width, self.final = heads, hidden // heads, final
         self.project = nn.ModuleDict({kind: nn.Linear(size, hidden) for kind, size in inside.items()})
-        size = (len(ATTENDING) - final, heads, self.width)  # a final layer needs none of the last relation
+        size = (len(ATTENDING) - final, heads, self.width)  # a final layer does not use the last relation
         self.source = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
         self.target = nn.Parameter(torch.empty(size).normal_(std=self.width**-0.5))
         self.share: Tensor  # (heads, H): 1 in the columns that belong to the head
@@ -148,7 +148,7 @@ class HanLayer(nn.Module):
             self.norm = nn.ModuleDict({kind: nn.LayerNorm(hidden) for kind in kinds})
 
     def forward(self, nodes: Nodes, edges: Edges) -> tuple[Nodes, Attention]:
-        """New embeddings, and who looked at whom."""
+        """New embeddings, and the attention weights."""
         cluster = self.project["cluster"](nodes.cluster)
         pending = self.project["pending"](nodes.pending)
         shortcut = self.project["shortcut"](nodes.shortcut)
@@ -190,7 +190,7 @@ class HanLayer(nn.Module):
     def _meet(self, scorer: Scorer, source: Tensor, target: Tensor, bias: Tensor | float = 0.0) -> Tensor:
         """Messages to targets (B, targets, H) that have sources of their own (B, targets, sources, H).
 
-        As _attend, but with so few of them heads need not be taken apart. ``bias``: (B, targets, sources, 1).
+        As _attend, but with so few sources the heads need not be separated. ``bias``: (B, targets, sources, 1).
         """
         scores = f.leaky_relu(source @ scorer[0] + (target @ scorer[1]).unsqueeze(2), 0.2) + bias
         weights = torch.softmax(scores, dim=2)  # (B, targets, sources, heads)
@@ -215,7 +215,7 @@ class HanLayer(nn.Module):
         return torch.relu(regroup(message.transpose(1, 2), 0, 0, -1))
 
     def _weigh(self, messages: Tensor) -> Tensor:
-        """Semantic level: (B, relations, nodes, H) -> (B, nodes, H), with weights of each graph alone."""
+        """Semantic level: (B, relations, nodes, H) -> (B, nodes, H), with separate weights for each graph."""
         scores = torch.tanh(self.semantic(messages)).mean(dim=2, keepdim=True) @ self.query.unsqueeze(1)
         return (torch.softmax(scores, dim=1) * messages).sum(dim=1)  # scores: (B, relations, 1, 1)
 
@@ -223,13 +223,13 @@ class HanLayer(nn.Module):
         if not self.self_term:
             return message + torch.zeros_like(
                 old[..., :1]
-            )  # one message may be for many nodes, one shortcut for many graphs
+            )  # one message may go to many nodes, one shortcut to many graphs
         joined: Tensor = self.norm[kind](old + torch.relu(self.own[kind](old) + message))
         return joined
 
 
 class HanEncoder(nn.Module):
-    """The graph of the state through several HAN layers."""
+    """Encodes the graph of the state with several HAN layers."""
 
     def __init__(self, features: dict[str, int], hidden: int, heads: int, layers: int, self_term: bool = True) -> None:
         """``features``: widths of cluster, pending, running and pair features; ``self_term``: see HanLayer."""
@@ -261,7 +261,7 @@ class HanEncoder(nn.Module):
             cluster=cluster,
             pending=torch.relu(self.enter["pending"](inputs.pending)),
             running=torch.relu(self.enter["running"](inputs.running)),
-            shortcut=cluster.new_zeros(1, 1, self.hidden),  # for all states, so what comes of it is a constant
+            shortcut=cluster.new_zeros(1, 1, self.hidden),  # the same for all states, so its result is a constant
         )
         attention: tuple[Attention, ...] = ()
         for layer in self.layers:
@@ -276,9 +276,9 @@ def pick_nodes(pending: Tensor, node: Tensor) -> Tensor:
 
 
 def rows_of(node: Tensor, pending: Tensor) -> Tensor:
-    """(B, N, K): each place's row among the nodes of all states. ``pending`` (B, M, ...) only says how many there are.
+    """(B, N, K): each place's row among the nodes of all states. ``pending`` (B, M, ...) only gives their number.
 
-    Ask with the same inputs everywhere: then a runtime computes it once.
+    Always call it with the same inputs, so that a runtime computes it only once.
     """
     first = torch.arange(pending.shape[0], device=node.device) * pending.shape[1]
     return node + first.reshape(-1, 1, 1)

@@ -38,10 +38,10 @@ class EncoderBlock(nn.Module):
 
 
 class VoidHead(nn.Module):
-    """How much a cluster wants to start nothing."""
+    """How strongly a cluster prefers to start nothing."""
 
     def __init__(self, hidden: int, views: int) -> None:
-        """``views``: how many embeddings it is given."""
+        """``views``: number of embeddings it is given."""
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(views * hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
@@ -54,11 +54,11 @@ class VoidHead(nn.Module):
 class Pointer(nn.Module):
     """u_j = v . tanh(W1 h_j + W2 mean(h)) over the encoded pending tasks, and a logit for void.
 
-    With ``rounds``, clusters think again that often: what they foresee of the contest for j joins the sum inside.
+    With ``rounds``, clusters reconsider that many times: what they foresee of the contest for j is added inside tanh.
     """
 
     def __init__(self, hidden: int, heads: int, layers: int, rounds: int = 0) -> None:
-        """``layers``: of the transformer encoder."""
+        """``layers``: number of transformer layers."""
         super().__init__()
         self.blocks = nn.ModuleList([EncoderBlock(hidden, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(hidden)
@@ -73,7 +73,7 @@ class Pointer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Logits (B, N, K + 1), -inf where not startable, void last; and the encoded tasks (B, N, K, H).
 
-        ``places`` may also be the rows ``there`` of (B, K), where N is 1.
+        ``places`` may also hold only the rows ``there`` of (B, K); N is then 1.
         """
         rows = places.flatten(0, 1) if there is None else places
         bias = ((1.0 - inputs.place_mask.to(rows.dtype)) * MASKED).flatten(0, 1)[:, None, None, :]

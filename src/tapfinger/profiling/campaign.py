@@ -1,4 +1,4 @@
-"""Measures a grid of allocations, the most informative cells first, until all are known or time is over."""
+"""Measures a grid of allocations, the most informative cells first, until all are known or time is up."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from tapfinger.profiling.grid import Cell, Grid
 from tapfinger.profiling.journal import Journal, RunLine
 from tapfinger.profiling.judge import BUSY, CellVerdict, by_cell, judge, usual_noise
 
-#: Longest time of a run, in seconds, before anything is known of the task; later a multiple of what is expected.
+#: Time limit of a run in seconds before anything is known; later a multiple of the expected time, and its minimum.
 FIRST_LIMIT, TIMES, LEAST_LIMIT = 3600.0, 10.0, 60.0
 
-#: Share of the tasks' time that may go into fitting the speed model anew.
+#: Share of the tasks' time that may be spent on refitting the speed model.
 THINKING = 0.02
 
-#: Cells in the middle of the grid that are tried if the task failed in all corners, before giving up.
+#: Cells in the middle of the grid to try before giving up, if the task failed in all corners.
 MOST_MIDDLE = 4
 
-#: Runs in a row that something else than the task has ended, before giving up.
+#: Runs in a row ended by something other than the task before giving up.
 MOST_LOST = 3
 
 
 class RunsTask(Protocol):
-    """Runs the task once; ``runner.Runner``, or a pretended one."""
+    """Runs the task once: ``runner.TaskRunner``, or a fake one."""
 
     def run(self, cell: dict[str, float], limit: float, deadline: float, waiting: Callable[[], None]) -> RunLine | None:
-        """See ``Runner.run``."""
+        """See ``TaskRunner.run``."""
         ...
 
 
 class Watch(Protocol):
-    """Is told what happens."""
+    """Is notified of what happens."""
 
     def started(self, cell: Cell, why: str, expected: float | None, left: float | None) -> None:
-        """A run begins; ``expected`` seconds of it, ``left`` of everything."""
+        """A run begins; ``expected``: seconds of this run, ``left``: seconds of all remaining runs."""
         ...
 
     def waiting(self) -> None:
-        """It goes on; called many times a second."""
+        """The run continues; called many times a second."""
         ...
 
     def ended(self, cell: Cell, run: RunLine) -> None:
@@ -57,46 +57,46 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class CampaignPlan:
-    """What is to be measured, and how long that may take."""
+    """What to measure, and how long it may take."""
 
     grid: Grid
     repeats: int = 2
-    #: Seconds for everything; infinite for as long as it takes.
+    #: Seconds for everything; infinite for no limit.
     budget: float = math.inf
-    #: Seconds for a run; None: a multiple of what is expected.
+    #: Seconds per run; None: a multiple of the expected time.
     limit: float | None = None
-    #: Share of its cores that others may use before a run counts as disturbed.
+    #: Share of a run's cores that others may use before it counts as disturbed.
     busy: float = BUSY
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What came of it, with all runs of earlier sessions."""
+    """The results, including all runs of earlier sessions."""
 
     grid: Grid
     #: All cells that were run.
     verdicts: dict[Cell, CellVerdict]
-    #: Cells of the grid that were not.
+    #: Cells of the grid that were not run.
     unknown: list[Cell]
-    #: Whether time was over before everything was known.
+    #: Whether time was up before everything was known.
     cut_short: bool
-    #: Seconds of this session, and those of them in which the task ran.
+    #: Seconds of this session, and the part in which the task ran.
     passed: float
     in_task: float
 
     @property
     def counted(self) -> dict[Cell, tuple[float, ...]]:
-        """Seconds that belong into the profile."""
+        """Seconds that belong in the profile."""
         return {cell: verdict.counted for cell, verdict in self.verdicts.items() if verdict.counted}
 
     @property
     def failed(self) -> dict[Cell, str]:
-        """Cells under which the task does not run, and why."""
+        """Cells in which the task does not run, and why."""
         return {cell: verdict.failed for cell, verdict in self.verdicts.items() if verdict.failed}
 
     @property
     def spread(self) -> str:
-        """How much equal runs differ, for people; nothing if none was repeated."""
+        """How much equal runs differ, as text; empty if none was repeated."""
         runs = list(self.counted.values())
         if not any(len(repeats) > 1 for repeats in runs):
             return ""
@@ -112,7 +112,7 @@ class Campaign:
     """One session of profiling."""
 
     def __init__(self, plan: CampaignPlan, journal: Journal, runs: RunsTask, watch: Watch) -> None:
-        """``journal``: with what earlier sessions have run."""
+        """``journal``: holds the runs of earlier sessions."""
         self._plan = plan
         self._journal = journal
         self._runs = runs
@@ -120,12 +120,12 @@ class Campaign:
         self._begun = time.monotonic()
         self._in_task = 0.0
         self._surface: Surface | None = None
-        #: Seconds that the last fit took; seconds of the task since.
+        #: Seconds of the last fit, and seconds of the task since then.
         self._fitting, self._since = 0.0, 0.0
         self._lost = 0
 
     def play(self) -> Findings:
-        """Until everything is known or time is over."""
+        """Measure until everything is known or time is up."""
         while True:
             verdicts = self._verdicts()
             again = {cell: v.again for cell, v in verdicts.items() if v.again and cell in self._wanted}
@@ -139,7 +139,7 @@ class Campaign:
                     return self._findings(self._verdicts(), cut_short=True)
 
     def findings(self) -> Findings:
-        """What is known so far, for one who was interrupted."""
+        """What is known so far, after an interruption."""
         return self._findings(self._verdicts(), cut_short=True)
 
     @property
@@ -159,7 +159,7 @@ class Campaign:
         return Findings(grid, verdicts, unknown, cut_short, passed, self._in_task)
 
     def _check_hope(self, verdicts: dict[Cell, CellVerdict]) -> None:
-        """A task that fails in every corner and in the middle is not tried everywhere else as well."""
+        """Give up on a task that fails in every corner and in the middle, instead of trying it everywhere else."""
         enough = min(len(self._wanted), len(self._plan.grid.corners()) + MOST_MIDDLE)
         if len(verdicts) < enough or any(v.counted for v in verdicts.values()):
             return
@@ -184,7 +184,7 @@ class Campaign:
         self._fitting, self._since = time.monotonic() - begun, 0.0
 
     def _measure(self, cell: Cell, why: str, verdicts: dict[Cell, CellVerdict]) -> bool:
-        """Run a cell once; whether there was time for it."""
+        """Run a cell once; return whether there was time for it."""
         plan, now = self._plan, time.monotonic()
         deadline = self._begun + plan.budget
         expected = self._expected(cell, verdicts)
@@ -201,7 +201,7 @@ class Campaign:
                 raise BackendError(
                     f"{MOST_LOST} runs in a row were stopped from outside; see what ends them, then go on"
                 )
-            return True  # it is still wanted, and comes again
+            return True  # still wanted, so it will be tried again
         self._lost = 0
         self._in_task += run.seconds
         self._since += run.seconds
@@ -228,7 +228,7 @@ class Campaign:
         return max(LEAST_LIMIT, TIMES * math.exp(min(float(mean[0] + 2.0 * doubt[0]), math.log(FIRST_LIMIT * 240))))
 
     def _left(self, verdicts: dict[Cell, CellVerdict]) -> float | None:
-        """Seconds that everything still takes, if all goes well."""
+        """Seconds that everything will still take if all goes well."""
         if self._surface is None:
             return None
         cells = self._plan.grid.cells()

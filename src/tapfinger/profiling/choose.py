@@ -1,4 +1,4 @@
-"""Which cells to measure next: corners first, then those about which least is known for the time they take."""
+"""Which cells to measure next: corners first, then the least known cells relative to the time they take."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from tapfinger.profiles.surface import Surface
 from tapfinger.profiling.grid import Cell, Grid
 
-#: Cells measured between two looks at all that is known: their repeats lie some time apart, and fitting takes time.
+#: Cells measured between two fits: this keeps their repeats apart in time, and fitting takes time.
 BATCH: Final = 4
 
-#: Doubt counts against seconds to this power. 1 would measure only the quickest cells, 0 ignore what time is worth.
+#: Power of the seconds that doubt is weighed against. 1 would measure only the quickest cells, 0 would ignore time.
 PRICE: Final = 0.5
 
-#: Cells of one batch that lie within this distance in log amounts would tell much the same.
+#: Distance in log amounts within which cells of one batch would tell much the same.
 APART: Final = 0.7
 
 
 def next_batch(grid: Grid, surface: Surface | None, closed: Collection[Cell], most: int = BATCH) -> list[Cell]:
-    """Cells worth measuring most, best first; none of ``closed``, which are measured or have failed.
+    """The cells most worth measuring, best first, without ``closed`` ones, which are measured or have failed.
 
-    Corners come first whatever is expected of them: between them the rest is interpolated, beyond them nothing.
+    Corners always come first: the rest is interpolated between them, and nothing is extrapolated beyond them.
     """
     corners = [cell for cell in grid.corners() if cell not in closed]
     if corners:
@@ -45,11 +45,11 @@ def next_batch(grid: Grid, surface: Surface | None, closed: Collection[Cell], mo
 
 
 def _from_middle(grid: Grid, cell: Cell) -> float:
-    """How far it lies from the middle, counted in amounts: where to look if nothing is known, as corners failed."""
+    """Distance of a cell from the middle of the grid, in amounts; used if nothing is known because corners failed."""
     places = ((axis.index(a), len(axis) - 1) for axis, a in zip(grid.amounts.values(), cell, strict=True))
     return sum(abs(place - 0.5 * last) for place, last in places)
 
 
 def _floors(grid: Grid) -> Sequence[float]:
-    """By resource: half of the least amount above 0, for 0."""
+    """Half of the smallest amount above 0, by resource, used in place of 0."""
     return [0.5 * min((a for a in axis if a > 0.0), default=1.0) for axis in grid.amounts.values()]

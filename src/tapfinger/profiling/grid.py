@@ -1,4 +1,4 @@
-"""Which allocations are to be measured: amounts per resource, and the cells that they span."""
+"""The allocations to measure: amounts per resource, and the cells that they span."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tapfinger.errors import ConfigError
 
 Cell = tuple[float, ...]
 
-#: More cells than this are no plan that anyone has the time for.
+#: Most cells of a grid; nobody has the time for more.
 MAX_CELLS = 4096
 
-#: Without a grid, machines with more of a resource than this are measured at powers of two.
+#: Without a grid: largest amount of a machine of which every amount is measured; larger machines use powers of two.
 EVERY = 8
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -31,15 +31,15 @@ class Grid:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Their names, in the order of a cell."""
+        """Names of the resources, in the order of a cell."""
         return tuple(self.amounts)
 
     def cells(self) -> list[Cell]:
-        """All combinations, the last resource fastest."""
+        """All combinations; the last resource varies fastest."""
         return list(product(*self.amounts.values()))
 
     def corners(self) -> list[Cell]:
-        """Combinations of least and most amounts; the largest first, which is short more often than not."""
+        """Combinations of smallest and largest amounts; the largest first, which usually takes the least time."""
         return sorted({*product(*((axis[0], axis[-1]) for axis in self.amounts.values()))}, reverse=True)
 
     def named(self, cell: Cell) -> dict[str, float]:
@@ -47,12 +47,12 @@ class Grid:
         return dict(zip(self.amounts, cell, strict=True))
 
     def describe(self, cell: Cell) -> str:
-        """For people: ``2 cpu, 1 gpu``."""
+        """Text for people: ``2 cpu, 1 gpu``."""
         return ", ".join(f"{amount:g} {name}" for name, amount in self.named(cell).items())
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
-    """``cpu=1:8``, ``gpu=0:2``, ``cpu=2:16:2`` or ``cpu=1,2,4,8``; several in a text if blanks stand between them."""
+    """``cpu=1:8``, ``gpu=0:2``, ``cpu=2:16:2`` or ``cpu=1,2,4,8``; a text may hold several, separated by spaces."""
     amounts: dict[str, tuple[float, ...]] = {}
     for text in (word for given in texts for word in given.split()):
         name, equals, values = text.partition("=")
@@ -93,17 +93,17 @@ def _amounts(text: str, part: str) -> list[float]:
 
 
 def machine_cpus() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def machine_gpus() -> int:
-    """NVIDIA devices of this machine."""
+    """Number of NVIDIA devices of this machine."""
     return sum(1 for path in Path("/dev").glob("nvidia[0-9]*") if path.name[len("nvidia") :].isdigit())
 
 
 def default_grid(cpus: int, gpus: int) -> Grid:
-    """Every amount of a small machine, powers of two and all of a large one; gpu only where there are any."""
+    """Every amount on a small machine, powers of two and the maximum on a large one; gpu only if there are any."""
     amounts = {"cpu": _spread(1, cpus)}
     if gpus:
         amounts["gpu"] = _spread(0, gpus)
@@ -118,7 +118,7 @@ def _spread(least: int, most: int) -> tuple[float, ...]:
 
 
 def check_grid(grid: Grid, cpus: float, gpus: float, where: str, declare: str) -> None:
-    """Refuse amounts that there are not; ``where``: what has so many, ``declare``: how to say that there are more."""
+    """Reject amounts that do not exist; ``where``: what has these amounts, ``declare``: how to declare more."""
     if not any(grid.amounts.values()):
         raise ConfigError("--grid is empty; give amounts, such as cpu=1:4")
     if "cpu" not in grid.amounts:

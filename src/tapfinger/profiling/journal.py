@@ -1,6 +1,6 @@
-"""Everything a profiler has run, as JSON lines beside the profile: what it goes on from, and others may learn from.
+"""The journal of a profiler: all its runs, as JSON lines next to the profile. A later session continues from it.
 
-The first line says what is profiled; each further one is a run. Lines are on disk before the next run starts.
+The first line says what is profiled; each further line is a run. A line is on disk before the next run starts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import IO, Any, Literal
 
 from tapfinger.errors import ConfigError
 
-#: Raised when lines change their meaning.
+#: Version of the format; incremented when a line changes meaning.
 VERSION = 1
 
-#: finished: counts. failed: exit code, signal or no such program. limit: took too long. unfinished: it ended well, but
-#: said that it was not done.
+#: finished: counts. failed: exit code, signal or no such program. limit: took too long. unfinished: exited with 0, but
+#: reported that it was not done.
 Result = Literal["finished", "failed", "limit", "unfinished"]
 
 
@@ -31,26 +31,26 @@ class RunLine:
     #: Natural amounts by resource.
     cell: Mapping[str, float]
     result: Result
-    #: From the start of the task to its end.
+    #: Seconds from the start of the task to its end.
     seconds: float
     code: int | None = None
     reason: str = ""
-    #: Share of its cores' time that others used; None where that is not known.
+    #: Share of the cores' time that others used; None if unknown.
     others: float | None = None
-    #: When it started, as seconds since 1970.
+    #: Start of the run, in seconds since 1970.
     started: float = 0.0
-    #: Last trusted progress that it reported, and what was wrong with its reports.
+    #: Last believed progress, and the faults of the task's reports.
     progress: float | None = None
     faults: Sequence[str] = ()
-    #: Reports while it ran, thinned out: [seconds since its start, progress, metrics].
+    #: Reports during the run, thinned out: [seconds since its start, progress, metrics].
     curve: Sequence[tuple[float, float, Mapping[str, float]]] = ()
-    #: Last lines of its output, if it did not finish.
+    #: Last lines of the task's output, if it did not finish.
     tail: str = ""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is profiled; runs of anything else do not belong into the same file."""
+    """What is profiled; runs of anything else do not belong in the same file."""
 
     type: str
     argv: Sequence[str]
@@ -61,13 +61,13 @@ class Subject:
 
 
 class Journal:
-    """One file, which one profiler has for itself."""
+    """One file, locked by one profiler."""
 
     def __init__(self, path: Path, subject: Subject, fresh: bool = False) -> None:
-        """Take up what is there; ``fresh``: forget it."""
+        """Open the file and read its runs; ``fresh``: discard them."""
         self.path = path
         self._file = _open(path)
-        #: Of all sessions so far, in the order in which they were run.
+        #: Runs of all sessions so far, in order.
         self.runs: list[RunLine] = []
         try:
             if fresh:
@@ -79,11 +79,11 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let others have it."""
+        """Close the file and release its lock."""
         self._file.close()
 
     def add(self, run: RunLine) -> None:
-        """Keep a run: on disk when this returns."""
+        """Add a run; it is on disk when this returns."""
         self._write(asdict(run))
         self.runs.append(run)
 
@@ -97,7 +97,7 @@ class Journal:
             raise ConfigError(f"{self.path} cannot be written: {error.strerror}; free some room, then go on") from None
 
     def _read(self, subject: Subject) -> bool:
-        """Whether there was anything; what a crash cut off at the end is dropped."""
+        """Read the runs; return whether there was anything. A last line cut off by a crash is dropped."""
         self._file.seek(0)
         data = self._file.read()
         whole = data.rfind(b"\n") + 1
@@ -170,7 +170,7 @@ def _number(value: object) -> float:
 
 
 def read_runs(path: Path) -> tuple[str, list[RunLine]]:
-    """Task type and runs of a finished or unfinished record, for those who only read it."""
+    """Task type and runs of a journal, finished or not, for read-only use."""
     try:
         lines = path.read_bytes().splitlines()
         header = json.loads(lines[0])

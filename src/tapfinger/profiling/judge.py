@@ -1,4 +1,4 @@
-"""Which runs count: those that finished, undisturbed, and agree with their repeats. And which must be repeated."""
+"""Which runs count: finished, undisturbed, and in agreement with their repeats. And which must be repeated."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from tapfinger.profiles.repeats import summarise
 from tapfinger.profiling.grid import Cell
 from tapfinger.profiling.journal import RunLine
 
-#: A run is disturbed if others used more than this share of its cores, unless another one is given.
+#: Default share of a run's cores that others may use before the run counts as disturbed.
 BUSY: Final = 0.1
 
-#: Repeats disagree beyond this many standard deviations of the task's own noise, but never within this factor.
+#: Standard deviations of the task's own noise beyond which repeats disagree, and a factor within which they never do.
 SIGMAS: Final = 4.0
 ALIKE: Final = 1.05
 
-#: Where they differ by more than this, however noisy the task is, their mean is worth further runs.
+#: Factor between repeats above which further runs are worthwhile, however noisy the task is.
 UNLIKE: Final = 1.25
 
-#: Further runs of a cell whose repeats were disturbed or disagree; then its spread is taken for its nature.
+#: Further runs of a cell with disturbed or disagreeing repeats; after these, its spread is taken as real.
 MORE: Final = 2
 
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """What the runs of one cell come to."""
+    """The result of the runs of one cell."""
 
-    #: Seconds of those that count, in the order they were run.
+    #: Seconds of the runs that count, in order.
     counted: tuple[float, ...] = ()
-    #: Whether the cell has to be run again, and why.
+    #: Why the cell must be run again; empty if it need not be.
     again: str = ""
     #: What a reader of the profile should know.
     note: str = ""
-    #: Why no run of it will ever count.
+    #: Why no run of the cell will ever count; empty otherwise.
     failed: str = ""
 
 
 def by_cell(runs: Iterable[RunLine], resources: Sequence[str]) -> dict[Cell, list[RunLine]]:
-    """Runs of each cell, in their order."""
+    """Runs of each cell, in order."""
     cells: dict[Cell, list[RunLine]] = defaultdict(list)
     for run in runs:
         cells[tuple(run.cell[name] for name in resources)].append(run)
@@ -56,7 +56,7 @@ def usual_noise(cells: Mapping[Cell, Sequence[RunLine]], busy: float = BUSY) -> 
 
 
 def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUSY) -> CellVerdict:
-    """``repeats``: how many runs shall count; ``noise``: see ``usual_noise``; ``busy``: see ``BUSY``."""
+    """``repeats``: number of runs that should count; ``noise``: see ``usual_noise``; ``busy``: see ``BUSY``."""
     finished = [run for run in runs if run.result == "finished"]
     bad = next((run for run in reversed(runs) if run.result != "finished"), None)
     if bad is not None and not finished:
@@ -73,7 +73,7 @@ def judge(runs: Sequence[RunLine], repeats: int, noise: float, busy: float = BUS
             return CellVerdict(tuple(agreed), "others used its cores", note)
         disagree = vague or len(agreed) < len(calm)
         return CellVerdict(tuple(agreed), "its repeats disagree" if disagree else "repeat", note)
-    # No more runs: what there is has to do, and is said.
+    # No more runs: use what there is, and say so.
     if not calm:
         quietest = sorted(finished, key=lambda run: run.others or 0.0)[:repeats]
         share = f"{quietest[0].others or 0.0:.0%}"
@@ -90,7 +90,7 @@ def _undisturbed(run: RunLine, busy: float) -> bool:
 
 
 def _agreeing(seconds: Sequence[float], noise: float) -> list[float]:
-    """Those close to the middle one; of two that disagree nobody knows which is right, so none."""
+    """The runs close to the median; of two that disagree, either may be right, so none."""
     near = max(math.log(ALIKE), SIGMAS * noise)
     if len(seconds) == 2 and abs(math.log(seconds[0] / seconds[1])) > near:
         return []

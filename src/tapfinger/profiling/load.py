@@ -1,4 +1,4 @@
-"""How much others used the cores of a run while it ran: measured times are worth little where that was much."""
+"""How much others used the cores of a run meanwhile: measured times are worth little if that was much."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Columns of a cpu in /proc/stat in which someone works: user, nice, system, irq, softirq and stolen by other machines.
-#: The nice count too: where the kernel groups processes by session they give way to nobody outside their own.
+#: Columns of a cpu in /proc/stat that count as work: user, nice, system, irq, softirq and steal.
+#: Nice processes count too: if the kernel groups processes by session, they yield only within their own session.
 _WORK = (0, 1, 2, 5, 6, 7)
 _STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
 class Load:
-    """Time of work so far."""
+    """Time spent working so far."""
 
-    #: Seconds on the clock.
+    #: Seconds on the monotonic clock.
     at: float
-    #: Seconds of work on the watched cores, by anyone; None where the kernel does not say.
+    #: Seconds of work on the watched cores, by any process; None if the kernel does not report it.
     cores: float | None
-    #: Seconds of work of this process and of those that it has started and seen to end, on any core.
+    #: Seconds of work of this process and of its ended children, on any core.
     ours: float
 
 
 def read_load(cores: Sequence[int], stat: Path = _STAT) -> Load:
-    """``cores``: those to watch."""
+    """``cores``: the cores to watch."""
     mine = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     ours = mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
@@ -50,9 +50,9 @@ def _work(cores: set[int], stat: Path) -> float | None:
 
 
 def others_share(before: Load, after: Load, cores: int) -> float | None:
-    """Share of the cores' time that others used in between: 0 if we were alone. None where it cannot be known.
+    """Share of the cores' time that others used in between: 0 if we were alone, None if unknown.
 
-    The kernel counts work in ticks, so that of short runs is known to within a few hundredths of a second.
+    The kernel counts work in ticks, so for short runs it is known only to within a few hundredths of a second.
     """
     if before.cores is None or after.cores is None or not cores:
         return None

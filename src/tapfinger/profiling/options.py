@@ -1,4 +1,4 @@
-"""Settings of ``tapfinger workload from-profiles``. Needs no numpy, so that help is quick."""
+"""Settings of ``tapfinger workload from-profiles``. Imports no numpy, so that help is quick."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tapfinger.settings import FieldHelp
 class ScenarioChoices:
     """Choices that profiles leave open."""
 
-    #: Of the scenario.
+    #: Name of the scenario.
     name: str
     types: Annotated[Sequence[str], FieldHelp("Task types to use. Without it: all.", "NAME,...")] = ()
     weights: Annotated[

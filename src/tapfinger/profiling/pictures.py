@@ -1,4 +1,4 @@
-"""A profile as pictures: a heat map of seconds, and seconds over each resource while the others stay the same."""
+"""A profile as pictures: a heat map of seconds, and seconds over each resource while the others stay fixed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tapfinger.profiles.surface import Surface, fit_surface
 from tapfinger.profiling.campaign import Findings
 from tapfinger.profiling.grid import Cell
 
-#: Numbers are written into a heat map of at most this many cells.
+#: Most cells of a heat map with numbers.
 MOST_NUMBERS = 200
 
-#: Amounts named at an axis.
+#: Most amounts labelled on an axis.
 MOST_TICKS = 17
 
-#: Curves in a panel.
+#: Most curves in a panel.
 MOST_CURVES = 5
 
 
 def draw(findings: Findings, task_type: str, heatmap: Path, curves: Path) -> None:
-    """Write both; what was not measured is drawn from the speed model, and marked as such."""
+    """Write both pictures; unmeasured cells are drawn from the speed model, and marked as such."""
     surface = fit_surface(findings.grid.resources, findings.counted)
     save(_heatmap(findings, surface, task_type), heatmap, dpi=120)
     save(_curves(findings, surface, task_type), curves, dpi=120)
 
 
 def _heatmap(findings: Findings, surface: Surface, task_type: str) -> Figure:
-    """Over the first two resources; any further one at its most."""
+    """Heat map over the first two resources, with any further one at its largest amount."""
     grid, counted = findings.grid, findings.counted
     names, axes = grid.resources[:2], list(grid.amounts.values())
     rows, columns = axes[0], axes[1] if len(axes) > 1 else (0.0,)
@@ -62,7 +62,7 @@ def _heatmap(findings: Findings, surface: Surface, task_type: str) -> Figure:
 
 
 def _curves(findings: Findings, surface: Surface, task_type: str) -> Figure:
-    """A panel per resource: seconds over it, a curve for some amounts of another one."""
+    """A panel per resource: seconds over its amounts, with a curve for each of some amounts of another resource."""
     grid = findings.grid
     panels = [r for r, axis in enumerate(grid.amounts.values()) if len(axis) > 1] or [0]
     figure, axes = new_figure(3.8, 5.2 * len(panels), ncols=len(panels))
@@ -96,6 +96,6 @@ def _panel(ax: Axes, findings: Findings, surface: Surface, r: int) -> None:
 
 
 def _some(axis: tuple[float, ...]) -> list[float]:
-    """A few amounts, both ends among them."""
+    """A few amounts, including both ends."""
     positions = np.unique(np.linspace(0, len(axis) - 1, min(len(axis), MOST_CURVES)).round().astype(int))
     return [axis[i] for i in positions.tolist()]

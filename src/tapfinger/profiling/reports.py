@@ -1,4 +1,4 @@
-"""What a task said of its progress while it was profiled, as far as it can be believed."""
+"""The progress that a task reported while it was profiled, as far as it can be believed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tapfinger.progress import ProgressCheck, ProgressReader
 
-#: Points kept of a curve.
+#: Most points kept of a curve.
 MOST_POINTS = 200
 
 Point = tuple[float, float, Mapping[str, float]]
@@ -17,19 +17,19 @@ Point = tuple[float, float, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Reported:
-    """What can be believed of a run's reports."""
+    """The believed reports of a run."""
 
-    #: The last believed one; None if there is none.
+    #: Last believed progress; None if there is none.
     progress: float | None
-    #: Whether a task that ended well was done by its own account, or gave none.
+    #: Whether a task that ended well reported that it was done, or reported nothing.
     done: bool
     faults: tuple[str, ...]
-    #: [seconds since the start, progress, metrics], thinned out evenly, the last one always among them.
+    #: [seconds since the start, progress, metrics], thinned out evenly; always includes the last.
     curve: tuple[Point, ...]
 
 
 def read_reports(path: Path, started: float) -> Reported:
-    """``started``: when the run began, as seconds since 1970. No file means no reports."""
+    """``started``: start of the run in seconds since 1970. No file means no reports."""
     check = ProgressCheck()
     believed = check.read_of(ProgressReader(path))
     points = [(round(max(0.0, report.t - started), 4), report.progress, report.metrics) for report in believed]

@@ -1,4 +1,4 @@
-"""What a profiler leaves: the profile, and lines for a scenario that are proved to load."""
+"""The profiler's results: the profile, and lines for a scenario that are proven to load."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tapfinger.profiling.campaign import Findings
 from tapfinger.profiling.grid import Cell, Grid
 from tapfinger.workloads.world import build_world
 
-#: With more boxes than this to look at, only their lower ends are looked at.
+#: Most boxes to examine; beyond this, only their lower ends vary.
 MOST_BOXES = 50_000
 
 
 @dataclass(frozen=True)
 class Files:
-    """Names of everything, from that of the profile."""
+    """Paths of all files, derived from that of the profile."""
 
     profile: Path
 
@@ -38,17 +38,17 @@ class Files:
 
     @property
     def runs(self) -> Path:
-        """Every run, and what a profiler goes on from."""
+        """Journal of all runs, from which a profiler continues."""
         return self.beside(".runs.jsonl")
 
     @property
     def work(self) -> Path:
-        """Where tasks run; gone when the profiler ends."""
+        """Directory in which tasks run; removed when the profiler ends."""
         return self.profile.with_name(f".{self.profile.stem}.work")
 
 
 def save_profile(files: Files, task_type: str, findings: Findings) -> None:
-    """Write one row per run that counts: whole or not at all."""
+    """Write one row per run that counts; the file is replaced atomically."""
     order = {cell: i for i, cell in enumerate(findings.grid.cells())}
     rows = [
         ProfileRow(task_type, findings.grid.named(cell), seconds)
@@ -64,7 +64,7 @@ def save_profile(files: Files, task_type: str, findings: Findings) -> None:
 
 
 def usable_box(grid: Grid, measured: Mapping[Cell, object], failed: Mapping[Cell, object]) -> tuple[Cell, Cell]:
-    """Least and most amounts between which nothing has failed and as much as possible was measured."""
+    """Smallest and largest amounts between which nothing failed and as much as possible was measured."""
     cells = [*measured, *failed]
     axes = [sorted({cell[r] for cell in cells}) for r in range(len(grid.resources))]
     good, bad = (np.zeros([len(axis) for axis in axes], dtype=np.int64) for _ in range(2))
@@ -88,7 +88,7 @@ def usable_box(grid: Grid, measured: Mapping[Cell, object], failed: Mapping[Cell
 
 
 def units(cells: Mapping[Cell, object], resources: tuple[str, ...]) -> dict[str, float]:
-    """The smallest unit of each resource in which all its amounts are whole."""
+    """The unit of each resource: the largest one, at most 1, in which all its amounts are whole."""
     found = {}
     for r, name in enumerate(resources):
         fractions = [Fraction(cell[r]).limit_denominator(1000) for cell in cells]
@@ -100,7 +100,7 @@ _SIDES = ("minimum", "maximum")
 
 
 def task_type_table(task_type: str, findings: Findings, profile: Path) -> dict[str, Any]:
-    """A task type of a scenario that lies beside the profile."""
+    """A task type for a scenario next to the profile."""
     low, high = usable_box(findings.grid, findings.counted, findings.failed)
     return {
         "name": task_type,
@@ -111,7 +111,7 @@ def task_type_table(task_type: str, findings: Findings, profile: Path) -> dict[s
 
 
 def _as_lines(table: dict[str, Any]) -> str:
-    """A task type as TOML that can stand beside others; tomli-w would write a short one as ``task_types = [...]``."""
+    """A task type as TOML that can stand next to others; tomli-w would write a short one as ``task_types = [...]``."""
     box = {side: ", ".join(f"{name} = {amount:.12g}" for name, amount in table[side].items()) for side in _SIDES}
     return "\n".join(
         [
@@ -124,7 +124,7 @@ def _as_lines(table: dict[str, Any]) -> str:
 
 
 def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
-    """Lines for a scenario or a site, after a world was built with them to prove that they load."""
+    """Lines for a scenario or a site; a world is built with them first, to prove that they load."""
     table = task_type_table(task_type, findings, profile)
     smallest = units(findings.counted, findings.grid.resources)
     scenario = {

@@ -1,4 +1,4 @@
-"""Runs a task once under a given allocation, through a backend and without a coordinator, and measures it."""
+"""Runs a task once under a given allocation, through a backend but without a coordinator, and measures it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tapfinger.profiling.journal import Result, RunLine
 from tapfinger.profiling.load import Load, others_share, read_load
 from tapfinger.profiling.reports import read_reports
 
-#: Seconds that a task runs on if the profiler is killed: then its supervisor ends it.
+#: Seconds that a task keeps running if the profiler is killed; then its supervisor ends it.
 LEASE = 60.0
 
-#: Seconds between looks at a run: short ones are looked at more often, so that little time is lost on them.
+#: Shortest and longest time between polls of a run, in seconds: short runs are polled more often, to lose little time.
 LEAST_PULSE, MOST_PULSE = 0.002, 0.02
 
-#: Seconds that a task which was told to stop may need.
+#: Seconds that a task may take to end after it was told to stop.
 STOPPING = 30.0
 
-#: Last bytes of output that are kept of a run that did not finish.
+#: Bytes kept from the end of the output of a run that did not finish.
 TAIL = 2000
 
-#: Name of the variable that says where to report progress to.
+#: Environment variable with the path to which progress is reported.
 REPORT = "TAPFINGER_REPORT"
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is run."""
+    """The command to run."""
 
     argv: Sequence[str]
     cwd: Path
@@ -45,7 +45,7 @@ class Command:
 
 
 class TaskRunner:
-    """One task at a time, each in a directory of its own that is gone when it is over."""
+    """Runs one task at a time, each in its own directory, which is removed afterwards."""
 
     def __init__(
         self, backend: Backend, context: BackendContext, devices: Devices, command: Command, local: bool
@@ -68,14 +68,14 @@ class TaskRunner:
         self._clear()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close the backend and remove all files."""
         close = getattr(self._backend, "close", None)
         if close is not None:
             close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _clear(self) -> None:
-        """End what a predecessor that was killed has left running: it would disturb what is measured."""
+        """End tasks left running by a killed predecessor: they would disturb the measurements."""
         for old in sorted(self._directory.glob("run-*")):
             run = Run(Launch((int(old.name.removeprefix("run-")), 1), (), {}, {}), old, {}, self._directory / "lease")
             self._stop(run)
@@ -84,15 +84,15 @@ class TaskRunner:
     def run(
         self, cell: Mapping[str, float], limit: float, deadline: float, waiting: Callable[[], None]
     ) -> RunLine | None:
-        """Run it to its end; ``waiting`` is called now and then.
+        """Run the task to its end; ``waiting`` is called now and then.
 
-        ``limit``: seconds after which it has failed. ``deadline``, of the monotonic clock: then it is stopped, and
-        nothing is said of it. None also if it was stopped by something else than itself.
+        ``limit``: seconds after which the task counts as failed. ``deadline``, on the monotonic clock: the task is then
+        stopped, and None is returned. None is also returned if something other than the task ended it.
         """
         number = next(self._numbers)
         directory = self._directory / f"run-{number}"
         directory.mkdir()
-        reports = directory / "reports"  # where backends put what is reported elsewhere
+        reports = directory / "reports"  # where backends usually put reports
         env = {**self._command.env, **({REPORT: str(reports.resolve())} if self._local else {})}
         launch = Launch((number, 1), tuple(self._command.argv), dict(cell), env, str(self._command.cwd), limit)
         devices = self._devices.lease(cell)
@@ -134,7 +134,7 @@ class TaskRunner:
             write_lease(self._directory / "lease", boot_clock() + LEASE)
 
     def _stop(self, run: Run) -> None:
-        """Make it end, and wait for that."""
+        """Stop a run and wait for its end."""
         if not run.directory.exists():
             return
         patience = time.monotonic() + STOPPING
@@ -168,10 +168,10 @@ class TaskRunner:
 
 
 def _measured(run: Run, began: float, passed: float) -> tuple[float, float]:
-    """When the task itself began, and how long it took: without the time that its supervisor needed to start.
+    """When the task itself began, and how long it took, without the time that its supervisor needed to start.
 
-    Supervisors leave files when they are about to start it and when it has ended. If the machine's clock was set
-    meanwhile these are wrong; then the time that has passed here has to do, which is a little longer.
+    Supervisors write files just before they start the task and when it has ended. These are wrong if the machine's
+    clock was set in between; then the time measured here is used, which is a little longer.
     """
     first = next((run.directory / name for name in ("pid.json", "begun") if (run.directory / name).exists()), None)
     end = run.directory / "end.json"

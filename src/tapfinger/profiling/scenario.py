@@ -1,4 +1,4 @@
-"""Profiles -> a scenario: measured task types, clusters for them, and as many tasks as give the wanted load."""
+"""Profiles -> a scenario: measured task types, clusters for them, and a rate of arrivals that gives the wanted load."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from tapfinger.profiling.results import units, usable_box
 from tapfinger.settings import check_settings
 from tapfinger.workloads.importers.convert import MEDIAN_SLOTS, round_up
 
-#: Columns of a file of loss curves, beside those of resources and, if there is one, repeat.
+#: Columns of a file of loss curves, besides those of resources and an optional repeat.
 LOSS_COLUMNS = ("task_type", "elapsed_seconds", "validation_loss")
 
 
 @dataclass
 class MeasuredType:
-    """One task type as its files say."""
+    """One task type as measured in its files."""
 
     resources: tuple[str, ...]
     cells: dict[Cell, list[float]] = field(default_factory=dict)
-    #: Cells under which it did not run, and why.
+    #: Cells in which it did not run, and why.
     failed: dict[Cell, str] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Built:
-    """What is to be written."""
+    """The scenario and profile to write."""
 
     scenario: dict[str, Any]
-    #: For the CSV beside it: measured and, where the grid has holes, modelled.
+    #: Rows for the CSV next to it: measured, and modelled where the grid has holes.
     rows: Sequence[ProfileRow]
-    #: What was done with each type, for people.
+    #: What was done with each type, as text.
     notes: Sequence[str]
 
 
 def read_measured(profiles: Sequence[Path], losses: Path | None = None) -> dict[str, MeasuredType]:
-    """All task types of these files, with failures and curves from the runs beside them."""
+    """All task types of these files, with failures and curves from the journals next to them."""
     found: dict[str, MeasuredType] = {}
     origin: dict[str, Path] = {}
     for path in profiles:
@@ -117,7 +117,7 @@ def _add_losses(found: Mapping[str, MeasuredType], path: Path) -> None:
 
 
 def build(measured: Mapping[str, MeasuredType], options: ScenarioChoices, profile: str) -> Built:
-    """``profile``: name of the CSV that will lie beside the scenario."""
+    """``profile``: name of the CSV next to the scenario."""
     chosen = _chosen(measured, options)
     _check(options, chosen)
     names = tuple(dict.fromkeys(name for kind in chosen.values() for name in kind.resources))
@@ -194,7 +194,7 @@ def _named(kind: MeasuredType, cell: Cell) -> dict[str, float]:
 
 
 def _filled(kind: MeasuredType, low: Cell, high: Cell) -> tuple[dict[Cell, list[float]], int]:
-    """Cells of the box with their seconds; holes of the grid by the speed model. And how many these are."""
+    """Cells of the box with their seconds, with holes of the grid filled by the speed model; and number of holes."""
 
     def inside(cell: Cell) -> bool:
         return all(a <= amount <= b for a, amount, b in zip(low, cell, high, strict=True))
@@ -202,7 +202,7 @@ def _filled(kind: MeasuredType, low: Cell, high: Cell) -> tuple[dict[Cell, list[
     measured = {cell: runs for cell, runs in kind.cells.items() if inside(cell)}
     grid = _grid(kind)
     if math.prod(map(len, grid.amounts.values())) > MAX_CELLS:
-        return measured, 0  # no grid; what lies between is interpolated when the profile is read
+        return measured, 0  # not a grid; the profile is interpolated when it is read
     holes = [cell for cell in grid.cells() if inside(cell) and cell not in measured]
     if not holes:
         return measured, 0
@@ -228,7 +228,7 @@ def _task_type(
     return {
         "name": name,
         **({"weight": weight} if weight != 1.0 else {}),
-        # A resource that a type was not measured with is one that it does not use.
+        # A resource that a type was not measured with is not used by it.
         "minimum": {resource: low.get(resource, 0.0) for resource in names},
         "maximum": {resource: high.get(resource, 0.0) for resource in names},
         "speed": speed,
@@ -249,7 +249,7 @@ def _mean_work(
     total: Mapping[str, float],
     options: ScenarioChoices,
 ) -> float:
-    """Seconds for which a mean task keeps all clusters busy, each at its most economical size."""
+    """Seconds for which a mean task keeps all clusters busy, with each task at its most economical size."""
     work, weights = 0.0, 0.0
     for name, kind in chosen.items():
         weight = options.weights.get(name, 1.0)

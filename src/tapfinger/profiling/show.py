@@ -1,4 +1,4 @@
-"""A profiler on the terminal: a bar with the time left, a line per run, and what it came to."""
+"""The profiler's terminal output: a bar with the time left, a line per run, and a summary."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tapfinger.profiling.campaign import CampaignPlan, Findings
 from tapfinger.profiling.grid import Cell
 from tapfinger.profiling.journal import RunLine
 
-#: Cells named in a summary.
+#: Most cells named in a summary.
 MOST_NAMED = 12
 
 
-#: Characters of a task's last line.
+#: Most characters shown of a task's last line.
 MOST_SAID = 200
 
 
 class Show:
-    """Tells what happens while it does."""
+    """Shows progress while the profiler runs."""
 
     def __init__(self, console: Console, plan: CampaignPlan, before: int, task_type: str) -> None:
-        """``before``: runs of earlier sessions."""
+        """``before``: number of runs of earlier sessions."""
         self._console = console
         self._grid = plan.grid
         self._busy = plan.busy
@@ -41,12 +41,12 @@ class Show:
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}", markup=False),
         )
-        # Twice a second: whoever draws more often takes time from what is measured.
+        # Twice a second: drawing more often takes time from what is measured.
         self._progress = Progress(*columns, console=console, transient=True, refresh_per_second=2)
         self._bar = self._progress.add_task("starting", total=cells * plan.repeats, completed=before, left="")
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         self._progress.start()
         return self
 
@@ -66,10 +66,10 @@ class Show:
         )
 
     def waiting(self) -> None:
-        """Nothing: the bar draws itself."""
+        """Does nothing: the bar draws itself."""
 
     def ended(self, cell: Cell, run: RunLine) -> None:
-        """A line for the run."""
+        """Print a line for the run."""
         what = f"{run.seconds:9.3f} s" if run.result == "finished" else f"{run.result}: {run.reason}{last_word(run)}"
         if run.others is not None and run.others > self._busy:
             what += f"  disturbed: others used {run.others:.0%} of its cores"
@@ -80,13 +80,13 @@ class Show:
 
 
 def last_word(run: RunLine) -> str:
-    """The last line of its output: most often the reason."""
+    """The last line of a run's output, which is usually the reason."""
     lines = run.tail.strip().splitlines()
     return f"; it said: {lines[-1].strip()[:MOST_SAID]}" if lines else ""
 
 
 def span(seconds: float) -> str:
-    """Seconds for people."""
+    """A duration for people to read."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -94,7 +94,7 @@ def span(seconds: float) -> str:
 
 
 def summary(console: Console, findings: Findings) -> None:
-    """What was measured, what failed, what to be careful with."""
+    """Print what was measured, what failed, and what to be careful with."""
     total = len(findings.grid.cells())
     counted = findings.counted
     best = min(counted, key=lambda cell: sum(counted[cell]) / len(counted[cell]))

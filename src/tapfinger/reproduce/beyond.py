@@ -1,4 +1,4 @@
-"""Figures that the paper does not have: load, scale, robustness, tails, and what our own additions bring."""
+"""Figures beyond the paper: load, scale, robustness, tails, and what our own additions bring."""
 
 from __future__ import annotations
 

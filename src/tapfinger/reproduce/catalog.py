@@ -1,4 +1,4 @@
-"""All figures by name: those of the package, those of installed packages, and those of a user's own module."""
+"""All figures by name: those of this package, of installed packages, and of a user's own module."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tapfinger.reproduce.beyond import BEYOND
 from tapfinger.reproduce.declare import Figure
 from tapfinger.reproduce.paper import PAPER
 
-#: Those of the package, in the order of the report.
+#: Figures of this package, in the order of the report.
 FIGURES: dict[str, Figure] = {figure.name: figure for figure in (*PAPER, *BEYOND)}
 
-#: Stands for all figures.
+#: Word that stands for all figures.
 ALL = "all"
 
 
 def available(given: Sequence[str] = ()) -> dict[str, Figure]:
     """Name -> figure, in the order of the report.
 
-    After the package's own come those of entry points in the group ``tapfinger.figures``, then those of ``given``:
-    ``package.module:NAME``, where NAME is a figure or several.
+    The package's own figures come first, then those of entry points in the group ``tapfinger.figures``, then those of
+    ``given``: ``package.module:NAME``, where NAME is one figure or several.
     """
     found = dict(FIGURES)
     for word in (*names("figure"), *given):
@@ -34,7 +34,7 @@ def available(given: Sequence[str] = ()) -> dict[str, Figure]:
 
 
 def _declared(word: str) -> list[Figure]:
-    """The figures behind a path or an entry point, with the word that names them."""
+    """The figures behind a path or an entry point, each marked with the word that names it."""
     value = find("figure", word)
     figures = [value] if isinstance(value, Figure) else list(value) if isinstance(value, list | tuple) else []
     if not figures or not all(isinstance(figure, Figure) for figure in figures):
@@ -43,7 +43,7 @@ def _declared(word: str) -> list[Figure]:
 
 
 def choose(words: Sequence[str]) -> list[Figure]:
-    """Figures by name or by ``package.module:NAME``, in the order of the report; each once."""
+    """Figures by name or by ``package.module:NAME``, in the order of the report, each once."""
     if "list" in words:
         raise ConfigError("list takes no figures but your own: 'tapfinger reproduce list [package.module:NAME ...]'")
     if not words:

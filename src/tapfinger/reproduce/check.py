@@ -1,4 +1,4 @@
-"""Whether a declared figure can be made: everything it names exists. Said before anything is run."""
+"""Checks before any run that a declared figure can be made: everything it names exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWEEPS = ("sweep", "gaps", "cost")
 
 
 def check_figure(figure: Figure) -> None:
-    """Refuse a figure that names settings, schedulers, measures or drawings that there are not."""
+    """Reject a figure that names settings, schedulers, measures or drawings that do not exist."""
     where = f"figure {figure.name!r}"
     keys = [setting.key for setting in figure.settings]
     if figure.source == "runs" and not (keys and figure.schedulers):
@@ -46,7 +46,7 @@ def _check_claim(where: str, figure: Figure, claim: Claim, keys: Collection[str]
 
 
 def _measure(where: str, measure: str) -> None:
-    name, dot, _ = measure.partition(".")  # which resources there are, the scenario says
+    name, dot, _ = measure.partition(".")  # the scenario defines the resources
     _known(where, "measure", [name], RESOURCE_MEASURES if dot else MEASURES)
 
 

@@ -1,4 +1,4 @@
-"""What a figure is: which runs it needs, how they are drawn, and what the paper says they show. Plain data."""
+"""What a figure is: the runs it needs, how they are drawn, and what the paper says they show. Plain data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: The learned scheduler: what claims are about unless they say otherwise.
+#: The learned scheduler, which claims are about unless they name another.
 OURS = "tapfinger"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One scenario with what is changed of it: a panel of a figure, or a point on its axis."""
+    """One scenario with its changes: a panel of a figure, or a point on its axis."""
 
     #: Name within the figure.
     key: str
@@ -21,13 +21,13 @@ class Setting:
     overrides: tuple[str, ...] = ()
     #: Sets the arrival rate to this share of the greatest sustainable throughput.
     load: float | None = None
-    #: Place on the axis of a sweep.
+    #: Position on the axis of a sweep.
     x: float | None = None
-    #: Line of a sweep that this is a point of, where there are several panels.
+    #: Line of a sweep that this point belongs to, if there are several panels.
     panel: str = ""
     #: Overrides that only ``--quick`` adds, such as fewer tasks.
     quick: tuple[str, ...] = ()
-    #: Seeds at the least, where the figure as a whole has fewer for the sake of its longest runs.
+    #: Minimum number of seeds, if the whole figure has fewer because of its longest runs.
     least_seeds: int = 0
     #: scheduler -> the paper's mean completion time in slots.
     published: Mapping[str, float] = field(default_factory=dict)
@@ -42,17 +42,17 @@ class Less:
     #: Rivals as they should be.
     others: tuple[str, ...]
     one: str = OURS
-    #: The same rivals as they were published, where that is something else.
+    #: The same rivals as published, if they differ.
     published: tuple[str, ...] = ()
     #: A name of ``evaluation.stats.measures``.
     measure: str = "mean"
     #: Reduction that the paper states.
     percent: float | None = None
-    #: The paper's numbers in words; empty where the claim is not the paper's.
+    #: The paper's numbers in words; empty if the claim is not the paper's.
     paper: str = ""
-    #: Settings it is about; all of the figure's if empty.
+    #: Settings that the claim is about; all of the figure's if empty.
     settings: tuple[str, ...] = ()
-    #: The setting that the others are measured in, where it is another one (the same draws, another rule).
+    #: The setting in which the others are measured, if it differs (the same draws, another rule).
     against: str = ""
     #: Reduction in percent that we expect against the strongest of the others: smallest and largest.
     expected: tuple[float, float] | None = None
@@ -64,8 +64,8 @@ class Flat:
 
     text: str
     percent: float
-    #: Only growth from the first setting to the last counts: for clock times, which single settings may have more of
-    #: because the machine had something else to do.
+    #: Only growth from the first setting to the last counts: for clock times, which may be higher in single settings
+    #: because the machine was busy with something else.
     growth: bool = False
     one: str = OURS
     measure: str = "mean"
@@ -75,7 +75,7 @@ class Flat:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that the figure's source has measured lies within bounds."""
+    """A number measured by the figure's source lies within bounds."""
 
     text: str
     #: Name among the source's values.
@@ -91,17 +91,17 @@ Claim = Less | Flat | Bound
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: everything that is needed to make it, but for the seeds asked for on the command line."""
+    """One figure: everything needed to make it, except the seeds given on the command line."""
 
     name: str
     title: str
-    #: Which figure of the paper; empty if it goes beyond it.
+    #: Figure of the paper; empty if it goes beyond the paper.
     paper: str
-    #: What is asked, in a sentence or two.
+    #: The question, in a sentence or two.
     about: str
     settings: tuple[Setting, ...] = ()
-    #: Labels in the order of legends: of ``labels`` or ``styles.SCHEDULERS``; any other is a scheduler as
-    #: ``--schedulers`` takes it.
+    #: Labels in the order of legends, from ``labels`` or ``styles.SCHEDULERS``; any other label is a scheduler as in
+    #: ``--schedulers``.
     schedulers: tuple[str, ...] = ()
     #: Names of drawings, in the order of the report.
     pictures: tuple[str, ...] = ()
@@ -111,19 +111,19 @@ class Figure:
     quick_seeds: int = 30
     #: Label of the axis of a sweep.
     axis: str = ""
-    #: What the sentences about it compare schedulers by: a name of ``evaluation.stats.measures``.
+    #: Measure by which its sentences compare schedulers: a name of ``evaluation.stats.measures``.
     measure: str = "mean"
     log_axis: bool = False
-    #: Where numbers come from: simulated runs, speed profiles, measured exchanges of messages, or training logs.
+    #: Source of the numbers: simulated runs, speed profiles, measured exchanges of messages, or training logs.
     source: Literal["runs", "profiles", "overhead", "training"] = "runs"
-    #: What a reader must know to read it rightly: what is not covered, what differs from the paper.
+    #: What a reader must know to understand it: what is not covered, what differs from the paper.
     notes: tuple[str, ...] = ()
-    #: Label -> scheduler as ``--schedulers`` takes it, for labels of this figure alone.
+    #: Label -> scheduler as in ``--schedulers``, for labels of this figure alone.
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: The word for it on the command line, where that is not its name: ``package.module:NAME``.
+    #: Its command-line name if it differs from ``name``: ``package.module:NAME``.
     given: str = ""
 
     @property
     def command(self) -> str:
-        """The word for it on the command line."""
+        """Its name on the command line."""
         return self.given or self.name

@@ -1,4 +1,4 @@
-"""Pictures of figures. Those of a single comparison are evaluation's own; sweeps, tails and the rest are drawn here."""
+"""Pictures of figures. Those of a single comparison come from evaluation; sweeps, tails and the rest are drawn here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tapfinger.evaluation import plots
 from tapfinger.reproduce.figure_data import FigureCurve, FigureData
 from tapfinger.reproduce.styles import PLACES, look_of, places_of
 
-#: Lines of one figure further apart than this factor are drawn on a logarithmic axis.
+#: Ratio between lines of one figure above which the axis is logarithmic.
 _MAX_RATIO = 6.0
-#: Percent from which on a line would press the others of a picture of differences flat.
+#: Percent beyond which a line would flatten the others in a picture of differences.
 _FAR = 40.0
 
 CAPTIONS = {
@@ -51,12 +51,12 @@ def draw(name: str, measured: FigureData) -> Picture:
     return _DRAWINGS[name](measured)
 
 
-#: Pictures that evaluation draws of one comparison.
+#: Pictures that evaluation draws for one comparison.
 _OF_ONE = ("completion", "accumulation", "utilisation", "differences")
 
 
 def _of_comparison(name: str, measured: FigureData) -> Picture:
-    """Evaluation's picture of the last setting, which is the one a figure is about."""
+    """Evaluation's picture of the last setting, which the figure is about."""
     key, runs = list(measured.runs.items())[-1]
     title = f"{key}, {runs.seeds} seed{'s' * (runs.seeds != 1)}"
     places = places_of(measured.figure)
@@ -70,7 +70,7 @@ def _labels(measured: FigureData) -> list[str]:
 
 
 def _log_if_wide(axis: Axes, values: Sequence[float]) -> str:
-    """A logarithmic axis where lines lie far apart, with ticks that can be read; returns a note about it."""
+    """Use a logarithmic axis with readable ticks if lines lie far apart; return a note about it."""
     low, high = min(values), max(values)
     if not low > 0 or high <= _MAX_RATIO * low:
         axis.set_ylim(bottom=0)
@@ -81,7 +81,7 @@ def _log_if_wide(axis: Axes, values: Sequence[float]) -> str:
 
 
 def _plain_ticks(axis: object, low: float, high: float) -> None:
-    """1, 2, 5, 10 ... as numbers, instead of powers; more of them where these would be few."""
+    """1, 2, 5, 10 ... as numbers instead of powers; more of them if these would be few."""
     shown = [low, high]
     for bases in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
         ticks = [base * 10.0**power for power in range(-4, 7) for base in bases]
@@ -104,12 +104,12 @@ def _x_axis(axis: Axes, measured: FigureData) -> None:
 
 
 def _places(measured: FigureData) -> list[float]:
-    """Of the settings on the axis."""
+    """Positions of the settings on the axis."""
     return [runs.setting.x or 0.0 for runs in measured.runs.values()]
 
 
 def _line(axis: Axes, name: str, curve: FigureCurve, style: Mapping[str, Any]) -> None:
-    """Points with their intervals, joined."""
+    """Points with their intervals, connected by a line."""
     halves = curve.half or None
     axis.errorbar(curve.x, curve.y, halves, label=name, marker="o", ms=3.5, lw=1.4, capsize=2, **style)
 
@@ -146,7 +146,7 @@ def _gaps(measured: FigureData) -> Picture:
     picture, axes = new_figure(3.6)
     axis = axes[0, 0]
     reference = next(iter(measured.runs.values())).reference
-    # Far weaker schedulers would press the others flat; they are in the picture above.
+    # Far weaker schedulers would flatten the others; they are in the picture above.
     shown = [name for name in _labels(measured) if name != reference and _largest_gap(measured, name) < _FAR]
     for name in shown:
         means, halves = [], []
@@ -168,7 +168,7 @@ def _largest_gap(measured: FigureData, name: str) -> float:
 
 
 def _settings(measured: FigureData) -> Picture:
-    """Bars by setting, where settings are no numbers."""
+    """Bars by setting, for settings that are not numbers."""
     names, keys = _labels(measured), list(measured.runs)
     picture, axes = new_figure(3.8)
     axis, width = axes[0, 0], 0.8 / len(names)
@@ -275,7 +275,7 @@ def _training(measured: FigureData) -> Picture:
     picture, axes = new_figure(3.6)
     axis, curves = axes[0, 0], measured.curves["training"]
     for name, curve in curves.items():
-        # Shipped networks have the colour that they have everywhere.
+        # Shipped networks have the same colour everywhere.
         colour = look(PLACES[name]) if name in PLACES else {"color": "grey"}
         axis.plot(curve.x, curve.y, label=name, marker="o", ms=3.5, lw=1.4, **colour)
     axis.grid(alpha=0.25)

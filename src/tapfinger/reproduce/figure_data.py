@@ -1,4 +1,4 @@
-"""What was measured for a figure, by setting and scheduler: the only thing that claims, tables and pictures look at."""
+"""What was measured for a figure, by setting and scheduler: the only input of claims, tables and pictures."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class SettingRuns:
     #: Label -> one record per seed.
     records: Mapping[str, Sequence[RunRecord]]
     slot_seconds: float
-    #: Overrides as they were used, with those of --quick and of a load.
+    #: Overrides as used, including those of --quick and of a load.
     overrides: tuple[str, ...] = ()
-    #: Whether seeds are other draws.
+    #: Whether seeds are different draws.
     independent: bool = True
 
     @property
     def reference(self) -> str:
-        """The scheduler that differences are taken against: ours, or the first where it does not take part."""
+        """The scheduler that differences are taken against: ours, or the first if ours does not take part."""
         return OURS if OURS in self.records else next(iter(self.records))
 
     @property
     def seeds(self) -> int:
-        """How many runs there are of each scheduler."""
+        """Number of runs of each scheduler."""
         return len(self.records[self.reference])
 
     @cached_property
@@ -42,7 +42,7 @@ class SettingRuns:
 
 @dataclass(frozen=True)
 class FigureCurve:
-    """A line that a source other than runs gives: points, and half the width of their interval where there is one."""
+    """A line from a source other than runs: points, and half the width of their intervals, if any."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -59,11 +59,11 @@ class FigureData:
     values: Mapping[str, Estimate] = field(default_factory=dict)
     #: Panel -> line -> points.
     curves: Mapping[str, Mapping[str, FigureCurve]] = field(default_factory=dict)
-    #: Head and rows of a table of its own.
+    #: Header and rows of the figure's own table.
     table: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] = ((), ())
-    #: What is seen in it, in a sentence, where there are neither runs nor claims to say it.
+    #: One sentence on what it shows, for a figure without runs and claims.
     seen: str = ""
-    #: Why there is nothing, if so.
+    #: Reason why there is no data; empty if there is.
     missing: str = ""
 
     def per_seed(self, setting: str, scheduler: str, measure: str) -> list[float]:

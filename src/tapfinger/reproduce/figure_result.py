@@ -1,4 +1,4 @@
-"""A finished figure: what was measured, what it says, and its files."""
+"""A finished figure: what was measured, what it shows, and its files."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class FigureResult:
     judged: list[Judged]
     sentences: list[str]
     table: Table
-    #: Name of the drawing -> PNG; a PDF lies beside each.
+    #: Name of the drawing -> PNG; each has a PDF next to it.
     pictures: dict[str, Path]
 
     @property
     def figure(self) -> Figure:
-        """What was asked for."""
+        """The figure as declared."""
         return self.measured.figure
 
     @property
     def meta(self) -> str:
-        """Which figure of the paper it is, and how much was measured."""
+        """Its figure in the paper, and how much was measured."""
         where = f"In the paper: {self.figure.paper}" if self.figure.paper else "Not in the paper"
         all_runs = self.measured.runs.values()
         if not all_runs:
@@ -46,7 +46,7 @@ class FigureResult:
 
 
 def _span(counts: Iterable[int]) -> str:
-    """Smallest and largest, or the one there is."""
+    """Smallest and largest count, or the only one."""
     found = sorted(set(counts))
     return " to ".join(f"{count:,}" for count in dict.fromkeys((found[0], found[-1])))
 

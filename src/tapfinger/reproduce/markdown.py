@@ -15,12 +15,12 @@ from tapfinger.reproduce.verdicts import ClaimVerdict
 
 PAGE = "reproduction.md"
 IMAGES = Path("images") / "reproduction"
-#: Characters of a line of prose.
+#: Maximum characters per line of prose.
 WIDTH = 110
 
 
 def write_docs(docs: Path, made: Sequence[FigureResult], about: Mapping[str, str]) -> None:
-    """Write the page and copy the first picture of each figure; older pictures go."""
+    """Write the page and copy the first picture of each figure; older pictures are removed."""
     if not docs.is_dir():
         raise ConfigError(f"--docs {docs} is no directory; give the documentation's")
     counts = [
@@ -51,7 +51,7 @@ def write_docs(docs: Path, made: Sequence[FigureResult], about: Mapping[str, str
 
 
 def wrapped(page: str) -> str:
-    """A page with its paragraphs and list items broken into lines; tables, headings and pictures stay whole."""
+    """Wrap the paragraphs and list items of a page; tables, headings and pictures stay on one line."""
     return "\n".join(
         line
         if len(line) <= WIDTH or line.startswith(("|", "#", "!", "<"))

@@ -1,4 +1,4 @@
-"""The paper's figures of multi-task scheduling, and the ablations. ``published`` and ``paper`` are its own numbers."""
+"""The paper's multi-task figures, and the ablations. ``published`` and ``paper`` are the paper's own numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tapfinger.reproduce.declare import OURS, Figure, Less, Setting
 from tapfinger.reproduce.single_task import beats_greedy
 
 _MULTI = (OURS, "greedy", "optimus-central", "optimus-published", "tiresias-elastic", "random", "min")
-#: The paper compares with preemptive baselines whose resizing is free in multi-task mode.
+#: The paper compares with preemptive baselines that resize for free in multi-task mode.
 _MULTI_HEURISTICS = ("tiresias-elastic", "random", "min")
 _PUBLISHED = (
     "optimus-published is a reconstruction, and stronger than the published implementation, of which 8.33 (multi-3) "
@@ -228,7 +228,7 @@ NO_POINTER = Figure(
         beats_greedy(0.2, 3.0),
         Less("TapFinger is better than shortest-first, which the paper does not compare with", ("shortest-first",)),
     ),
-    # Workloads differ much, and Greedy is close: thirty are too few to tell them apart.
+    # Workloads differ widely, and Greedy is close: thirty are too few to tell the two apart.
     quick_seeds=60,
     notes=("Long tasks take 10 slots as the paper says; in its runs they took 11, by a rounding error.",),
 )

@@ -1,4 +1,4 @@
-"""The directory of a reproduction: whether it can be written, and what was made there before."""
+"""The directory of a reproduction: whether it can be written, and what an earlier run left there."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ STATE = "reproduction.json"
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the directory and see whether it can be written, before the runs; one with other things in it is refused."""
+    """Create the directory and check that it can be written, before the runs; reject one with other contents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         empty = not any(folder.iterdir())
-        # Permissions alone do not tell: a read-only file system refuses everyone.
+        # Permissions are not enough: a read-only file system rejects everyone.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise ConfigError(f"cannot write into {folder}: {error.strerror}; give another directory with --out") from None
     if not empty and not (folder / STATE).is_file():
-        # Said at once where the state is missing only because the first run was interrupted.
+        # The state may be missing only because the first run was interrupted.
         if {path.name for path in folder.iterdir()} <= {"overhead.json", "training", "figures", "tables"}:
             return
         raise ConfigError(
@@ -38,7 +38,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def changed_since(folder: Path, cells: Mapping[str, str]) -> int:
-    """How many of the runs that were made for this directory would now be others: by source, models or scenario."""
+    """Number of this directory's runs that would now differ, because of source, models or scenario."""
     try:
         before = json.loads((folder / STATE).read_text(encoding="utf-8"))["cells"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -47,7 +47,7 @@ def changed_since(folder: Path, cells: Mapping[str, str]) -> int:
 
 
 def about(command: str, seconds: float, jobs: int, reused: int, total: int) -> dict[str, str]:
-    """What to say on how a report was made."""
+    """Facts about how a report was made."""
     versions = {"tapfinger": __version__, "python": platform.python_version(), **installed()}
     found = f"; {reused:,} were found in the store" if reused else ""
     return {
@@ -59,7 +59,7 @@ def about(command: str, seconds: float, jobs: int, reused: int, total: int) -> d
 
 
 def write_report(folder: Path, made: Sequence[FigureResult], cells: Mapping[str, str], how: Mapping[str, str]) -> None:
-    """The page, and the note that recognises stale results."""
+    """Write the page, and the state that later reveals stale results."""
     try:
         write_page(folder / "report.html", made, how)
     except OSError as error:

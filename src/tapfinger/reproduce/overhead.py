@@ -1,7 +1,7 @@
 """The overhead figure: what an exchange of reports and orders costs over real sockets, at several latencies.
 
 The exchange itself is measured by ``benchmarks/measure_overhead.py``. Its values ship with the package as
-``overhead.json``; values of your own are read from a file of that name in the output directory.
+``overhead.json``; a file of that name in the output directory takes precedence.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FILE = "overhead.json"
 
 @dataclass(frozen=True)
 class LatencyPhase:
-    """What was measured at one latency."""
+    """Measurements at one latency."""
 
     mode: str
     padded: bool
     #: One way, in seconds.
     latency: float
-    #: Of each slot: the slowest agent's time from report to orders.
+    #: Per slot: the slowest agent's time from report to orders.
     seconds: list[float]
-    #: Of each slot: time of the decision in the coordinator.
+    #: Per slot: time of the decision in the coordinator.
     decision: list[float]
-    #: Of each slot: bytes of the mean report and of the mean order, frames included; and of the largest.
+    #: Bytes including frames: per slot, of the mean report and of the mean order; then of the largest.
     state: list[float]
     action: list[float]
     largest_state: int
@@ -70,7 +70,7 @@ _HEAD = (
 
 
 def summarise_phases(figure: Figure, phases: Sequence[LatencyPhase]) -> FigureData:
-    """Values that claims look at (at the greatest latency), curves over the latency, and the table."""
+    """Values used by claims (at the greatest latency), curves over the latency, and the table."""
     most = max(phase.latency for phase in phases)
     values: dict[str, Estimate] = {}
     for phase in phases:

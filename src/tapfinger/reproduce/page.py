@@ -1,4 +1,4 @@
-"""The report: one HTML file that reads like a short paper, with all pictures in it."""
+"""The report: one HTML file that reads like a short paper and includes all pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tapfinger.reproduce.drawings import CAPTIONS
 from tapfinger.reproduce.figure_result import FigureResult
 from tapfinger.reproduce.verdicts import ClaimVerdict
 
-#: Verdict -> class of its badge in the style sheet.
+#: Verdict -> CSS class of its badge.
 _CLASSES = {
     ClaimVerdict.HOLDS: "holds",
     ClaimVerdict.PUBLISHED_ONLY: "published",
@@ -30,7 +30,7 @@ ABSTRACT = (
 
 
 def write_page(path: Path, made: Sequence[FigureResult], about: Mapping[str, str]) -> None:
-    """Write the report. ``about``: how it was made, by name."""
+    """Write the report. ``about``: name -> text on how it was made."""
     text = render(
         "tapfinger.reproduce",
         "report.html",
@@ -50,12 +50,12 @@ def write_page(path: Path, made: Sequence[FigureResult], about: Mapping[str, str
 
 
 def claim_counts(made: Sequence[FigureResult], of_paper: bool) -> Counter[ClaimVerdict]:
-    """How many claims of the paper, or of our own, have which verdict."""
+    """Number of claims by verdict, of the paper or of our own."""
     return Counter(item.verdict for each in made for item in each.judged if bool(item.claim.paper) is of_paper)
 
 
 def _tolls(made: Sequence[FigureResult]) -> Iterator[tuple[str, ClaimVerdict, int]]:
-    """Whose claims, verdict, how many: a box at the top of the page for each."""
+    """(origin of the claims, verdict, count): one box each at the top of the page."""
     for whose, of_paper in (("of the paper", True), ("of ours", False)):
         counts = claim_counts(made, of_paper)
         yield from ((whose, verdict, counts[verdict]) for verdict in ClaimVerdict if counts[verdict])

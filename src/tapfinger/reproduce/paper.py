@@ -1,4 +1,4 @@
-"""The paper's figures: all of them in order, and those that are not of simulated runs."""
+"""The paper's figures: all of them in order, and the declarations of those without simulated runs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ TRAINING = Figure(
     ),
 )
 
-#: In the order of the paper.
+#: All figures in the order of the paper.
 PAPER = (
     MOTIVATION,
     SYNTHETIC_3,

@@ -1,4 +1,4 @@
-"""Figures -> the runs they need, what these are expected to cost, and whether everything for them is at hand."""
+"""Figures -> the runs they need, their expected cost, and whether everything for them is available."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tapfinger.schedulers.tapfinger import has_model
 from tapfinger.workloads.sites import rate_for
 from tapfinger.workloads.world import build_world
 
-#: Seeds that nothing was tuned or trained on, as in BENCHMARKS.md.
+#: First seed of a reproduction; nothing was tuned or trained on these seeds, as in BENCHMARKS.md.
 FIRST_SEED = 1000
 
-#: Beginning of a scheduler's name -> milliseconds per task on three clusters, simulator included. For estimates of
-#: time only; the first that fits counts.
+#: Prefix of a scheduler's name -> milliseconds per task on three clusters, including the simulator. Only for
+#: estimates of time; the first matching prefix counts.
 _MS_PER_TASK = {"tapfinger+lookahead": 8.0, "lookahead": 6.0, "optimus": 0.35, "tapfinger": 1.0, "": 0.2}
 
 
 class MissingModel(TapfingerError):  # noqa: N818 - named for what is wrong, as the other errors
-    """A figure needs a trained model that is not there."""
+    """A figure needs a trained model that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Planned:
 
     @property
     def question(self) -> ComparisonQuestion:
-        """What is to be run."""
+        """What has to be run."""
         return ComparisonQuestion(self.scenario, tuple(self.specs.values()), self.seeds)
 
     def runs(self, outcome: ComparisonResult) -> SettingRuns:
-        """What came of it, by label."""
+        """The results of the setting, by label."""
         records = {label: outcome.records[spec.text] for label, spec in self.specs.items()}
         return SettingRuns(
             self.setting, records, self.scenario.slot_seconds, self.overrides, independent=not outcome.same_draws
@@ -57,18 +57,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is to be run for some figures."""
+    """Everything to run for some figures."""
 
     figures: tuple[Figure, ...]
     quick: bool
-    #: Instead of each figure's own.
+    #: Seeds to use instead of each figure's own.
     seeds: tuple[int, ...] | None = None
-    #: For tests and first looks: all runs get at most this many tasks.
+    #: Maximum number of tasks of any run, for tests and first looks.
     most_tasks: int | None = None
     _resolved: dict[str, list[Planned]] = field(default_factory=dict)
 
     def seeds_of(self, figure: Figure, setting: Setting) -> tuple[int, ...]:
-        """Those asked for, or as many as the figure and the setting say."""
+        """The requested seeds, or as many as the figure and the setting ask for."""
         if self.seeds is not None:
             return self.seeds
         count = max(figure.quick_seeds if self.quick else figure.seeds, setting.least_seeds)
@@ -97,19 +97,19 @@ class RunPlan:
         return [planned for figure in self.figures for planned in self.of(figure)]
 
     def check(self) -> None:
-        """Say what is missing before anything is run."""
+        """Raise if anything is missing, before any run."""
         for planned in self.all:
             for label, spec in planned.specs.items():
                 _check_model(planned, label, spec)
 
     def measured(self, figure: Figure, outcomes: dict[int, ComparisonResult]) -> FigureData:
-        """The runs of a figure; outcomes by the identity of what was planned."""
+        """The runs of a figure; ``outcomes`` by the id of the planned setting."""
         runs = {planned.setting.key: planned.runs(outcomes[id(planned)]) for planned in self.of(figure)}
         return FigureData(figure, runs)
 
     @property
     def expected_seconds(self) -> float:
-        """Of one core, without what is found in the store; figures that share a run pay for it once."""
+        """Expected seconds on one core, ignoring the store; a run shared by several figures counts once."""
         costs = {}
         for planned in self.all:
             for spec in planned.specs.values():
@@ -120,14 +120,14 @@ class RunPlan:
 
 
 def run_seconds(scheduler: str, scenario: Scenario) -> float:
-    """About how long one run takes on one core."""
+    """Approximate duration of one run on one core, in seconds."""
     clusters = sum(cluster.count for cluster in scenario.clusters)
     per_task = next(ms for name, ms in _MS_PER_TASK.items() if scheduler.startswith(name))
     return 1e-3 * per_task * (scenario.tasks or 0) * (1.0 + clusters / 200.0)
 
 
 def cell_weights(planned: Iterable[Planned]) -> dict[str, float]:
-    """Key of every cell -> expected seconds, so that the time left is estimated by work and not by count."""
+    """Key of every cell -> expected seconds, so that the time left is estimated by work, not by count."""
     weights = {}
     for item in planned:
         for cell in make_cells(*item.question):

@@ -13,7 +13,7 @@ _GPUS = range(1, 9)
 
 
 def measure_profiles(figure: Figure) -> FigureData:
-    """Curves over GPUs and over CPUs, the spread of durations, and by how much more GPUs can hurt."""
+    """Curves over GPUs and over CPUs, the spread of durations, and how much more GPUs can hurt."""
     curves: dict[str, dict[str, FigureCurve]] = {}
     values: dict[str, Estimate] = {}
     rows: list[tuple[str, ...]] = []

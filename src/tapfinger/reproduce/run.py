@@ -1,4 +1,4 @@
-"""Makes figures: plans their runs, lets the runner make what is missing, measures the rest, writes the report."""
+"""Makes figures: plans their runs, has the runner make the missing ones, measures the rest, writes the report."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tapfinger.reproduce.training_curve import measure_training
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """How to make figures, beyond what the plan says."""
+    """How to make figures, beyond the plan."""
 
     folder: Path
-    #: The command that gives the same again, for the report.
+    #: Command that makes the same figures again, for the report.
     command: str
     jobs: int = 1
     train: bool = False
-    #: The documentation's directory, if its page is to be written.
+    #: Directory of the documentation, if its page is to be written.
     docs: Path | None = None
 
 
 @dataclass(frozen=True)
 class ProgressListener:
-    """Hears how far a reproduction is; both functions may be left out."""
+    """Receives the progress of a reproduction; both functions are optional."""
 
-    #: Called with the stage, the work done and the whole work (seconds of one core), and a count in words.
+    #: Called with the stage, the work done and the total work (seconds on one core), and a count in words.
     progress: Callable[[str, float, float, str], None] = lambda *_: None
     note: Callable[[str], None] = lambda _: None
 
@@ -47,7 +47,7 @@ class ProgressListener:
 def reproduce(
     plan: RunPlan, store: CellStore, options: ReproduceOptions, listener: ProgressListener
 ) -> list[FigureResult]:
-    """Make all planned figures and the report; called again after an interruption, it goes on where it stopped."""
+    """Make all planned figures and the report; a call after an interruption continues where it stopped."""
     begin = time.monotonic()
     output.prepare_folder(options.folder)
     for figure in plan.figures:
@@ -81,7 +81,7 @@ def reproduce(
 
 
 class _Counts:
-    """Finished runs, and the work they stood for: long runs count for more in the estimate of the time left."""
+    """Finished runs, and the work they represent: long runs count for more in the estimate of the time left."""
 
     def __init__(self, weights: dict[str, float], listener: ProgressListener) -> None:
         self._weights, self._listener = weights, listener

@@ -1,4 +1,4 @@
-"""Two sentences on what a figure shows, put together from its numbers."""
+"""Two sentences on what a figure shows, composed from its numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tapfinger.reproduce.declare import OURS
 from tapfinger.reproduce.figure_data import FigureData
 from tapfinger.reproduce.verdicts import ClaimVerdict, Judged, unit_of
 
-#: Measure -> what the first among schedulers has; of others, "the smallest" with its name.
+#: Measure -> what the best scheduler has; for other measures, "the smallest" and the measure's name.
 _FIRST = {
     "mean": "the shortest mean completion time",
     "p99": "the shortest 99th percentile of completion times",
@@ -17,7 +17,7 @@ _FIRST = {
 
 
 def sentences(measured: FigureData, judged: list[Judged]) -> list[str]:
-    """What is seen, then what it means for the claims."""
+    """What the figure shows, then what that means for the claims."""
     if measured.missing:
         return [measured.missing]
     if not measured.runs:
@@ -35,13 +35,13 @@ def _first(measure: str) -> str:
 
 
 def _order(measured: FigureData, setting: str) -> list[str]:
-    """Schedulers, least of the figure's measure first."""
+    """Schedulers, smallest value of the figure's measure first."""
     summaries = measured.runs[setting].summaries
     return sorted(summaries, key=lambda name: summaries[name][measured.figure.measure])
 
 
 def _ranking(measured: FigureData, setting: str) -> str:
-    """Who is first, and by how much the reference leads or trails."""
+    """Which scheduler is first, and by how much the reference leads or trails."""
     runs, measure = measured.runs[setting], measured.figure.measure
     unit, scale = unit_of(measure)
     best, *others = _order(measured, setting)
@@ -63,7 +63,7 @@ def _ranking(measured: FigureData, setting: str) -> str:
 
 
 def _sweep(measured: FigureData) -> str:
-    """On how many settings the reference is first, and where its lead is largest and smallest."""
+    """In how many settings the reference is first, and where its lead is largest and smallest."""
     reference, measure = next(iter(measured.runs.values())).reference, measured.figure.measure
     leads: dict[str, tuple[float, str]] = {}
     for key in measured.runs:
@@ -83,13 +83,13 @@ def _sweep(measured: FigureData) -> str:
 
 
 def _published(measured: FigureData) -> str:
-    """Where the paper's own policy would stand beside a corrected Optimus."""
+    """How the paper's own policy compares with a corrected Optimus."""
     for runs in measured.runs.values():
         said = runs.setting.published.get(OURS)
         if said is None or "optimus-central" not in runs.records or "optimus-published" not in runs.records:
             continue
         if runs.setting.scenario.startswith("testbed"):
-            continue  # another progress rule: the two numbers are not of one kind
+            continue  # another progress rule: the two numbers cannot be compared
         summaries = runs.summaries
         right, wrong = (summaries[name]["mean"] for name in ("optimus-central", "optimus-published"))
         stands = "behind" if said > right else "before"
@@ -101,7 +101,7 @@ def _published(measured: FigureData) -> str:
 
 
 def _count(judged: list[Judged]) -> str:
-    """What became of the claims, in numbers."""
+    """The verdicts on the claims, as counts."""
     words = {
         ClaimVerdict.HOLDS: ("holds", "hold"),
         ClaimVerdict.PUBLISHED_ONLY: (ClaimVerdict.PUBLISHED_ONLY.value, "hold only against the published baseline"),

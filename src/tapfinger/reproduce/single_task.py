@@ -1,4 +1,4 @@
-"""The paper's figures of single-task scheduling. Numbers under ``published`` and ``paper`` are the paper's own."""
+"""The paper's single-task figures. Numbers under ``published`` and ``paper`` are the paper's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GREEDY = "TapFinger has a shorter mean completion time than Greedy, which the p
 
 
 def beats_greedy(low: float, high: float, settings: tuple[str, ...] = ()) -> Less:
-    """The claim that is ours in every figure, with the reduction in percent that we expect."""
+    """Our own claim in every figure, with the reduction in percent that we expect."""
     return Less(_GREEDY, ("greedy",), settings=settings, expected=(low, high))
 
 

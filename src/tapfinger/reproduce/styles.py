@@ -1,4 +1,4 @@
-"""Names of schedulers in figures and tables, what each one is, and its colour: the same everywhere."""
+"""Names of schedulers in figures and tables, the scheduler behind each, and its colour: the same everywhere."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from tapfinger.drawing import look
 from tapfinger.reproduce.declare import Figure
 
-#: The network and the resolution of conflicts alone: every rule around them is switched off.
+#: Only the network and the resolution of conflicts: every rule around them is switched off.
 WITHOUT_RULES = (
     "tapfinger@max_wait=1000000@calm_wait=1000000@max_stretch=0@seniority=false@lend=false@share=false@crowd=0"
     "@again=false@move=false@late_first=false"
 )
 
-#: Label -> scheduler as ``--schedulers`` takes it. The order gives the colours; the first seven have solid lines.
+#: Label -> scheduler as in ``--schedulers``. The order gives the colours; the first seven have solid lines.
 SCHEDULERS = {
     "tapfinger": "tapfinger",
     "greedy": "greedy",
@@ -52,12 +52,12 @@ PLACES = {label: place for place, label in enumerate(SCHEDULERS)}
 
 
 def scheduler_of(figure: Figure, label: str) -> str:
-    """The scheduler behind a label, as ``--schedulers`` takes it: a label that is not known is one itself."""
+    """The scheduler behind a label, as in ``--schedulers``; an unknown label is a scheduler itself."""
     return figure.labels.get(label) or SCHEDULERS.get(label, label)
 
 
 def places_of(figure: Figure) -> dict[str, int]:
-    """Label -> number of its look. Labels of the figure alone take the first ones that the others leave."""
+    """Label -> number of its look. Labels of this figure alone take the first free numbers."""
     places = {label: PLACES[label] for label in figure.schedulers if label in PLACES}
     left = (place for place in count() if place not in places.values())
     return {label: places[label] if label in places else next(left) for label in figure.schedulers}

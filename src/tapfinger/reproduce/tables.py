@@ -9,7 +9,7 @@ from tapfinger.reproduce.verdicts import Judged
 
 
 def main_table(measured: FigureData) -> Table:
-    """Of one setting every scheduler with all that matters, of several the means side by side."""
+    """For one setting, every scheduler in detail; for several, the means side by side."""
     if not measured.runs:
         return Table(*measured.table)
     if len(measured.runs) == 1:
@@ -45,7 +45,7 @@ def _detailed(runs: SettingRuns) -> Table:
 
 
 def _side_by_side(measured: FigureData) -> Table:
-    """Mean of each setting; behind it the paired difference to the reference."""
+    """Mean in each setting, followed by the paired difference from the reference."""
     first = next(iter(measured.runs.values()))
     head = ("scheduler", *measured.runs)
     rows = []

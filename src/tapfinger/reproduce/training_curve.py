@@ -1,4 +1,4 @@
-"""The training figure: logs of the small models that ship, and of a short run that is made only when asked for."""
+"""The training figure: logs of the small shipped models, and of a short run that is made only on request."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tapfinger.training.seeds import DEVIATION_SEEDS, ROLLOUT_SEEDS
 from tapfinger.workloads.world import build_world
 
 SCENARIO = "multi-3"
-#: Short enough to be waited for; docs/training.md has what the shipped models had.
+#: Options of a run short enough to wait for; docs/training.md has those of the shipped models.
 OPTIONS = ("--teacher-runs", "40", "--refinements", "15", "--iterations", "0")
-#: The line of the run that --train makes.
+#: Label of the run that --train makes.
 OWN = "this run"
 
-#: Points of a line at most: updates are put together until there are no more.
+#: Most points of a line: updates are combined until there are no more.
 _POINTS = 16
 
 
 class TrainingFailed(TapfingerError):  # noqa: N818 - named for what happened, as the other errors
-    """The run for the curve broke off."""
+    """The training run for the curve failed."""
 
 
 class Log(NamedTuple):
-    """What is kept of a training run's log."""
+    """The part of a training run's log that is kept."""
 
-    #: (env-steps so far, mean completion time of the rollouts over Greedy's on the same workloads), update by update.
+    #: (env-steps so far, mean completion time of the rollouts relative to Greedy's on the same workloads), per update.
     sampled: list[tuple[float, float]]
-    #: (env-steps so far, score), where the policy was evaluated.
+    #: (env-steps so far, score) of each evaluation of the policy.
     scores: list[tuple[float, float]]
 
 
 def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> FigureData:
-    """Curves of the shipped logs, and of the run in ``folder`` if there is one; ``train`` makes it or continues it."""
+    """Curves of the shipped logs, and of the run in ``folder``, if any; ``train`` starts or continues that run."""
     path = folder / "logs" / "metrics.jsonl"
     if train:
         words = ["train", SCENARIO, "--out", str(folder), "--jobs", str(jobs), *OPTIONS]
@@ -97,7 +97,7 @@ def read_log(folder: Path) -> Log:
 
 
 def _seeds(config: Mapping[str, Any], update: int) -> range:
-    """Of the workloads that an update was played on."""
+    """Seeds of the workloads that an update was played on."""
     refining = update < config["refinements"]
     count = config["deviation"]["workloads"] if refining else config["workloads"]
     first = (DEVIATION_SEEDS if refining else ROLLOUT_SEEDS) + update * count
@@ -105,7 +105,7 @@ def _seeds(config: Mapping[str, Any], update: int) -> range:
 
 
 def thinned(points: list[tuple[float, float]]) -> FigureCurve:
-    """A line of few points, each the mean of as many updates, so that lines of many small updates can be read too."""
+    """A line of few points, each the mean of several updates, so that lines of many small updates stay readable."""
     together = math.ceil(len(points) / _POINTS)
     parts = [points[begin : begin + together] for begin in range(0, len(points), together)]
     means = [tuple(sum(column) / len(part) for column in zip(*part, strict=True)) for part in parts]

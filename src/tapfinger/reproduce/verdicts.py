@@ -1,8 +1,8 @@
-"""Verdicts on claims, computed from paired differences with 95 % intervals; nobody writes them by hand.
+"""Verdicts on claims, computed from paired differences with 95 % intervals; none is written by hand.
 
-A claim *holds* if it is true of the rivals as they should be: every interval leaves out zero, and the mean
-reduction is at least the one claimed. It *holds only against the published baseline* if that is so
-of the rivals as published and not of the corrected ones. Otherwise it *does not hold*.
+A claim *holds* if it is true for the rivals as they should be: every interval excludes zero, and the mean
+reduction is at least the one claimed. It *holds only against the published baseline* if it is true for
+the rivals as published but not for the corrected ones. Otherwise it *does not hold*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tapfinger.reproduce.figure_data import FigureData
 
 
 class ClaimVerdict(Enum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     PUBLISHED_ONLY = "holds only against the published baseline"
@@ -35,9 +35,9 @@ class Judged:
     verdict: ClaimVerdict
     #: Our numbers, in words.
     ours: str
-    #: Why a claim does not hold, in words; empty if it does.
+    #: Reason why a claim does not hold; empty if it does.
     why: str = ""
-    #: Outside the range that we expected, in words; empty if within it or none was given.
+    #: Note if outside the range we expected; empty if within it or if no range was given.
     surprise: str = ""
 
     @property
@@ -56,7 +56,7 @@ class _Gap:
 
     @property
     def reduction(self) -> float:
-        """In percent of the other."""
+        """Reduction in percent of the other."""
         return -self.difference.percent
 
     @property
@@ -81,12 +81,12 @@ def _change(percent: float) -> str:
     return f"{percent:+.1f} %" if math.isfinite(percent) else "no change"
 
 
-#: Measure -> its unit, and what its values are multiplied by to be in it.
+#: Measure -> its unit, and the factor that converts values to it.
 _UNITS = {"in_system_max": (" tasks", 1.0)}
 
 
 def unit_of(measure: str) -> tuple[str, float]:
-    """How a measure is written: unit and factor."""
+    """Unit and factor in which a measure is written."""
     if measure in _UNITS:
         return _UNITS[measure]
     if measure.startswith("utilisation") or measure.endswith("_share"):
@@ -136,7 +136,7 @@ def _judge_less(claim: Less, measured: FigureData) -> Judged:
         verdict = ClaimVerdict.DOES_NOT_HOLD
     unit, scale = unit_of(claim.measure)
     several = len({gap.setting for gap in gaps}) > 1
-    # Of several comparisons the least favourable is shown: the claim stands or falls with it.
+    # Of several comparisons, the least favourable is shown: it decides the claim.
     shown = [_least_favourable(part).text(several, scale, unit) for part in (gaps, published) if part]
     if len(gaps) > 1:
         shown[0] = f"at worst {shown[0]}; clear in {sum(gap.clear for gap in gaps)} of {len(gaps)} comparisons"
@@ -144,7 +144,7 @@ def _judge_less(claim: Less, measured: FigureData) -> Judged:
 
 
 def _why(claim: Less, gaps: list[_Gap]) -> str:
-    """What is wrong with it as claimed: the direction, the evidence, or only the size."""
+    """What is wrong with the claim: the direction, the evidence, or only the size."""
     if _true(claim, gaps):
         return ""
     if any(not gap.known for gap in gaps):
@@ -157,7 +157,7 @@ def _why(claim: Less, gaps: list[_Gap]) -> str:
 
 
 def _least_favourable(gaps: list[_Gap]) -> _Gap:
-    """The smallest reduction, and before it one whose interval is not clear."""
+    """The comparison with the smallest reduction; one without a clear interval comes first."""
     return min(gaps, key=lambda gap: (gap.clear, gap.reduction))
 
 
@@ -186,7 +186,7 @@ def _judge_flat(claim: Flat, measured: FigureData) -> Judged:
 
 def _judge_bound(claim: Bound, measured: FigureData) -> Judged:
     found = measured.values[claim.value]
-    # With an interval, all of it must lie within the bounds.
+    # An interval must lie entirely within the bounds.
     low, high = found.interval or (found.mean, found.mean)
     holds = claim.at_least <= low and high <= claim.at_most
     digits = 0 if abs(found.mean) >= 100 else 2

@@ -1,4 +1,4 @@
-"""What the test-bed's tasks share and what needs no torch: their options, and what they were allotted."""
+"""Shared by the test-bed's tasks, without torch: their options, and the resources they were given."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from importlib.util import find_spec
 
 from tapfinger.errors import ConfigError, TapfingerError
 
-#: Exit codes: done; the goal was not reached; it could not even begin.
+#: Exit codes: done; the goal was not reached; the task could not start.
 DONE, MISSED, REFUSED = 0, 1, 2
 
-#: Largest scale: beyond, targets lie below what the tasks can reach.
+#: Largest scale: beyond it, targets lie below what the tasks can reach.
 MOST_SCALE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line says."""
+    """Options from the command line."""
 
     #: 1 for the whole task, less for a shorter one of the same kind.
     scale: float = 1.0
@@ -30,15 +30,15 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """What a task may use, as its environment says."""
+    """The resources that a task may use, according to its environment."""
 
     cpus: int
-    #: None where the environment does not say, as outside TapFinger.
+    #: None if the environment does not say, as outside TapFinger.
     gpus: int | None
 
     @property
     def workers(self) -> int:
-        """One for each gpu, and one where there is none."""
+        """One worker per gpu, and one if there is none."""
         return max(1, self.gpus or 0)
 
     def threads(self, workers: int) -> int:
@@ -47,7 +47,7 @@ class Allotment:
 
 
 def allotment(environ: Mapping[str, str]) -> Allotment:
-    """``TAPFINGER_CPUS`` and ``TAPFINGER_GPUS``; without the first, all cores that this process may use."""
+    """Read ``TAPFINGER_CPUS`` and ``TAPFINGER_GPUS``; without the first, all cores that this process may use."""
     here = len(os.sched_getaffinity(0))
     cpus, gpus = _amount(environ, "TAPFINGER_CPUS"), _amount(environ, "TAPFINGER_GPUS")
     return Allotment(here if cpus is None else max(1, cpus), gpus)
@@ -80,13 +80,13 @@ def read_options(about: str, argv: Sequence[str] | None) -> RunOptions:
 
 
 def run_task(about: str, module: str, argv: Sequence[str] | None = None) -> int:
-    """Run the task of a module, whose ``work`` does it, with as many workers as were allotted; its exit code."""
+    """Run the ``work`` function of a module with as many workers as were allotted; return its exit code."""
     try:
         options = read_options(about, argv)
         granted = allotment(os.environ)
         if find_spec("torch") is None:
             raise ConfigError("the test-bed's tasks need PyTorch: pip install 'tapfinger[train]'")
-        # Threads that wait for each other give way instead of spinning: pretended clusters share real cores.
+        # Waiting threads yield instead of spinning: simulated clusters share real cores.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         parallel = import_module("tapfinger.testbed.parallel")
         code: int = parallel.run_workers(import_module(module).work, options, granted)
@@ -97,6 +97,6 @@ def run_task(about: str, module: str, argv: Sequence[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """A line for whoever follows the task's output."""
+    """Print a line for whoever follows the task's output."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""A small ConvNet and pictures to classify, made from a seed."""
+"""A small ConvNet, and pictures to classify, generated from a seed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tapfinger.testbed.parallel import Workers
 from tapfinger.testbed.training import LossCurve, TrainingPlan, train
 
 CLASSES, SIDE = 10, 32
-#: Pictures to learn from and to validate on; how much noise lies over them.
+#: Number of pictures for training and for validation, and the noise on them.
 LEARN, VALIDATE, NOISE = 1920, 120, 1.0
-#: How far the stripes of a class may be shifted against each other: with any shift the loss would stand still at first.
+#: Largest phase shift of the stripes, in radians: with arbitrary shifts, the loss would not fall at first.
 SHIFT = 0.3
-#: Validation loss at the beginning, about, and to reach at scale 1.
+#: Approximate validation loss at the beginning, and the one to reach at scale 1.
 FIRST, LAST = math.log(CLASSES), 0.25
 #: The loss falls evenly.
 CURVE = LossCurve(1.0)
@@ -43,7 +43,7 @@ class ConvNet(nn.Module):
 
 
 def pictures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stripes under noise: a class is a direction and a width of stripes, with a colour that is often another's."""
+    """Stripes under noise: a class is a direction and a width of stripes; the colour is random."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (count,), generator=draw)
     direction = (labels % 5) * (math.pi / 5)
@@ -59,12 +59,12 @@ def pictures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum over the pictures."""
+    """Sum of the losses over the pictures."""
     return functional.cross_entropy(model(inputs), labels, reduction="sum")
 
 
 def plan(options: RunOptions) -> TrainingPlan:
-    """Everything from the seed."""
+    """The whole training plan, generated from the seed."""
     torch.manual_seed(options.seed)
     model = ConvNet()
     learn, validate = pictures(LEARN, 2 * options.seed), pictures(VALIDATE, 2 * options.seed + 1)

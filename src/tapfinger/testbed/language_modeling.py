@@ -1,8 +1,8 @@
-"""Language modelling: a small Transformer is trained on text of a random grammar, until its validation loss is close
+"""Language modelling: trains a small Transformer on text of a random grammar, until its validation loss is close
 to the grammar's entropy.
 
-Workers: one per gpu that TAPFINGER_GPUS says, on real gpus or as processes; they share the cpus of TAPFINGER_CPUS.
-Exit code 0 when the target is reached, 1 when it is not within the last epoch, 2 where it cannot begin.
+Workers: one per gpu in TAPFINGER_GPUS, on real gpus or as processes; they share the cpus in TAPFINGER_CPUS.
+Exit code 0 when the target is reached, 1 if the last epoch ends before that, 2 if it cannot start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tapfinger.testbed.common import run_task
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train; returns the exit code."""
+    """Train; return the exit code."""
     return run_task(__doc__ or "", "tapfinger.testbed.transformer", argv)
 
 

@@ -1,8 +1,8 @@
-"""Several workers on one task: each has a share of every batch, and all have the same weights.
+"""Several workers on one task: each gets a share of every batch, and all have the same weights.
 
-Gradients are added up by one all-reduce of our own instead of DistributedDataParallel: shares may differ in size, and
-what counts is the mean over the joined batch, whoever had which part of it. So any number of workers takes the same
-steps as one with the whole batch, but for the order of additions; and one worker needs no process group at all.
+Gradients are summed by our own all-reduce instead of DistributedDataParallel: shares may differ in size, and what
+counts is the mean over the whole batch, however it is divided. So any number of workers takes the same steps as one
+worker with the whole batch, except for the order of additions; and a single worker needs no process group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 120
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """One worker's view of all."""
+    """One worker's view of all workers."""
 
     rank: int
     count: int
@@ -38,7 +38,7 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that reports."""
+        """Whether this worker is the one that reports."""
         return self.rank == 0
 
     def mine(self, batch: torch.Tensor) -> torch.Tensor:
@@ -46,13 +46,13 @@ class Workers:
         return batch[self.rank :: self.count]
 
     def add(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over all workers."""
+        """Sum over all workers."""
         if self.count > 1:
             dist.all_reduce(values)
         return values
 
     def join_gradients(self, model: nn.Module, samples: int) -> None:
-        """Gradients of sums over shares become gradients of the mean over the joined batch, of so many samples."""
+        """Turn gradients of sums over shares into gradients of the mean over the whole batch of ``samples``."""
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         joined = self.add(torch.cat([gradient.reshape(-1) for gradient in gradients])) / samples
         begin = 0
@@ -61,12 +61,12 @@ class Workers:
             begin += gradient.numel()
 
 
-#: Does this worker's part of a task, and returns its exit code.
+#: Does this worker's part of a task and returns its exit code.
 Work = Callable[[Workers, RunOptions], int]
 
 
 def run_workers(work: Work, options: RunOptions, granted: Allotment) -> int:
-    """Here if torchrun has started this process as one of several, else with as many as were allotted."""
+    """Run as one worker if torchrun started this process as such, else with as many workers as were allotted."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         here = int(os.environ.get("LOCAL_WORLD_SIZE", count))
@@ -84,12 +84,12 @@ def run_workers(work: Work, options: RunOptions, granted: Allotment) -> int:
 
 
 def _together(work: Work, options: RunOptions, count: int, threads: int, granted: Allotment) -> int:
-    """The others as children of this process, which is the first."""
-    # Forking saves each worker the import of torch; where CUDA is used it is not possible.
+    """Run with this process as the first worker and the others as its children."""
+    # Forking saves each worker the import of torch; it is not possible with CUDA.
     start = (
         multiprocessing.get_context("spawn").Process if _cuda(granted) else multiprocessing.get_context("fork").Process
     )
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine, whatever its name resolves to
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine, whatever its hostname resolves to
     with tempfile.TemporaryDirectory(prefix="tapfinger-workers-") as folder:
         meeting = (Path(folder) / "meeting").as_uri()
         others = [
@@ -105,15 +105,15 @@ def _together(work: Work, options: RunOptions, count: int, threads: int, granted
 
 
 def _child(work: Work, *more: object) -> None:
-    # A child that ends in the usual way would write what its parent has not written yet.
+    # A child that exits normally would also write its parent's unflushed output.
     os._exit(_as_worker(work, *more))  # type: ignore[arg-type]
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process at once, with all it has written.
+    """End this process at once, after flushing its output.
 
-    Threads of gloo can outlive the process group and still hold tensors. If one of them lets go of its tensor while
-    the interpreter shuts down, the process aborts although its work is done; so there is no shutting down.
+    Threads of gloo can outlive the process group and still hold tensors. If one of them releases its tensor while
+    the interpreter shuts down, the process aborts although its work is done; so the shutdown is skipped.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -142,7 +142,7 @@ def _as_worker(
 
 
 def _cuda(granted: Allotment) -> bool:
-    """Outside TapFinger nobody says how many; one is used if there is one."""
+    """Whether to use CUDA. Outside TapFinger the number of gpus is not given; one is used if available."""
     return granted.gpus != 0 and torch.cuda.is_available()
 
 

@@ -1,7 +1,7 @@
-"""Speech recognition: utterances of tones are transcribed by an encoder like Wav2Vec2 with greedy CTC decoding.
+"""Speech recognition: transcribes utterances made of tones, with an encoder like Wav2Vec2 and greedy CTC decoding.
 
-Workers: one per gpu that TAPFINGER_GPUS says, on real gpus or as processes; they share the cpus of TAPFINGER_CPUS.
-Exit code 0 when all utterances are transcribed, 2 where it cannot begin.
+Workers: one per gpu in TAPFINGER_GPUS, on real gpus or as processes; they share the cpus in TAPFINGER_CPUS.
+Exit code 0 when all utterances are transcribed, 2 if it cannot start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tapfinger.testbed.common import run_task
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Transcribe; returns the exit code."""
+    """Transcribe; return the exit code."""
     return run_task(__doc__ or "", "tapfinger.testbed.wav2vec", argv)
 
 

@@ -14,29 +14,29 @@ from tapfinger.reporting import report
 from tapfinger.testbed.common import DONE, MISSED, RunOptions, say
 from tapfinger.testbed.parallel import Workers
 
-#: Progress while the target is not reached, however close it is.
+#: Largest reported progress while the target is not reached.
 ALMOST = 0.99
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is trained, on what, and until when."""
+    """What is trained, on which data, and until when."""
 
     model: nn.Module
     #: Sum, not mean, of the losses of some samples.
     loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
-    #: Inputs and labels; first to learn from, then to validate on.
+    #: Inputs and labels: first for training, then for validation.
     inputs: torch.Tensor
     labels: torch.Tensor
     seen: torch.Tensor
     wanted: torch.Tensor
-    #: Samples in the batch of all workers together.
+    #: Samples per batch, over all workers together.
     batch: int
     learning_rate: float
     #: Steps between validations.
     every: int
     epochs: int
-    #: Validation loss to reach, the least that is possible, and how it falls.
+    #: Validation loss to reach, the smallest possible loss, and how the loss falls.
     target: float
     floor: float
     curve: LossCurve
@@ -44,34 +44,34 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """How a loss falls with time: what it has above the least that is possible, to the power of ``bend``, evenly.
+    """How a loss falls over time: its excess over the smallest possible loss, to the power of ``bend``, falls evenly.
 
-    1: the loss itself falls evenly. 0: its logarithm does, so that the loss falls ever more slowly.
+    1: the loss itself falls evenly. 0: its logarithm does, so the loss falls ever more slowly.
     """
 
     bend: float
 
     def level(self, above: float) -> float:
-        """What falls evenly."""
+        """The quantity that falls evenly."""
         above = max(above, 1e-9)
         return math.log(above) if self.bend == 0.0 else above**self.bend
 
     def share(self, first: float, last: float, now: float) -> float:
-        """How much of the way from the first to the last is done."""
+        """Completed share of the way from ``first`` to ``last``."""
         return (self.level(first) - self.level(now)) / (self.level(first) - self.level(last))
 
     def at(self, first: float, last: float, share: float) -> float:
-        """What is left above the least when that share is done."""
+        """Excess over the smallest possible loss at that completed share."""
         level = self.level(first) + share * (self.level(last) - self.level(first))
         return math.exp(level) if self.bend == 0.0 else max(level, 0.0) ** (1.0 / self.bend)
 
 
 @dataclass
 class Approach:
-    """How far a validation loss has come on its way down: an estimate of the share of training that is done.
+    """How far a validation loss has fallen: an estimate of the completed share of training.
 
-    The task's kind of curve says how; it was chosen on earlier runs; ``benchmarks/testbed.py`` shows how well it
-    agrees with the time that others take. Never less than before, and below 1 until the target is reached.
+    The estimate uses the task's loss curve, which was chosen on earlier runs; ``benchmarks/testbed.py`` shows how well
+    it agrees with the time of other runs. It never decreases, and stays below 1 until the target is reached.
     """
 
     target: float
@@ -81,7 +81,7 @@ class Approach:
     best: float = 0.0
 
     def take(self, loss: float) -> float:
-        """Another validation."""
+        """Take in another validation loss; return the progress."""
         if self.first is None:
             self.first = loss - self.floor
         if loss <= self.target:
@@ -93,13 +93,13 @@ class Approach:
 
 
 def batches(count: int, size: int, seed: int, epoch: int) -> Iterator[torch.Tensor]:
-    """Indices of an epoch's batches: the same for all workers, whole ones only."""
+    """Indices of an epoch's batches: the same for all workers, full batches only."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1000 + epoch))
     return (order[begin : begin + size] for begin in range(0, count - size + 1, size))
 
 
 def train(workers: Workers, options: RunOptions, plan: TrainingPlan) -> int:
-    """Until the target is reached, or the last epoch is over; the exit code."""
+    """Train until the target is reached or the last epoch is over; return the exit code."""
     model = plan.model.to(workers.device)
     optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate)
     approach = Approach(plan.target, plan.floor, plan.curve)

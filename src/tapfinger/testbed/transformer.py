@@ -1,4 +1,4 @@
-"""A small Transformer language model, and text of a grammar that is made from a seed."""
+"""A small Transformer language model, and text of a grammar generated from a seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tapfinger.testbed.common import RunOptions
 from tapfinger.testbed.parallel import Workers
 from tapfinger.testbed.training import LossCurve, TrainingPlan, train
 
-#: Letters, and how many of them may follow a given one.
+#: Number of letters, and how many of them may follow a given one.
 LETTERS, FOLLOW = 64, 4
-#: Letters of a piece of text; pieces to learn from and to validate on.
+#: Letters per piece of text; number of pieces for training and for validation.
 LENGTH, LEARN, VALIDATE = 64, 1920, 96
-#: Nats per letter above the grammar's entropy: to reach at scale 1.
+#: Loss to reach at scale 1, in nats per letter above the grammar's entropy.
 LAST = 0.1
-#: The loss falls ever more slowly: what it has above the entropy falls about exponentially.
+#: The loss falls ever more slowly: its excess over the entropy falls roughly exponentially.
 CURVE = LossCurve(0.0)
 
 
@@ -30,7 +30,7 @@ class Language(nn.Module):
         super().__init__()
         self.letters = nn.Embedding(LETTERS, width)
         self.places = nn.Parameter(0.02 * torch.randn(LENGTH, width))
-        # No dropout: the same seed must give the same losses, however many workers share a batch.
+        # No dropout: the same seed must give the same losses for any number of workers.
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, LETTERS)
@@ -45,7 +45,7 @@ class Language(nn.Module):
 
 
 def grammar(seed: int) -> torch.Tensor:
-    """Probabilities of the next letter after each; shape (letter, next)."""
+    """Probabilities of the next letter after each letter; shape (letter, next)."""
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.rand(LETTERS, LETTERS, generator=draw).topk(FOLLOW, dim=-1).indices
     weights = 0.2 + torch.rand(LETTERS, FOLLOW, generator=draw)
@@ -62,7 +62,7 @@ def text(rules: torch.Tensor, count: int, seed: int) -> torch.Tensor:
 
 
 def entropy(rules: torch.Tensor, pieces: torch.Tensor) -> float:
-    """The least mean loss that any model can reach on these, in nats per letter."""
+    """The smallest mean loss that any model can reach on these pieces, in nats per letter."""
     return float(-rules[pieces[:, :-1]].gather(-1, pieces[:, 1:, None]).log().mean())
 
 
@@ -72,7 +72,7 @@ def loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.
 
 
 def plan(options: RunOptions) -> TrainingPlan:
-    """Everything from the seed."""
+    """The whole training plan, generated from the seed."""
     torch.manual_seed(options.seed)
     model = Language()
     rules = grammar(options.seed)

@@ -1,11 +1,11 @@
-"""An encoder of the kind of Wav2Vec2 and "speech" of tones, made from a seed.
+"""An encoder like Wav2Vec2, and "speech" made of tones, both generated from a seed.
 
-A letter is a tone; letters of a word are parted by short silences, words by longer ones. The encoder has the shape of
-Wav2Vec2: convolutions turn samples into frames, a Transformer looks at all frames of an utterance, a linear head says
-which letter each frame is, if any. It is not trained by descent: filters of the first layer are sines, as trained
-speech encoders have them, other weights are drawn from the seed, and the head is fitted in closed form (ridge
-regression) to a few utterances whose frames are known. So it costs what such a network costs, and transcribes well
-enough for its word errors to mean something.
+A letter is a tone; letters of a word are separated by short silences, words by longer ones. The encoder has the shape
+of Wav2Vec2: convolutions turn samples into frames, a Transformer looks at all frames of an utterance, and a linear
+head says which letter each frame is, if any. It is not trained by gradient descent: the filters of the first layer
+are sines, as in trained speech encoders, the other weights are drawn from the seed, and the head is fitted in closed
+form (ridge regression) to a few utterances with known frames. So it costs as much as a trained network, and
+transcribes well enough for its word errors to mean something.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tapfinger.testbed.ctc import BLANK, decode, word_errors
 from tapfinger.testbed.parallel import Workers
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz "
-#: Samples a second, samples between frames, and samples that a filter of the first layer looks at.
+#: Samples per second, samples between frames, and samples covered by a filter of the first layer.
 RATE, HOP, WINDOW = 8000, 80, 200
-#: Frames of a tone and of the silence behind it.
+#: Frames of a tone and of the silence after it.
 TONE, GAP = 7, 3
-#: Letters of an utterance with spaces, words in the vocabulary, letters of a word, noise.
+#: Letters of an utterance including spaces, words in the vocabulary, letters of a word, noise.
 LETTERS, WORDS, WORD, NOISE = 24, 200, (2, 6), 0.1
-#: Utterances: to transcribe at scale 1, at once, and to fit the head to.
+#: Number of utterances to transcribe at scale 1, per batch, and to fit the head to.
 UTTERANCES, BATCH, FIT = 320, 8, 64
 RIDGE = 1.0
 
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
     """Samples in, a vector per frame out."""
 
     def __init__(self, bands: int = 64, width: int = 128, layers: int = 4, heads: int = 4) -> None:
-        """``bands``: pairs of filters of the first layer."""
+        """``bands``: number of filter pairs in the first layer."""
         super().__init__()
         self.sines = nn.Conv1d(1, 2 * bands, WINDOW, HOP // 4, padding=WINDOW // 2, bias=False)
         self.sines.weight = nn.Parameter(_sines(bands))
@@ -71,7 +71,7 @@ def pitches() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Speech:
-    """Utterances, what is said in them, and which class each frame is."""
+    """Utterances, their texts, and the class of each frame."""
 
     samples: torch.Tensor
     texts: list[str]
@@ -85,7 +85,7 @@ def vocabulary(draw: torch.Generator) -> list[str]:
 
 
 def texts(count: int, words: list[str], draw: torch.Generator) -> list[str]:
-    """As many words as have room in an utterance."""
+    """Texts with as many words as fit into an utterance."""
     found = []
     for _ in range(count):
         picks = torch.randint(len(words), (LETTERS,), generator=draw).tolist()
@@ -99,7 +99,7 @@ def texts(count: int, words: list[str], draw: torch.Generator) -> list[str]:
 
 
 def speak(said: list[str], draw: torch.Generator) -> Speech:
-    """Tones of some loudness and pitch, under noise."""
+    """Tones of varying loudness and pitch, under noise."""
     kinds = torch.zeros(len(said), LETTERS, dtype=torch.long)
     for row, text in enumerate(said):
         kinds[row, : len(text)] = torch.tensor([ALPHABET.index(letter) + 1 for letter in text])
@@ -115,7 +115,7 @@ def speak(said: list[str], draw: torch.Generator) -> Speech:
 
 
 def fit_head(model: Encoder, speech: Speech) -> None:
-    """Ridge regression of the frames' classes on what the encoder says of them."""
+    """Fit the head: ridge regression of the frames' classes on the encoder's output."""
     with torch.no_grad():
         found = torch.cat([model(part) for part in torch.split(speech.samples, BATCH)])
         found = found[:, : speech.frames.shape[1]].flatten(0, 1).double()
@@ -128,14 +128,14 @@ def fit_head(model: Encoder, speech: Speech) -> None:
 
 
 def transcribe(model: Encoder, samples: torch.Tensor) -> list[str]:
-    """What is heard in each utterance."""
+    """Transcribe each utterance."""
     with torch.no_grad():
         best = model.head(model(samples)).argmax(-1)
     return [decode(row, ALPHABET) for row in best.tolist()]
 
 
 def work(workers: Workers, options: RunOptions) -> int:
-    """Transcribe this worker's utterances; the first says how far it is and what the errors of all are."""
+    """Transcribe this worker's utterances; the first worker reports progress and the errors of all."""
     torch.manual_seed(options.seed)
     model = Encoder().eval()
     draw = torch.Generator().manual_seed(options.seed)
@@ -147,7 +147,7 @@ def work(workers: Workers, options: RunOptions) -> int:
     wrong = spoken = 0
     for begin in range(0, len(mine), BATCH):
         numbers = mine[begin : begin + BATCH]
-        # Each batch from a seed of its own: nobody makes the utterances of others.
+        # Each batch has its own seed, so no worker makes the utterances of others.
         own = torch.Generator().manual_seed(options.seed * 100_003 + numbers[0] + 1)
         speech = speak(texts(len(numbers), words, own), own)
         for said, heard in zip(speech.texts, transcribe(model, speech.samples.to(workers.device)), strict=True):

@@ -1,4 +1,4 @@
-"""Doing what an adviser says, as a policy."""
+"""A policy that follows an adviser."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tapfinger.training.rollout import BatchActions
 
 
 class Follower:
-    """The policy that does what one adviser says; its decisions are the examples a network begins with."""
+    """The policy that does what one adviser says; its decisions are the first examples for a network."""
 
     def __init__(self, adviser: int) -> None:
-        """``adviser``: which of profiles.greedy_options.ADVISERS, by its number."""
+        """``adviser``: index into profiles.greedy_options.ADVISERS."""
         self._pair, self._menu = (adviser_columns(kind)[adviser] for kind in ("pair", "menu"))
 
     def __call__(self, inputs: Inputs) -> BatchActions:

@@ -1,4 +1,4 @@
-"""The mean of the networks that a run goes through: it does better than most of them, for their errors differ."""
+"""The mean of a run's networks: it does better than most of them, because their errors differ."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tapfinger.training.saved import load_state, save_state
 
 
 class Average:
-    """A network with the mean weights of all those added."""
+    """A network with the mean weights of all networks added."""
 
     def __init__(self, network: nn.Module, path: Path | None = None) -> None:
-        """Of networks like this one; goes on with what was saved under ``path``, if anything was."""
+        """For networks like this one; continues from the file at ``path``, if it exists."""
         self.network = copy.deepcopy(network)
-        #: How many were added.
+        #: Number of networks added.
         self.count = 0
         if path is not None and path.exists():
             self.count = int(load_state(path, self.network)[0]["count"])
 
     @torch.no_grad()
     def add(self, network: nn.Module) -> None:
-        """Take one more into the mean."""
+        """Add one network to the mean."""
         self.count += 1
         mine, others = self.network.state_dict(), network.state_dict()
         for name, value in mine.items():
@@ -34,6 +34,6 @@ class Average:
                 value.copy_(others[name])
 
     def save(self, path: Path) -> None:
-        """Nothing, if nothing was added."""
+        """Write the mean; writes nothing if no network was added."""
         if self.count:
             save_state(path, self.network, {"count": self.count})

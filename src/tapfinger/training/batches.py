@@ -1,4 +1,4 @@
-"""States in chunks of like size: most have two or three waiting tasks, so most of a padded batch is padding.
+"""States in chunks of similar size: most have two or three waiting tasks, so most of a padded batch is padding.
 
 A minibatch is sorted by how full its states are and cut into chunks, each trimmed to its fullest state. Gradients
 add up over the chunks, so the result is that of the whole minibatch. Chunks are independent, so threads share them.
@@ -20,11 +20,11 @@ from tapfinger.policy.distributions import Actions, Terms, evaluate
 from tapfinger.policy.encoding.inputs import Inputs, trim
 from tapfinger.policy.fast_forward import answer
 
-#: States per chunk: smaller ones have less padding, but every call of the network costs some milliseconds.
+#: States per chunk: smaller chunks have less padding, but every call of the network costs a few milliseconds.
 CHUNK = 128
 
-#: Numbers in the embeddings of a chunk's tasks, in one layer, at most. For its gradient a pass keeps some sixty times
-#: as many: half a gigabyte on every thread.
+#: Most numbers in the embeddings of a chunk's tasks, in one layer. For the gradient, a pass keeps about sixty times
+#: as many: half a gigabyte per thread.
 NUMBERS = 1 << 21
 
 
@@ -36,7 +36,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64], size: int = CHUNK) -> Iterator[Chunk]:
-    """The states of ``rows`` in chunks of like size, for ``network``; the fullest first, so that threads end alike."""
+    """The states of ``rows`` in chunks of similar size; the fullest first, so that threads finish together."""
     keep_padding = getattr(network.encoder, "fixed_sizes", False)
     if torch.is_grad_enabled():  # otherwise nothing is kept
         size = min(size, max(1, NUMBERS // _numbers(network, inputs, rows)))
@@ -48,7 +48,7 @@ def chunks(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64], size
 
 
 def _numbers(network: nn.Module, inputs: Inputs, rows: npt.NDArray[np.int64]) -> int:
-    """In the embeddings of the fullest state's tasks."""
+    """Number of values in the embeddings of the fullest state's tasks."""
     waiting, running = inputs.pending_mask[rows].sum(axis=1), inputs.running_mask[rows].sum(axis=(1, 2))
     critic: Any = network.critic
     return int((waiting + running).max(initial=1)) * int(critic[-1].in_features)
@@ -62,7 +62,7 @@ def evaluate_rows(
     void: int,
     accelerator: int,
 ) -> tuple[Answers, Terms]:
-    """The network's answers for a chunk, and the terms of what was done there; ``void``: place that stands for void."""
+    """The network's answers for a chunk, and the terms of the actions taken; ``void``: place that stands for void."""
     place = torch.from_numpy(choice[chunk.rows])
     place = torch.where(place == void, chunk.inputs.startable.shape[2], place)
     answers = answer(network, chunk.inputs)
@@ -73,10 +73,10 @@ def evaluate_rows(
 def add_gradients(
     network: nn.Module, parts: Iterable[Chunk], lose: Callable[[Chunk], tuple[Tensor, dict[str, float]]], threads: int
 ) -> dict[str, float]:
-    """Add the gradient of every chunk's loss; returns the sums of what ``lose`` says beside it.
+    """Add the gradient of every chunk's loss; return the sums of the metrics that ``lose`` returns with it.
 
-    Each of the ``threads`` has a chunk to itself; sums are taken in the order of the chunks, so that their number
-    makes no difference to the result.
+    Each of the ``threads`` works on one chunk at a time. Sums are taken in the order of the chunks, so the number of
+    threads does not affect the result.
     """
     weights = list(network.parameters())
 

@@ -1,4 +1,4 @@
-"""Settings of a training run, and the presets of ``tapfinger train``. Needs no torch, so that help is quick."""
+"""Settings of a training run, and the presets of ``tapfinger train``. Imports no torch, so that help is quick."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.settings import FieldHelp, check_settings
 
-#: Instead of a checkpoint's directory: the one of the universal model, which ships.
+#: Value of ``start`` that stands for the checkpoint of the universal model, which ships with the package.
 UNIVERSAL_START = "universal"
 
-#: group: rollouts of one workload are compared with each other. mappo: the paper's, with a critic.
+#: group: rollouts of one workload are compared with each other. mappo: the paper's algorithm, with a critic.
 ALGORITHMS = ("group", "mappo")
 
-#: By what a network knows a task: the paper's one-hot type, or its speed profile.
+#: How a network identifies a task: by the paper's one-hot type, or by its speed profile.
 FEATURES = ("types", "profiles")
 
-#: system: all agents get minus the tasks in the system. own: minus those on or waiting for the agent's cluster.
+#: system: all agents get minus the tasks in the system. own: minus those on, or waiting for, the agent's cluster.
 REWARDS = ("system", "own")
 
-#: Settings that mean the same in every stage.
+#: Settings with the same meaning in every stage.
 Epochs = Annotated[int, FieldHelp("Passes over the turns of an update.", min=1)]
 Batch = Annotated[int, FieldHelp("Turns per step of the optimizer.", min=1)]
 LearningRate = Annotated[float, FieldHelp("Learning rate of Adam at the start; it falls to zero.", above=0)]
@@ -45,7 +45,7 @@ class DeviationConfig:
     ] = 0
     learning_rate: LearningRate = 5e-4
     entropy: Entropy = 0.003
-    # Nothing is known about actions that were not tried; in many small steps they might come to the top unnoticed.
+    # Nothing is known about untried actions; over many small steps they might become likely unnoticed.
     restraint: Annotated[
         float, FieldHelp("Weight of minus the log-probability that any of the actions tried is taken.", min=0)
     ] = 0.0
@@ -56,7 +56,7 @@ class DeviationConfig:
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """One update from rollouts, compared with others of the same workload."""
+    """One update from rollouts, each compared with others of the same workload."""
 
     group: Annotated[int, FieldHelp("Rollouts of the same workload.", min=2)] = 16
     discount: Annotated[float, FieldHelp("How much the next slot's tasks in system count.", min=0, max=1)] = 0.93
@@ -100,14 +100,14 @@ class MappoConfig:
     ] = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Reject invalid settings."""
         if self.reward not in REWARDS:
             raise UnknownNameError("reward", self.reward, REWARDS)
         check_settings(self)
 
 
 def paper_config(mode: Mode) -> MappoConfig:
-    """The paper's reward and discount; for single-task mode it gives no discount, 0.99 is ours."""
+    """The paper's reward and discount. It gives no discount for single-task mode; 0.99 is ours."""
     return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own")
 
 
@@ -120,7 +120,7 @@ class TrainConfig:
     network: Annotated[
         str, FieldHelp("full, no-han, hints-only, no-pointer, vanilla, no-self or joint-head.", "NAME")
     ] = "full"
-    # Several, joined by commas, take turns as loads do.
+    # Several teachers, joined by commas, take turns as loads do.
     teacher: Annotated[str, FieldHelp("Schedulers imitated first, or none.", "NAMES")] = "greedy"
     start: Annotated[
         str,
@@ -128,7 +128,7 @@ class TrainConfig:
             "Start from this checkpoint instead of a teacher.", "DIR", words={UNIVERSAL_START: "the universal model"}
         ),
     ] = ""
-    # More examples make a better start.
+    # More examples give a better start.
     teacher_runs: Annotated[int, FieldHelp("Workloads they are recorded on.", "N", min=1)] = 100
     imitation_epochs: Annotated[
         int, FieldHelp("Passes over the recorded decisions.", "N", min=0, option="--epochs")
@@ -156,7 +156,7 @@ class TrainConfig:
     mappo: MappoConfig = field(default_factory=MappoConfig)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
+        """Reject settings that cannot be run."""
         check_settings(self)
         if self.algorithm not in ALGORITHMS:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
@@ -176,11 +176,11 @@ class TrainConfig:
 
     @property
     def reward(self) -> str:
-        """What agents pay: see MappoConfig. Groups compare what the whole system pays."""
+        """What agents pay: see MappoConfig. The group algorithm compares what the whole system pays."""
         return self.mappo.reward if self.algorithm == "mappo" else "system"
 
 
-#: What ``--preset`` stands for. ``cpu`` trains on two cores; ``paper`` is the paper's network and amount of training.
+#: Settings of each ``--preset``. ``cpu`` trains on two cores; ``paper`` has the paper's network and training budget.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {},
     "paper": {
@@ -194,7 +194,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-#: At twice the load starts are scarce, one per cluster and slot: the patient greedy, who waits for good sizes, is lost.
+#: At twice the load, starts are scarce (one per cluster and slot): a patient greedy that waits for good sizes fails.
 _TESTBED = {
     "teacher": "greedy,greedy@patience=5@queue_price=20@calm=0",
     "teacher_runs": 20,
@@ -202,16 +202,16 @@ _TESTBED = {
     "tasks": 800,
     "workloads": 4,
     "selection_runs": 12,
-    # Waiting goes on for long: a start missed now is felt by all who come before the queue is empty again.
+    # Queues last long: a missed start affects every task that arrives before the queue is empty again.
     "deviation": DeviationConfig(workloads=12, horizon=100),
     "group": GroupConfig(discount=0.97),
 }
 
-#: Settings for the shipped scenarios, where they differ from the preset ``cpu``.
+#: Settings for the shipped scenarios where they differ from the preset ``cpu``.
 RECIPES: dict[str, dict[str, Any]] = {
     "multi-3": {"iterations": 40},
     "hetero-6": {"teacher_runs": 60, "deviation": DeviationConfig(workloads=20), "selection_runs": 20},
-    # The paper runs it at rates 4, 3 and 2.
+    # The paper runs this scenario at rates 4, 3 and 2.
     "synthetic-6": {
         "teacher_runs": 60,
         "refinements": 120,
@@ -219,7 +219,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "workloads": 6,
         "selection_runs": 30,
     },
-    # Queues are long here, and the short tasks in them must be seen. Deviations gained less than policy gradient.
+    # Queues are long here, and their short tasks must be seen. Deviations gained less than policy gradient.
     "short-long-3": {
         "teacher": "lookahead",
         "teacher_runs": 150,
@@ -235,9 +235,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> TrainConfig:
-    """The settings of a preset; ``changes`` that are None leave them as they are. MAPPO's depend on the mode.
+    """The settings of a preset; ``changes`` that are None have no effect. MAPPO's settings depend on the mode.
 
-    With ``cpu``, a scenario that has a recipe is trained by it.
+    With ``cpu``, a scenario that has a recipe is trained by its recipe.
     """
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
@@ -246,7 +246,7 @@ def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> Tra
     return TrainConfig(**{"preset": preset, "mappo": paper_config(mode), **PRESETS[preset], **recipe, **given})
 
 
-#: Every update of the universal model is played on ``deviation.workloads`` sites, and it is chosen by
+#: Each update of the universal model is played on ``deviation.workloads`` sites; the best network is chosen on
 #: ``selection_runs`` others.
 UNIVERSAL: dict[str, Any] = {
     "features": "profiles",
@@ -259,22 +259,22 @@ UNIVERSAL: dict[str, Any] = {
     "evaluate_every": 8,
     "selection_runs": 14,
     "average_from": 0.5,
-    # One pass in small steps learnt next to nothing in twenty updates; at 1.5e-3 it fell apart.
+    # One pass in small steps learnt next to nothing in twenty updates; at 1.5e-3 training diverged.
     "deviation": DeviationConfig(workloads=8, actions=10, batch=512, epochs=3, learning_rate=8e-4, restraint=0.1),
 }
 
 
 def universal_config(**changes: Any) -> TrainConfig:
-    """The settings of the universal model; ``changes`` that are None leave them as they are.
+    """The settings of the universal model; ``changes`` that are None have no effect.
 
-    One that starts from a checkpoint goes on in steps as small as fine-tuning's: it is good already.
+    A run that starts from a checkpoint uses steps as small as fine-tuning's: the network is already good.
     """
     given = {name: value for name, value in changes.items() if value is not None}
     smaller = {"deviation": replace(UNIVERSAL["deviation"], learning_rate=4e-4)} if given.get("start") else {}
     return TrainConfig(**{**UNIVERSAL, **smaller, **given})
 
 
-#: As the universal model was trained, in smaller steps: it is good already.
+#: The universal model's settings with smaller steps: the network is already good.
 FINETUNE: dict[str, Any] = {
     "features": "profiles",
     "start": UNIVERSAL_START,
@@ -286,7 +286,7 @@ FINETUNE: dict[str, Any] = {
 
 
 def finetune_config(scenario: str, **changes: Any) -> TrainConfig:
-    """Adapting the universal model to one scenario in about ten minutes; other settings as in its recipe, if any."""
+    """Settings to adapt the universal model to one scenario in about ten minutes; the rest as in its recipe, if any."""
     recipe = {k: v for k, v in RECIPES.get(scenario, {}).items() if k in ("loads", "tasks", "selection_runs")}
     given = {name: value for name, value in changes.items() if value is not None}
     return TrainConfig(**{**FINETUNE, **recipe, **given})

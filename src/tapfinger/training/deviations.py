@@ -1,10 +1,10 @@
 """Learning from simulated deviations: each cluster's other actions, tried out while everything else stays the same.
 
-At a turn, several actions of each cluster are drawn from its policy. Each is played in a copy of the world, the other
-clusters acting as they did and a greedy playing on into the world's own future; the cost that differs is that
-action's doing alone. An action that loses a conflict shows as what it is: a start that did not happen. The loss is
-the expected cost under the policy restricted to the actions tried: linear in the costs, so the luck of one future
-averages out, and right whatever the actions were drawn from.
+At a turn, several actions of each cluster are drawn from its policy. Each is played in a copy of the world: the other
+clusters act as they did, and a greedy plan plays on into the world's own future, so the difference in cost is due to
+that action alone. An action that loses a conflict shows as a start that did not happen. The loss is the expected cost
+under the policy restricted to the actions tried. It is linear in the costs, so the luck of one future averages out,
+and it is right for any distribution that the actions were drawn from.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tapfinger.training.batches import Chunk, add_gradients, chunks
 from tapfinger.training.config import DeviationConfig
 from tapfinger.training.rollout import Bools, Deviations, Floats, Ints, RolloutResult, Turns
 
-#: Gains are clipped at this many times their spread.
+#: Bound on gains, in multiples of their spread.
 _MOST = 3.0
 
 
 class Effort(NamedTuple):
-    """How much is tried out; large sites have more states and agents than are needed."""
+    """How much is tried out; large sites have more states and agents than needed."""
 
-    #: Share of the states.
+    #: Share of the states that are tried.
     states: float = 1.0
-    #: Clusters per state, drawn among those that have a choice; 0: all.
+    #: Clusters per state, drawn from those that have a choice; 0: all.
     agents: int = 0
 
 
@@ -47,12 +47,12 @@ EVERYTHING = Effort()
 
 
 class DeviationJudge:
-    """Tries out what else might have been done in the worlds of a simulator."""
+    """Tries out alternative actions in the worlds of a simulator."""
 
     def __init__(
         self, sim: BatchSim, bases: Sequence[GreedyPlan], horizon: int = 0, effort: Effort = EVERYTHING, seed: int = 0
     ) -> None:
-        """``bases``: the greedy that plays on, world by world; ``horizon``: see DeviationConfig.
+        """``bases``: the greedy plan that plays on, per world; ``horizon``: see DeviationConfig.
 
         ``effort``: how much of what could be tried is tried, drawn with ``seed``.
         """
@@ -64,13 +64,13 @@ class DeviationJudge:
         self._effort, self._rng = effort, np.random.default_rng(seed)
 
     def worth_trying(self, states: int) -> Ints:
-        """As rollout.Judge. What is left out is random, so that what is tried stands for all."""
+        """As in rollout.TurnJudge. What is left out is random, so that what is tried is representative."""
         if self._effort.states >= 1.0:
             return np.arange(states)
         return np.flatnonzero(self._rng.random(states) < self._effort.states)
 
     def leave_out(self, inputs: Inputs, others: Deviations) -> None:
-        """As rollout.Judge."""
+        """As in rollout.TurnJudge."""
         can = inputs.startable.any(axis=2)
         if self._effort.agents and can.shape[1] > self._effort.agents:
             lot = np.where(can, self._rng.random(can.shape), 2.0).argsort(axis=1).argsort(axis=1)
@@ -79,7 +79,7 @@ class DeviationJudge:
                 array[idle] = array[idle][:, :1]
 
     def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
-        """Costs, and who got its task."""
+        """Fill in the costs, and which clusters got their task."""
         tasks = sim.observations.task[live]
         place = np.minimum(others.choice, tasks.shape[2] - 1)
         task = np.where(others.choice == sim.pending, -1, np.take_along_axis(tasks, place, axis=2))
@@ -101,7 +101,7 @@ class DeviationJudge:
 
 
 class _Tried(NamedTuple):
-    """One episode's turns with what is fixed while an update lasts."""
+    """One episode's turns, with everything that stays fixed during an update."""
 
     turns: Turns
     others: Deviations
@@ -119,9 +119,9 @@ def update(
     rng: np.random.Generator,
     threads: int = 1,
 ) -> dict[str, float]:
-    """One or more passes over the turns in which some cluster's actions differ; returns what is logged.
+    """Make one or more passes over the turns in which some cluster's actions differ; return the metrics.
 
-    Episodes may be of different sites: every minibatch has its share of each, and gains are scaled site by site.
+    Episodes may be of different sites: every minibatch has its share of each, and gains are scaled per site.
     """
     tried = [_prepare(episode) for episode in episodes]
     logged: dict[str, list[float]] = {"loss": [], "entropy": [], "gradient": []}
@@ -154,7 +154,7 @@ def _step(
     accelerator: int,
     threads: int,
 ) -> dict[str, float]:
-    """One step on some turns of every episode."""
+    """Take one step on some turns of every episode."""
     count = max(1, sum(int((t.different[rows].sum(axis=2) > 1).sum()) for t, rows in batch))
 
     def lose(chunk: Chunk, t: _Tried) -> tuple[Tensor, dict[str, float]]:
@@ -182,7 +182,7 @@ def _step(
 
 
 def _regret(t: _Tried) -> float:
-    """How much dearer the actions taken were than the best that were tried, on average."""
+    """How much more the actions taken cost than the best ones tried, on average."""
     cost = t.others.cost
     return float((cost[..., 0] - cost.min(axis=2))[t.turns.decidable].mean()) if len(cost) else 0.0
 
@@ -190,7 +190,7 @@ def _regret(t: _Tried) -> float:
 def _evaluate(
     network: nn.Module, chunk: Chunk, others: Deviations, void: int, accelerator: int
 ) -> tuple[Tensor, Tensor]:
-    """(rows, N, A) log-probabilities, of amounts only where the task was got, and the first action's entropy."""
+    """(rows, N, A) log-probabilities, with amounts only where the task was granted, and the first action's entropy."""
     outputs, places = network(chunk.inputs), chunk.inputs.startable.shape[2]
     rows, shape = chunk.rows, others.choice[chunk.rows].shape
     place = torch.from_numpy(others.choice[rows]).flatten(1)
@@ -202,7 +202,7 @@ def _evaluate(
 
 
 def distinct(others: Deviations) -> Bools:
-    """(E, N, A) the first of equal actions; tasks that were not got are equal whatever their amounts."""
+    """(E, N, A) whether an action is the first of its equals; tasks not granted are equal whatever their amounts."""
     amounts = np.where(others.granted[..., None], others.amounts, 0)
     actions = np.concatenate([others.choice[..., None], amounts], axis=3)
     same = (actions[:, :, :, None] == actions[:, :, None]).all(axis=4)  # (E, N, A, A)
@@ -212,7 +212,7 @@ def distinct(others: Deviations) -> Bools:
 def gains(cost: Floats, different: Bools) -> Floats:
     """(E, N, A) how much cheaper an action is than the mean of those tried, scaled by the spread of all.
 
-    A few actions that change everything that follows must not drown the others.
+    Clipped, so that a few actions that change everything afterwards do not drown out the others.
     """
     count = different.sum(axis=2, keepdims=True)
     mean = (cost * different).sum(axis=2, keepdims=True) / count

@@ -1,8 +1,8 @@
 """Generalised advantage estimation over the turns of worlds, each agent's costs, and the scale of returns.
 
-Only turns in which somebody had a choice are kept, so the next turn may lie in the same slot or many slots later.
-A turn's cost is all that is paid from its slot up to the slot of the next turn: nothing if that is the same
-slot. Discounting goes by slots, so the turns of one slot weigh the same whatever the discount.
+Only turns in which some agent had a choice are kept, so the next turn may be in the same slot or many slots later.
+A turn's cost is everything paid from its slot up to the slot of the next turn: nothing if that is the same
+slot. Discounting is by slot, so the turns of one slot have equal weight for any discount.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tapfinger.training.rollout import Bools, Floats, Ints, Turns
 
 
 class Estimates(NamedTuple):
-    """What the turns were worth. A is 1 where all agents share one reward, otherwise the number of agents."""
+    """Advantages of the turns. A is 1 where all agents share one reward, otherwise the number of agents."""
 
     advantage: Floats  # (E, A)
-    #: (E,) False for the last turn of a world that was cut: only its value is used, for the turn before.
+    #: (E,) False for the last turn of a world that was cut off: only its value is used, for the turn before.
     usable: Bools
 
 
 def agent_costs(sim: BatchSim, slots: int) -> Floats:
     """(B, slots, N) tasks that ran on each cluster or waited for it; a waiting task counts for all its clusters.
 
-    Follows from when and where tasks arrived, started and ended, so nothing has to be noted while worlds are played.
+    Computed from when and where tasks arrived, started and ended, so nothing is recorded during play.
     """
     draws, worlds = sim.draws, sim.worlds
     world, task = np.nonzero(np.arange(draws.arrival.shape[1]) < draws.tasks[:, None])
     arrival, started, finished = (a[world, task] for a in (draws.arrival, worlds.started, worlds.finished))
-    # Begins and ends of stays, summed up; the row after the last slot takes what lies beyond.
+    # Starts and ends of stays, summed up; the row after the last slot collects everything beyond.
     change = np.zeros((len(draws.tasks), slots + 1, sim.tables.capacity.shape[0]))
     stop_waiting = np.where(started >= 0, started, slots)
     stop_running = np.where(finished >= 0, finished + 1, slots)
@@ -43,12 +43,12 @@ def agent_costs(sim: BatchSim, slots: int) -> Floats:
     place = (world[ran], started[ran], worlds.cluster[world, task][ran])
     np.add.at(change, place, 1.0)
     np.add.at(change, (place[0], np.minimum(stop_running[ran], slots), place[2]), -1.0)
-    played = np.arange(slots) < worlds.slot[:, None]  # a world that was cut has no costs beyond
+    played = np.arange(slots) < worlds.slot[:, None]  # a world that was cut off has no costs beyond
     return np.asarray(change.cumsum(axis=1)[:, :-1] * played[:, :, None])
 
 
 def to_go(cost: Floats, discount: float) -> Floats:
-    """Discounted cost from each slot on, along axis 1."""
+    """Discounted cost from each slot onwards, along axis 1."""
     out = np.zeros_like(cost)
     later = np.zeros_like(cost[:, 0])
     for t in range(cost.shape[1] - 1, -1, -1):
@@ -60,7 +60,7 @@ def to_go(cost: Floats, discount: float) -> Floats:
 def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: float, trace: float) -> Estimates:
     """Advantages of all turns.
 
-    cost (B, slots, A); value (E,): the critic's when the turn was played; ended (B,): whether the world was
+    cost (B, slots, A); value (E,): the critic's value at the time of play; ended (B,): whether the world was
     played to its end. ``trace`` is the lambda of GAE, applied from turn to turn.
     """
     after, rank = _followers(turns.world)
@@ -84,7 +84,7 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
 
 
 def _followers(world: Ints) -> tuple[Ints, Ints]:
-    """For each row the next row of the same world, -1 at the end; and its rank in the world."""
+    """For each row, the next row of the same world (-1 at the end), and the row's rank in its world."""
     order = np.argsort(world, kind="stable")
     same = world[order][1:] == world[order][:-1]
     after = np.full(len(world), -1)
@@ -98,7 +98,7 @@ def _followers(world: Ints) -> tuple[Ints, Ints]:
 def normalised(advantage: Floats, mask: Bools) -> Floats:
     """(E, A) -> (E, N): mean zero and spread one over the agents that had a choice.
 
-    With rewards of their own each agent has a mean of its own: a busy cluster is not to blame for being busy.
+    With separate rewards, each agent has a separate mean: a busy cluster is not to blame for being busy.
     """
     axis = 0 if advantage.shape[1] > 1 else None
     wide = np.broadcast_to(advantage, mask.shape)
@@ -110,12 +110,12 @@ def normalised(advantage: Floats, mask: Bools) -> Floats:
 class ReturnScale:
     """Mean and spread of the returns seen so far; the critic works in units of these.
 
-    Returns are hundreds or thousands, and shrink as the policy gets better: without a scale the critic's loss would
-    drown the policy's.
+    Returns are hundreds or thousands, and shrink as the policy improves: without a scale, the critic's loss would
+    drown out the policy's.
     """
 
     mean: float = 0.0
-    #: Mean of the squares; 0: nothing has been seen.
+    #: Mean of the squares; 0: no returns seen yet.
     square: float = 0.0
 
     @property
@@ -124,15 +124,15 @@ class ReturnScale:
         return float(np.sqrt(max(self.square - self.mean**2, 1e-6)))
 
     def normalise(self, returns: Floats) -> Floats:
-        """Returns -> what the critic should say."""
+        """Returns -> targets of the critic."""
         return np.asarray((returns - self.mean) / self.spread)
 
     def restore(self, value: Any) -> Floats:
-        """What the critic says -> returns."""
+        """Critic's output -> returns."""
         return np.asarray(value, dtype=np.float64) * self.spread + self.mean
 
     def follow(self, returns: Floats, rate: float) -> tuple[float, float]:
-        """Take in new returns; the factor and the summand that turn old units into new ones."""
+        """Take in new returns; return the factor and the summand that turn old units into new ones."""
         share = rate if self.square else 1.0
         mean, spread = self.mean, self.spread
         self.mean += share * (float(returns.mean()) - self.mean)

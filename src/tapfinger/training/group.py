@@ -28,7 +28,7 @@ def update(
     rng: np.random.Generator,
     threads: int = 1,
 ) -> dict[str, float]:
-    """One or more passes over the turns of a batch of worlds (a single one); returns what is logged."""
+    """Make one or more passes over the turns of a single batch of worlds; return the metrics."""
     (episode,) = episodes
     turns = episode.turns
     if turns is None:
@@ -73,7 +73,7 @@ def advantages(episode: RolloutResult, group: int, discount: float) -> Floats:
 
     Worlds b*group .. (b+1)*group share a workload: arrivals are the same, so the mean removes most
     of the variance and no critic is needed. Each group is scaled by its own spread, so that workloads
-    of a heavy load do not drown those of a light one.
+    with a heavy load do not drown out those with a light one.
     """
     cost = episode.cost
     to_go = np.zeros_like(cost)
@@ -83,6 +83,6 @@ def advantages(episode: RolloutResult, group: int, discount: float) -> Floats:
         to_go[:, t] = running
     grouped = to_go.reshape(-1, group, cost.shape[1])
     apart = grouped.mean(axis=1, keepdims=True) - grouped
-    alive = (grouped > 0).any(axis=1, keepdims=True)  # slots after the end are no sign of a small spread
+    alive = (grouped > 0).any(axis=1, keepdims=True)  # slots after the end must not shrink the spread
     spread = np.sqrt((apart**2).sum(axis=(1, 2), keepdims=True) / (group * alive.sum(axis=2, keepdims=True).clip(1)))
     return np.asarray((apart / (spread + 1e-8)).reshape(cost.shape))

@@ -1,4 +1,4 @@
-"""Learning from a teacher's examples: maximum likelihood of what it did, agent by agent."""
+"""Learns from a teacher's examples: maximum likelihood of its actions, agent by agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.teacher import Examples
 
-#: Told step, steps in all and loss.
+#: Called with step, total steps and loss.
 Report = Callable[[int, int, float], None]
 
 
@@ -42,7 +42,7 @@ def imitate(
     report: Report | None = None,
     threads: int = 1,
 ) -> None:
-    """Learn from the examples of one scenario; reports step, steps in all and loss."""
+    """Learn from the examples of one scenario; reports step, total steps and loss."""
     imitate_in_turn(network, [examples], accelerator, epochs, seed, report, threads=threads)
 
 
@@ -51,7 +51,7 @@ class Pace(NamedTuple):
 
     #: Examples per step.
     batch: int = 256
-    #: At the start.
+    #: Learning rate at the start.
     learning_rate: float = 2e-3
 
 
@@ -68,9 +68,9 @@ def imitate_in_turn(
     threads: int = 1,
     pace: Pace = USUAL_PACE,
 ) -> None:
-    """Every step on examples of one of several sites, drawn by how many it has.
+    """Take each step on examples of one of several sites, drawn in proportion to its number of examples.
 
-    Adam with a learning rate that falls to zero along a half cosine.
+    Uses Adam with a learning rate that falls to zero along a half cosine.
     """
     rng = np.random.default_rng(seed)
     counts = np.array([len(examples) for examples in sites])

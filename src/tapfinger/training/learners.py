@@ -1,4 +1,4 @@
-"""How a network learns from rollouts: one class per algorithm, with what it must remember between updates."""
+"""How a network learns from rollouts: one class per algorithm, with the state it keeps between updates."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Learner(Protocol):
         episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
-        """Learn from episodes, one batch of worlds per site; returns what is logged."""
+        """Learn from episodes, one batch of worlds per site; return the metrics to log."""
 
     def remembered(self) -> dict[str, float]:
-        """What a resumed run needs beside weights and optimizer."""
+        """What a resumed run needs besides weights and optimizer."""
 
     def remember(self, values: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what ``remembered`` returned."""
 
 
 class PlainLearner:
-    """Compares what was played within one update, whole rollouts or single actions; nothing to remember."""
+    """Compares what was played within one update, whole rollouts or single actions; keeps no state."""
 
     def __init__(self, update: Callable[..., dict[str, float]], config: Any, accelerator: int, threads: int) -> None:
         """``update`` and ``config``: of group or deviations; ``accelerator``: the resource that is decided first."""
@@ -52,19 +52,19 @@ class PlainLearner:
         episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
-        """As Learner."""
+        """As in Learner."""
         return self._update(network, optimizer, episodes, self._config, self._accelerator, rng, self._threads)
 
     def remembered(self) -> dict[str, float]:
-        """As Learner."""
+        """As in Learner."""
         return {}
 
     def remember(self, values: dict[str, Any]) -> None:
-        """As Learner."""
+        """As in Learner."""
 
 
 class MappoLearner:
-    """PPO with a centralised critic, whose scale of returns goes on with the run."""
+    """PPO with a centralised critic; its scale of returns persists over the run."""
 
     def __init__(self, config: MappoConfig, accelerator: int, threads: int) -> None:
         """``accelerator``: the resource that is decided first."""
@@ -79,28 +79,28 @@ class MappoLearner:
         episodes: Sequence[RolloutResult],
         rng: np.random.Generator,
     ) -> dict[str, float]:
-        """As Learner."""
+        """As in Learner."""
         (episode,) = episodes
         return mappo.update(
             network, optimizer, episode, self._config, self._accelerator, rng, self._scale, self._threads
         )
 
     def remembered(self) -> dict[str, float]:
-        """As Learner."""
+        """As in Learner."""
         return asdict(self._scale)
 
     def remember(self, values: dict[str, Any]) -> None:
-        """As Learner."""
+        """As in Learner."""
         self._scale = ReturnScale(**values)
 
 
 def make_refiner(config: TrainConfig, accelerator: int, threads: int) -> Learner:
-    """The learner of a run's deviations."""
+    """The learner for a run's deviations."""
     return PlainLearner(deviations.update, config.deviation, accelerator, threads)
 
 
 def make_learner(config: TrainConfig, accelerator: int, threads: int) -> Learner:
-    """The learner of a run's rollouts; how many ``threads`` it has makes no difference to the result."""
+    """The learner for a run's rollouts; the number of ``threads`` does not affect the result."""
     if config.algorithm == "mappo":
         return MappoLearner(config.mappo, accelerator, threads)
     return PlainLearner(group.update, config.group, accelerator, threads)

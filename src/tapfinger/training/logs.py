@@ -1,7 +1,7 @@
-"""The log of a training run: metrics.jsonl, and beside it the same scalars as an event file for TensorBoard.
+"""The log of a training run: metrics.jsonl, and next to it the same scalars as an event file for TensorBoard.
 
-The event file is written here rather than with the ``tensorboard`` package, which brings a web server, grpc and a data
-server (65 MB) to write some fields. The format is a sequence of records (length, checksum, message, checksum).
+The event file is written here rather than with the ``tensorboard`` package, which needs a web server, grpc and a data
+server (65 MB) to write a few fields. The format is a sequence of records (length, checksum, message, checksum).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _EVENTS = "events.out.tfevents."
 
 
 class RunLog:
-    """Scalars by step. Steps never fall: one count goes through the whole run, whatever its stages."""
+    """Scalars by step. Steps never decrease: one count runs through all stages of the run."""
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        """``resume_step``: the last step of the run that goes on; what was logged after it is dropped. None: anew."""
+        """``resume_step``: last step of the run to continue; later entries are dropped. None: start a new log."""
         folder.mkdir(parents=True, exist_ok=True)
         self._step = -1
         path = folder / METRICS
@@ -32,7 +32,7 @@ class RunLog:
         unfinished = folder / f"{METRICS}.unfinished"
         unfinished.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
         unfinished.replace(path)
-        # The event file follows from the metrics, so it is simply made again.
+        # The event file is derived from the metrics, so it is simply written again.
         for old in folder.glob(f"{_EVENTS}*"):
             old.unlink()
         self._metrics = path.open("a", encoding="utf-8")
@@ -43,7 +43,7 @@ class RunLog:
         self._events.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log what is known at a step; what is not a finite number is null in the metrics."""
+        """Log the values known at a step; values that are not finite are null in the metrics."""
         if step < self._step:
             raise ValueError(f"step {step} after step {self._step}: one count must go through the whole run")
         finite = {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
@@ -54,7 +54,7 @@ class RunLog:
         self._events.flush()
 
     def close(self) -> None:
-        """Nothing can be logged afterwards."""
+        """Close the log; nothing can be logged afterwards."""
         self._metrics.close()
         self._events.close()
 
@@ -69,7 +69,7 @@ class RunLog:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """What was logged. The last line may be torn where a run was killed; such a line is none."""
+    """The logged records. The last line may be incomplete if the run was killed; it is then ignored."""
     lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
     for number, line in enumerate(lines[:-1], start=1):
         try:
@@ -92,7 +92,7 @@ def _sound(record: Any) -> bool:
 
 # ------------------------------------------------------------------ event files
 
-# Protocol buffers by hand. Event: 1 wall time, 2 step, 3 file version, 5 summary; Summary: 1 value, many times;
+# Protocol buffers by hand. Event: 1 wall time, 2 step, 3 file version, 5 summary; Summary: 1 value (repeated);
 # Value: 1 tag, 2 simple value. A key is the field's number times 8, plus 0 (varint), 1 (double), 2 (bytes), 5 (float).
 
 
@@ -119,7 +119,7 @@ def _write(file: BinaryIO, message: bytes) -> None:
 
 
 def _table() -> list[int]:
-    """Of CRC-32C (Castagnoli), bytewise."""
+    """Table of CRC-32C (Castagnoli), by byte."""
     table = []
     for byte in range(256):
         for _ in range(8):
@@ -132,7 +132,7 @@ _CRC = _table()
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as the format wants it, so that data with checksums inside has a sound one."""
+    """CRC-32C, rotated and shifted as the format requires, so that data with embedded checksums still works."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _CRC[(crc ^ byte) & 255]

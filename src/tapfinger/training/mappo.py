@@ -21,9 +21,9 @@ from tapfinger.training.rollout import Bools, Floats, RolloutResult, Turns
 
 
 def finish(episode: RolloutResult, sim: BatchSim, reward: str) -> RolloutResult:
-    """An episode just played, as ``update`` takes it.
+    """Prepare an episode for ``update``.
 
-    With reward "own" its costs are (B, slots, N). The mean of worlds that were cut is infinite: it is not known.
+    With reward "own" its costs are (B, slots, N). Worlds that were cut off have an infinite mean: it is unknown.
     """
     cost = agent_costs(sim, episode.cost.shape[1]) if reward == "own" else episode.cost
     return episode._replace(mean=np.where(sim.done, episode.mean, np.inf), cost=cost)
@@ -39,7 +39,7 @@ def update(
     scale: ReturnScale,
     threads: int = 1,
 ) -> dict[str, float]:
-    """Some passes over the turns of a batch of episodes; returns what is logged. ``scale`` goes on with the run."""
+    """Make several passes over the turns of a batch of episodes; return the metrics. ``scale`` outlives the update."""
     turns = episode.turns
     if turns is None:
         raise ValueError("play with keep=True")
@@ -60,14 +60,14 @@ def update(
 
 @dataclass(frozen=True)
 class _Batch:
-    """The turns of an update with what is fixed while it lasts."""
+    """The turns of an update, with everything that stays fixed during it."""
 
     turns: Turns
     usable: Bools  # (E,)
-    old: Floats  # (E, N) log-probabilities when played
+    old: Floats  # (E, N) log-probabilities at the time of play
     advantage: Floats  # (E, N), normalised
-    value: Floats  # (E,) the critic's when played, in its present units
-    target: Floats  # (E,) what it should say
+    value: Floats  # (E,) the critic's value at the time of play, in its present units
+    target: Floats  # (E,) target of the critic
 
     def backward(
         self, network: nn.Module, rows: np.ndarray, config: MappoConfig, accelerator: int, threads: int = 1
@@ -80,7 +80,7 @@ class _Batch:
         def lose(chunk: Chunk) -> tuple[Tensor, dict[str, float]]:
             answers, terms = evaluate_rows(network, chunk, turns.choice, turns.amounts, void, accelerator)
             granted, mask = _at(turns.granted, chunk), _at(turns.decidable, chunk)
-            # Losers of a conflict keep their task's term and have no term of amounts (m of the paper).
+            # Losers of a conflict keep their task's term but have no amounts term (m of the paper).
             change = (terms.log_prob(granted) - _at(self.old, chunk))[mask]
             ratio, gain = change.exp(), _at(self.advantage, chunk)[mask]
             clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
@@ -108,16 +108,16 @@ class _Batch:
 def _prepare(
     network: nn.Module, episode: RolloutResult, turns: Turns, config: MappoConfig, scale: ReturnScale
 ) -> tuple[_Batch, dict[str, float]]:
-    """Advantages and targets of all turns; moves the scale of returns."""
+    """Advantages and targets of all turns; updates the scale of returns."""
     cost = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
     whole = -to_go(cost, config.discount).mean(axis=2)[turns.world, turns.slot]
     if not scale.square:
-        # What the critic says before its first lesson means nothing in tasks: let it mean the returns at hand.
+        # Before its first update the critic's output has no unit: map it to the scale of the returns at hand.
         scale.follow(whole, 1.0)
     value = scale.restore(turns.extra[:, 0, VALUE])
     ended = np.isfinite(episode.mean)
     advantage, usable = estimate(turns, cost, value, ended, config.discount, config.trace)
-    # One critic for all: where agents have rewards of their own, it learns the mean agent's return.
+    # One critic for all: where agents have separate rewards, it learns the mean agent's return.
     returns = advantage.mean(axis=1) + value
     _rescale(network, *scale.follow(returns[usable], config.scale_rate))
     old = turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)
@@ -141,7 +141,7 @@ def _prepare(
 
 @torch.no_grad()
 def _rescale(network: nn.Module, factor: float, summand: float) -> None:
-    """Change the last layer of the critic so that, in new units, it says what it said in the old ones (PopArt)."""
+    """Change the critic's last layer so that its output, in new units, equals the old output in old units (PopArt)."""
     critic: Any = network.critic
     critic[-1].weight.mul_(factor)
     critic[-1].bias.mul_(factor).add_(summand)

@@ -1,4 +1,4 @@
-"""A network as the policy of rollouts."""
+"""A network as a policy for rollouts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tapfinger.policy.fast_forward import answer
 from tapfinger.training.batches import chunks
 from tapfinger.training.rollout import BatchActions, Deviations, Ints, Policy, picked
 
-#: Columns of ``Acts.extra``: log-probability of the task, of its amounts, and the critic's value.
+#: Columns of ``BatchActions.extra``: log-probability of the task, of its amounts, and the critic's value.
 TASK, AMOUNTS, VALUE = range(3)
 
-#: Of the distribution that other actions are drawn from: a sure policy would name nothing but what it does anyway.
+#: Temperature for sampling other actions: a confident policy would otherwise name only what it does anyway.
 TEMPERATURE = 2.0
 
 
@@ -35,16 +35,16 @@ class NetworkPolicy:
         explore: bool = True,
         suggest: Sequence[Policy] = (),
     ) -> None:
-        """``seed``: None is the deterministic policy.
+        """``seed``: None for the deterministic policy.
 
-        ``deviations``: how many actions to name for each agent, among them what the policies of ``suggest`` would do;
-        the others are sampled. Without ``explore``, the one taken is the most likely.
+        ``deviations``: number of actions to name for each agent, including those of the policies in ``suggest``; the
+        others are sampled. Without ``explore``, the action taken is the most likely one.
         """
         self._suggest = tuple(suggest)
         self._network = network
         self._accelerator = accelerator
         self._amounts = None if seed is None or not explore else torch.Generator().manual_seed(seed)
-        # A network whose task is random by design draws it in any case.
+        # A network with a random task by design samples it in any case.
         random_task = any(getattr(part, "random_task", False) for part in network.modules())
         self._tasks = torch.Generator().manual_seed(0) if random_task and self._amounts is None else self._amounts
         self._deviations = deviations
@@ -52,7 +52,7 @@ class NetworkPolicy:
 
     @torch.inference_mode()
     def __call__(self, inputs: Inputs, deviate: Ints | None = None) -> BatchActions:
-        """What every cluster does, with scores for conflicts and what the loss will need.
+        """Every cluster's action, with scores for conflicts and everything the loss will need.
 
         ``deviate``: the states in which other actions are named as well; None: all.
         """
@@ -64,7 +64,7 @@ class NetworkPolicy:
         others = _room(inputs, len(deviate), self._deviations) if self._deviations else None
         told = [policy(picked(inputs, deviate)) for policy in self._suggest[: max(0, self._deviations - 1)]]
         for rows, some in chunks(self._network, inputs, np.arange(batch)):
-            # Where many actions are named, most tasks are chosen by one of them.
+            # Where many actions are named, most tasks are chosen by at least one of them.
             outputs: Answers = self._network(some) if self._deviations else answer(self._network, some)
             actions, terms = draw(outputs, some, self._accelerator, self._tasks, self._amounts)
             place = actions.place.numpy()
@@ -86,7 +86,7 @@ class NetworkPolicy:
         return BatchActions(choice, amounts, score, extra, others)
 
     def _name_others(self, others: Deviations, rows: Ints, outputs: Answers, some: Inputs, void: int) -> None:
-        """Sampled actions of each agent, beside the first."""
+        """Sampled actions of each agent, in addition to the first."""
         count, shape = self._deviations - 1, (len(rows), others.choice.shape[1], self._deviations - 1)
         actions, logs = draw_several(outputs, some, self._accelerator, self._other, count, TEMPERATURE)
         place = actions.place.numpy().reshape(shape)
@@ -98,7 +98,7 @@ class NetworkPolicy:
 def _name_suggested(
     others: Deviations, rows: Ints, told: Sequence[BatchActions], task_logits: Tensor, void: int
 ) -> None:
-    """Actions that others would take, instead of the first sampled ones."""
+    """Actions that the suggesting policies would take, in place of the first sampled ones."""
     chances = torch.softmax(task_logits, dim=2)
     for column, acts in enumerate(told, start=1):
         choice = acts.choice[rows]
@@ -109,16 +109,16 @@ def _name_suggested(
 
 
 class FastNetwork(nn.Module):
-    """A network as an exported graph: many small batches run several times faster than in torch. It has no critic."""
+    """A network as an exported graph: several times faster than torch on many small batches. It has no critic."""
 
     def __init__(self, graph: bytes) -> None:
-        """``graph``: of policy.export.graph_of."""
+        """``graph``: from policy.export.graph_of."""
         super().__init__()
         self.encoder = nn.Identity()
         self._graph = NetworkGraph(graph, "the network in training")
 
     def forward(self, inputs: Inputs) -> Outputs:
-        """As the network that was exported; the value is not known."""
+        """As in the exported network; the value is unknown and zero."""
         scores = self._graph.run(Inputs(*(tensor.numpy() for tensor in inputs)))
         tensors = [torch.from_numpy(array) for array in scores]
         return Outputs(tensors[0], tensors[1], tensors[2], tensors[3], torch.zeros(len(inputs.cluster)))

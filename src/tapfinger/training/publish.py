@@ -1,4 +1,4 @@
-"""From a trained network to a model: checkpoint, exported graph, and a card with what it does on fresh workloads."""
+"""From a trained network to a model: checkpoint, exported graph, and a card with its results on unseen workloads."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from tapfinger.training.universal import site_world
 from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
 
-#: Bounds on waiting and on slow sizes to choose from, in ideal durations, and the share of the mean that one may cost.
+#: Candidate bounds on waiting and on slow sizes, in ideal durations, and the share of the mean that a bound may cost.
 WAITS = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
 STRETCHES = (0.0, 3.5, 3.0, 2.5, 2.0)
 COST = 0.005
 
-#: The bound on waiting of a model for any site (docs/policy.md).
+#: Bound on waiting of a model for any site (docs/policy.md).
 ANY_SITE_WAIT = 3.0
 
 #: Name of the scenario of a model for any site.
 ANY_SITE = "sites"
 
-#: How many tasks a bound is tried on, at each load.
+#: Number of tasks that a bound is tried on, at each load.
 _TASKS_TRIED = 6000
 
 
 def publish_universal(
     network: nn.Module, sizes: NetworkConfig, config: TrainConfig, folder: Path, sites: int = 12
 ) -> tuple[Path, dict[str, Any]]:
-    """As ``publish``, for a network that is for any site; evaluated on ``sites`` that it has not seen."""
+    """As ``publish``, for a network for any site; evaluated on ``sites`` that it has not seen."""
     path = export(network, sizes, card_for(None, config, UNIVERSAL), folder / f"{UNIVERSAL}.onnx")
     evaluation = rate_universal(path, sites)
     card = replace(read_card_file(card_file(path))[0], evaluation=evaluation)
@@ -58,9 +58,9 @@ def publish_universal(
 
 
 def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
-    """The card of a run, with the whole recipe: its settings, and those of the run that it starts from.
+    """The card of a run with the whole recipe: its settings, and those of the run that it starts from.
 
-    ``scenario``: None for a model that is for any site.
+    ``scenario``: None for a model for any site.
     """
     training = asdict(config)
     earlier: tuple[dict[str, Any], ...] = ()
@@ -78,7 +78,7 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
 
 
 def rate_universal(path: Path, sites: int = 12) -> dict[str, Any]:
-    """What a model for any site does on sites that it has not seen, with the rules around it as they are."""
+    """Evaluate a model for any site on sites that it has not seen, with the scheduler's rules as they are."""
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + sites)
     worlds = [site_world(seed) for seed in seeds]
 
@@ -96,10 +96,10 @@ def rate_universal(path: Path, sites: int = 12) -> dict[str, Any]:
 def publish(
     world: World, network: nn.Module, sizes: NetworkConfig, config: TrainConfig, folder: Path, name: str, runs: int = 10
 ) -> tuple[Path, dict[str, Any]]:
-    """Write checkpoint and model into ``folder``; returns the model's path and its evaluation.
+    """Write checkpoint and model into ``folder``; return the model's path and its evaluation.
 
-    The evaluation is of the exported model, run by the scheduler that will use it, on ``runs`` workloads of the
-    scenario that neither training nor selection has seen.
+    The exported model is evaluated by the scheduler that will use it, on ``runs`` workloads of the scenario that
+    neither training nor selection has seen.
     """
     path = export(network, sizes, card_for(world.scenario, config, name), folder / f"{name}.onnx")
     wait, stretch = best_limits(training_worlds(world, config), str(path))
@@ -119,10 +119,10 @@ def publish(
 
 
 def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:
-    """The bounds on waiting and on slow sizes with the best tail, of those that cost next to nothing at any load.
+    """The bounds on waiting and on slow sizes with the best tail, among those that cost next to nothing at any load.
 
-    By selection workloads of each load. First the one on waiting, then, beside it, the one on sizes; of equal ones the
-    tighter on waiting, the looser on sizes.
+    They are tried on selection workloads of each load: first the bound on waiting, then, combined with it, the bound on
+    sizes. Among equal bounds, the tighter one on waiting and the looser one on sizes win.
     """
     runs = max(2, _TASKS_TRIED // (worlds[0].scenario.tasks or _TASKS_TRIED))
 
@@ -146,7 +146,7 @@ def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:
 
 
 def completion_times(world: World, scheduler: Scheduler, seed: int) -> list[int]:
-    """Of every task, in slots."""
+    """Completion time of every task, in slots."""
     arrived: dict[int, int] = {}
     found = []
 

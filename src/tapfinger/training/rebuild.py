@@ -1,8 +1,8 @@
-"""Retraining models by the recipes on their cards: stage after stage, each resumable, then published.
+"""Retrains models by the recipes on their cards: stage by stage, each resumable, then published.
 
-A recipe is the training runs that led to a model: ``card.earlier``, each from the best network of the one before, and
-``card.training``, the last. A stage's directory is named after its settings and those of the stages before it: models
-that share a stage share its run, and a finished run is not repeated.
+A recipe is the list of training runs that led to a model: ``card.earlier``, each from the best network of the run
+before, then ``card.training``, the last. A stage's directory is named after its settings and those of the stages
+before it: models that share a stage share its run, and a finished run is not repeated.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tapfinger.training.trainer import Report, Trainer
 from tapfinger.training.universal import UniversalTrainer
 from tapfinger.workloads.world import World, build_world
 
-#: Milliseconds per task and workload, on one core of an ordinary machine: of a refinement (for each cluster and pass),
-#: of an update from rollouts (for each pass), and of a scheduler's run. For estimates only.
+#: Milliseconds per task and workload, on one core of an ordinary machine: of a refinement (per cluster and pass),
+#: of an update from rollouts (per pass), and of a scheduler's run. For estimates only.
 _REFINED_MS, _ROLLED_MS, _RUN_MS = 0.25, 0.9, 0.6
-#: Slots of a judged future for which the first holds.
+#: Slots of a judged future for which the first of these holds.
 _HORIZON = 28
-#: Seconds of an update of the model for any site, and the tasks of a workload where the scenario does not say.
+#: Seconds per update of the model for any site; tasks of a workload if the scenario does not say.
 _UPDATE_ANY_SITE, _TASKS = 24.0, 200
 
 #: Settings of a quick run, which only shows that everything works.
@@ -56,14 +56,14 @@ class Stage(NamedTuple):
 
     #: Name of the scenario, or ANY_SITE.
     scenario: str
-    #: As the card has it; None: as it ships now.
+    #: Scenario as on the card; None: as shipped now.
     resolved: Mapping[str, Any] | None
     config: TrainConfig
     folder: Path
 
     @property
     def world(self) -> World:
-        """Where it is trained."""
+        """The world it is trained in."""
         return build_world(
             load_scenario(self.scenario) if self.resolved is None else parse_scenario(dict(self.resolved))
         )
@@ -74,7 +74,7 @@ class Stage(NamedTuple):
         return (self.folder / "checkpoint" / "card.json").exists()
 
     def seconds(self) -> float:
-        """A rough estimate of the time that the whole run takes on one core."""
+        """A rough estimate of the time of the whole run on one core."""
         config = self.config
         if self.scenario == ANY_SITE:
             return (config.refinements + config.iterations) * _UPDATE_ANY_SITE
@@ -96,7 +96,7 @@ Run = Callable[[Stage], tuple[nn.Module, NetworkConfig]]
 
 
 def stages_of(card: Card, out: Path, quick: bool = False, updates: int | None = None) -> list[Stage]:
-    """The runs that lead to a model, in order. ``updates``: bound on each kind of update of each stage."""
+    """The runs that lead to a model, in order. ``updates``: limit on each kind of update in each stage."""
     if not card.training:
         raise ConfigError(f"model {card.name!r}: its card has no recipe (field 'training'); train it by hand")
     recipe = [*card.earlier, {**card.training, "scenario": card.scenario["name"]}]
@@ -121,7 +121,7 @@ def stages_of(card: Card, out: Path, quick: bool = False, updates: int | None = 
 
 
 def config_from(settings: Mapping[str, Any]) -> TrainConfig:
-    """The settings of a run as a card has them; what a card of an older version lacks has its default."""
+    """The settings of a run from its card; settings missing from an older card have their defaults."""
     known = {f.name for f in fields(TrainConfig)}
     values: dict[str, Any] = {name: value for name, value in settings.items() if name in known}
     values["loads"] = tuple(values.get("loads", (1.0,)))
@@ -134,9 +134,9 @@ def config_from(settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def rebuild(card: Card, stages: Sequence[Stage], run: Run, into: Path, runs: int = 10) -> Path:
-    """Train the stages that are not finished and publish the last one; returns the model's path in ``into``.
+    """Train the unfinished stages and publish the last one; return the model's path in ``into``.
 
-    ``run`` trains one stage: a command shows its progress meanwhile. ``runs``: workloads or sites of the evaluation.
+    ``run`` trains one stage, so that a command can show progress. ``runs``: workloads or sites of the evaluation.
     """
     for stage in stages:
         if not stage.finished:
@@ -145,7 +145,7 @@ def rebuild(card: Card, stages: Sequence[Stage], run: Run, into: Path, runs: int
 
 
 def make_trainer(stage: Stage, report: Report | None, pool: Pool | None) -> Trainer:
-    """The run of a stage; one found in its directory goes on."""
+    """The trainer of a stage; a run found in its directory is continued."""
     if stage.scenario == ANY_SITE:
         return UniversalTrainer(stage.config, stage.folder, report, pool)
     return Trainer(stage.world, stage.config, stage.folder, report, pool)
@@ -158,7 +158,7 @@ def _keep(stage: Stage, network: nn.Module, sizes: NetworkConfig) -> None:
 
 
 def _publish(card: Card, stage: Stage, into: Path, runs: int) -> Path:
-    """Publish the network of the last stage, unless that was done before, and copy the model to ``into``."""
+    """Publish the network of the last stage, unless already published, and copy the model to ``into``."""
     path = stage.folder / f"{card.name}.onnx"
     if not path.exists() or not load_model(str(path)).card.evaluation:
         network, kept = load(stage.folder / "checkpoint")

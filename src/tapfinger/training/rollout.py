@@ -1,4 +1,4 @@
-"""Whole episodes of a policy on the batched simulator, with everything the loss needs."""
+"""Plays whole episodes of a policy on the batched simulator and keeps everything the loss needs."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Deviations(NamedTuple):
-    """Actions that each of N clusters might take, A of them; the first is the one it takes."""
+    """A possible actions of each of N clusters; the first is the one it takes."""
 
     choice: Ints  # (E, N, A) place, K for void
     amounts: Ints  # (E, N, A, R)
     score: Floats  # (E, N, A) Pr(j|n)
-    cost: Floats  # (E, N, A) what came of it, the other clusters acting as they did; 0 before it is judged
+    cost: Floats  # (E, N, A) cost of the action, with the other clusters' actions unchanged; 0 before it is judged
     granted: Bools  # (E, N, A) whether the cluster got its task
 
 
 class BatchActions(NamedTuple):
-    """What a policy does in a batch of states."""
+    """A policy's actions in a batch of states."""
 
     choice: Ints  # (B, N) place, K for void
     amounts: Ints  # (B, N, R)
     score: Floats  # (B, N) Pr(j|n), for conflicts
-    extra: Any = None  # whatever the policy wants back, rows per state (log-probs)
-    others: Deviations | None = None  # what else it might have done, in the states asked for
+    extra: Any = None  # anything the policy wants returned later, rows per state (log-probs)
+    others: Deviations | None = None  # alternative actions, in the requested states
 
 
-#: With a judge, it is also told the states in which to name other actions.
+#: With a judge, the policy is also given the states in which to name other actions.
 Policy = Callable[..., BatchActions]
 
 
 class TurnJudge(Protocol):
-    """Tries out what else might be done, before a turn is played."""
+    """Tries out alternative actions before a turn is played."""
 
     def worth_trying(self, states: int) -> Ints:
-        """Choose in which of this many states to try actions; the others are not kept."""
+        """Choose in which of this many states to try actions; the other states are not kept."""
 
     def leave_out(self, inputs: Inputs, others: Deviations) -> None:
-        """Make those agents do what they do anyway that are too many to try."""
+        """Replace the alternatives of agents beyond the number to try by the actions they take anyway."""
 
     def __call__(self, sim: BatchSim, live: Ints, others: Deviations, allocation: Ints) -> Deviations:
-        """Fills cost and granted; told the allocations (E, N, A, R) that the amounts stand for."""
+        """Fill in cost and granted, given the allocations (E, N, A, R) that the amounts stand for."""
 
 
 class Turns(NamedTuple):
@@ -61,7 +61,7 @@ class Turns(NamedTuple):
     inputs: Inputs
     choice: Ints  # (E, N)
     amounts: Ints  # (E, N, R)
-    #: (E, N) agents that had anything to decide: the others are left out of the loss.
+    #: (E, N) agents that had a choice; the others are left out of the loss.
     decidable: Bools
     #: (E, N) agents that really placed their task (m of the paper).
     granted: Bools
@@ -73,7 +73,7 @@ class Turns(NamedTuple):
 
 
 class RolloutResult(NamedTuple):
-    """What came of the worlds."""
+    """Results of the worlds."""
 
     #: (B,) mean completion time.
     mean: Floats
@@ -92,11 +92,11 @@ def play(
     judge: TurnJudge | None = None,
     costs: bool = True,
 ) -> RolloutResult:
-    """Play every world of the simulator to its end; ``judge`` is asked about a policy's other actions.
+    """Play every world of the simulator to its end; ``judge`` evaluates a policy's other actions.
 
-    ``max_slots``: where worlds are left, (B,) or the same for all. Without ``costs`` slot by slot, worlds with advisers
-    pass over the slots in which nobody can start anything: each call of the policy then finds as many worlds as
-    possible waiting for it.
+    ``max_slots``: slot at which worlds are abandoned, (B,) or one for all. Without per-slot ``costs``, worlds with
+    advisers skip slots in which no task can start: each call of the policy then finds as many waiting worlds as
+    possible.
     """
     batch = len(sim.done)
     void = sim.pending
@@ -106,7 +106,7 @@ def play(
     rows: list[tuple[Any, ...]] = []
     steps = 0
     while (going := ~sim.done & (slot < last)).any():
-        # Worlds in which nobody can start anything need no network: all clusters are void.
+        # Worlds in which no task can start need no network: all clusters are void.
         live = np.flatnonzero(going & sim.observations.startable.any(axis=(1, 2)))
         choice = np.full(sim.observations.startable.shape[:2], -1, dtype=np.int64)
         amounts = np.zeros((*choice.shape, sim.tables.capacity.shape[1]), dtype=np.int64)
@@ -143,12 +143,12 @@ def play(
 
 
 def picked(parts: Any, rows: Ints) -> Any:
-    """Some rows of a named tuple of arrays; None stays None."""
+    """Selected rows of a named tuple of arrays; None stays None."""
     return type(parts)(*(None if array is None else array[rows] for array in parts))
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Named tuples of arrays, one behind the other; None stays None."""
+    """Concatenate named tuples of arrays; None stays None."""
     if parts[0] is None:
         return None
     return type(parts[0])(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

@@ -1,4 +1,4 @@
-"""A run's state on disk: one safetensors file, plain values in its header. Nothing in it is ever executed."""
+"""State of a run on disk: one safetensors file, with plain values in its header. Loading it never executes code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEIGHTS, _OPTIMIZER, _VALUES = "network.", "optimizer.", "values"
 
 
 def save_state(path: Path, network: nn.Module, values: dict[str, Any], optimizer: dict[str, Any] | None = None) -> None:
-    """Weights, ``values`` that JSON can hold, and an optimizer's state."""
+    """Save weights, ``values`` that JSON can hold, and an optimizer's state."""
     tensors = {_WEIGHTS + name: value for name, value in network.state_dict().items()}
     settings = None
     if optimizer is not None:
@@ -30,7 +30,7 @@ def save_state(path: Path, network: nn.Module, values: dict[str, Any], optimizer
 
 
 def load_state(path: Path, network: nn.Module) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Fill the network; returns the values, and the optimizer's state if there was one."""
+    """Fill the network; return the values, and the optimizer's state if there is one."""
     try:
         with safe_open(path, "pt") as file:
             values: dict[str, Any] = json.loads(file.metadata()[_VALUES])

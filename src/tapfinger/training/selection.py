@@ -1,4 +1,4 @@
-"""How good a network is: the deterministic policy on workloads kept for choosing among checkpoints."""
+"""How good a network is: the deterministic policy on workloads reserved for choosing among checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tapfinger.training.shards import patience, workload_of
 from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.world import World
 
-#: Who a network is compared with while it learns.
+#: Schedulers that a network is compared with while it learns.
 RIVALS = ("greedy", "optimus-central")
 
 
@@ -26,14 +26,14 @@ class Selection:
     """The same workloads for every checkpoint and rival; loads take turns."""
 
     def __init__(self, worlds: Sequence[World], runs: int, pending: int, features: str = "types") -> None:
-        """``runs`` workloads in all."""
+        """``runs``: number of workloads in total."""
         self._worlds = worlds
         self._seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + runs)
         self._encoder = make_encoder(worlds[0], features, pending)
         self._sim = make_sim(worlds[0], self._encoder, [workload_of(worlds, seed) for seed in self._seeds])
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
-        """Mean completion time of each rival on each workload; kept in ``path``."""
+        """Mean completion time of each rival on each workload; cached in ``path``."""
         found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         for name in RIVALS:
             if name not in found:
@@ -46,7 +46,7 @@ class Selection:
         return found
 
     def play(self, network: nn.Module, accelerator: int) -> list[float]:
-        """Mean completion time on each workload; infinite where the policy did not get done."""
+        """Mean completion time on each workload; infinite where the policy did not finish."""
         self._sim.restart(np.ones(len(self._sim.done), dtype=np.bool_))
         network.eval()
         policy = NetworkPolicy(network, accelerator)
@@ -57,7 +57,7 @@ class Selection:
     def score(self, found: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> float:
         """Mean over the loads of the mean completion time as a multiple of the best rival's; below one is better.
 
-        The best one of each load: a rival that fails at some load would make that load count for nothing.
+        Each load uses its best rival: one that fails at some load would make that load count for nothing.
         """
         loads = len(self._worlds)
         best = [min(float(np.mean(means[load::loads])) for means in rivals.values()) for load in range(loads)]

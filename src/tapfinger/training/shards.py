@@ -1,4 +1,4 @@
-"""Rollouts in independent parts: a part says everything it needs, so it gives the same result wherever it is played."""
+"""Rollouts in independent parts: a part holds everything it needs, so its result does not depend on where it runs."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
 
-#: Waiting tasks per cluster that are enough to learn from: each one more makes every slot dearer to play.
+#: Waiting tasks per cluster that are enough to learn from; each further task makes every slot more expensive to play.
 _CROWD = 5
 
 
 class Shard(NamedTuple):
-    """Some workloads of an update, each to be played ``repeats`` times by the same policy."""
+    """Some workloads of an update, each played ``repeats`` times by the same policy."""
 
-    worlds: tuple[World, ...]  # one per load; they differ in nothing else
+    worlds: tuple[World, ...]  # one per load; otherwise identical
     workloads: tuple[int, ...]  # seeds
     repeats: int
     network: str
     sizes: NetworkConfig
-    #: By name, or an exported graph.
+    #: Weights by name, or an exported graph.
     weights: dict[str, npt.NDArray[Any]] | bytes
     seed: int
-    reward: str  # whose tasks count: see MappoConfig
-    #: Actions per agent that are tried out against ``bases``, one greedy per load; 0: none.
+    reward: str  # which tasks count: see MappoConfig
+    #: Number of actions per agent that are tried out against ``bases``, one greedy plan per load; 0: none.
     deviations: int = 0
     bases: tuple[GreedyPlan, ...] = ()
     horizon: int = 0
     effort: Effort = EVERYTHING
-    #: By what the network knows a task: types or profiles.
+    #: How the network identifies a task: types or profiles.
     features: str = "types"
-    #: Whether the policy samples what it does; otherwise it only samples what is tried out.
+    #: Whether the policy samples the action it takes; otherwise it samples only the actions tried out.
     explore: bool = True
-    #: Play only while so many tasks arrive; up to there, from the beginning to anywhere, the greedy of ``bases`` plays.
+    #: Number of arrivals during which the policy plays; the greedy plan of ``bases`` plays up to a random start.
     window: int = 0
 
 
 def weights_of(network: nn.Module) -> dict[str, npt.NDArray[Any]]:
-    """A copy of the network's weights that can travel."""
+    """A copy of the network's weights that can be sent to other processes."""
     return {name: value.detach().numpy().copy() for name, value in network.state_dict().items()}
 
 
@@ -66,14 +66,14 @@ def workload_of(worlds: Sequence[World], seed: int) -> Workload:
 
 
 def roll(shard: Shard) -> RolloutResult:
-    """Sampled episodes of a shard; rollouts of one workload lie side by side."""
+    """Sampled episodes of a shard; rollouts of one workload are adjacent."""
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     network = _network(shard)
     workloads = [workload_of(shard.worlds, seed) for seed in shard.workloads for _ in range(shard.repeats)]
     world = shard.worlds[0]
     encoder = make_encoder(world, shard.features, shard.sizes.pending)
     sim = make_sim(world, encoder, workloads)
-    # What the advisers would do is always tried, so that the network can be compared with them.
+    # The advisers' actions are always tried, so that the network can be compared with them.
     suggest = [Follower(a) for a in range(len(ADVISERS))] if shard.features == PROFILES.name else []
     policy = NetworkPolicy(network, shard.sizes.accelerator, shard.seed, shard.deviations, shard.explore, suggest)
     bases = [shard.bases[seed % len(shard.bases)] for seed in shard.workloads] if shard.bases else []
@@ -92,20 +92,20 @@ def _network(shard: Shard) -> nn.Module:
 
 
 def _open_window(shard: Shard, sim: AdvisedSim) -> npt.NDArray[np.int64]:
-    """Bring every world to where its window begins; returns the slots where they end."""
+    """Bring every world to the start of its window; return the slots where the windows end."""
     rows, rest = np.arange(len(sim.done)), np.maximum(sim.draws.tasks - shard.window, 0)
     first = np.random.default_rng(shard.seed).integers(rest + 1)
     begin = np.where(first > 0, sim.draws.arrival[rows, first], 0)
     sim.play_on(shard.bases[0], begin, _CROWD * len(sim.world.clusters))
-    # Worlds that are crowded before begin there.
+    # Worlds that get crowded earlier begin at that point.
     first = sim.worlds.next_arrival
     end = sim.draws.arrival[rows, np.minimum(first + shard.window, sim.draws.tasks - 1)]
-    # Where the workload ends, so may the queue.
+    # Where the workload ends, the queue may run empty.
     return np.where(first < rest, end, patience(sim))
 
 
 def patience(sim: BatchSim) -> int:
-    """Slots after which worlds are given up: a policy that never starts anything would never end."""
+    """Slots after which worlds are abandoned: a policy that never starts anything would never end."""
     return 2 * int(sim.draws.arrival.max()) + 200
 
 

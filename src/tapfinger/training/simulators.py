@@ -1,4 +1,4 @@
-"""Encoders for training, and batched simulators that they can read."""
+"""Encoders for training, and the batched simulators that they read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_encoder(world: World, schema: str = TYPES.name, pending: int = 10) -> S
 
 
 def make_sim(world: World, encoder: StateEncoder, workloads: Sequence[Workload]) -> BatchSim:
-    """A simulator that the encoder can read: with advisers, if their advice is among the features."""
+    """A simulator for the encoder: with advisers if their advice is among the features."""
     return (
         make_advised_sim(world, encoder, workloads)
         if isinstance(encoder, ProfileEncoder)
@@ -37,6 +37,6 @@ def make_sim(world: World, encoder: StateEncoder, workloads: Sequence[Workload])
 
 
 def make_advised_sim(world: World, encoder: ProfileEncoder, workloads: Sequence[Workload]) -> AdvisedSim:
-    """The same with advisers."""
+    """A simulator with advisers."""
     plans = [GreedyPlan(**options) for options in ADVISERS]
     return AdvisedSim(world, workloads, encoder.menus, plans, encoder.pending)

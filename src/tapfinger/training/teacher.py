@@ -1,4 +1,4 @@
-"""What a teacher would do, as examples: a scheduler's decisions played turn by turn, one agent per cluster."""
+"""A teacher's actions as examples: a scheduler's decisions played turn by turn, one agent per cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tapfinger.workloads.world import World, draw_workload
 
 @dataclass(frozen=True)
 class Examples:
-    """E states and what the teacher did in them."""
+    """E states, and the teacher's actions in them."""
 
-    inputs: Inputs  # every array with E in front
+    inputs: Inputs  # every array with a leading axis E
     #: (E, N) place in the pending set; K for void.
     choice: npt.NDArray[np.int64]
     #: (E, N, R) allocation of the chosen task; 0 for void.
     amounts: npt.NDArray[np.int64]
-    #: (E, N) whether the agent had anything to decide.
+    #: (E, N) whether the agent had a choice.
     decidable: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -35,20 +35,20 @@ class Examples:
         return len(self.choice)
 
     def save(self, path: Path) -> None:
-        """One .npz; read back with ``load``."""
+        """Write one .npz file; ``load`` reads it."""
         arrays = {f"in_{name}": value for name, value in self.inputs._asdict().items()}
         np.savez_compressed(path, choice=self.choice, amounts=self.amounts, decidable=self.decidable, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Examples:
-        """Examples of a file."""
+        """Read examples from a file."""
         with np.load(path, allow_pickle=False) as data:
             inputs = Inputs(**{name: data[f"in_{name}"] for name in Inputs._fields})
             return cls(inputs, data["choice"], data["amounts"], data["decidable"])
 
 
 def join(parts: Sequence[Examples]) -> Examples:
-    """Several sets as one."""
+    """Several sets of examples as one."""
     inputs = Inputs(*(np.concatenate(arrays) for arrays in zip(*(p.inputs for p in parts), strict=True)))
     return Examples(
         inputs,
@@ -59,9 +59,9 @@ def join(parts: Sequence[Examples]) -> Examples:
 
 
 def visible(snapshot: Snapshot, pending: int) -> Snapshot:
-    """What the agents see of it: a teacher that wants what no agent can choose would wait for ever.
+    """The part of a snapshot that agents see: a teacher that wants a task no agent can choose would wait forever.
 
-    Each cluster sees the first ``pending`` tasks of its queue; a task is shown as eligible only where it is seen.
+    Each cluster sees the first ``pending`` tasks of its queue; a task is eligible only on clusters that see it.
     """
     seen = [{task.id for task in snapshot.pending(n, pending)} for n in range(len(snapshot.clusters))]
     queue = (replace(t, eligible=tuple(n for n in t.eligible if t.id in seen[n])) for t in snapshot.queue)
@@ -69,10 +69,10 @@ def visible(snapshot: Snapshot, pending: int) -> Snapshot:
 
 
 class Recorder:
-    """Plays a teacher on workloads and keeps what its agents saw and did."""
+    """Plays a teacher on workloads and records what its agents saw and did."""
 
     def __init__(self, world: World, pending: int = 10) -> None:
-        """``pending``: size of the pending set the agents will see."""
+        """``pending``: size of the pending set that the agents will see."""
         self._world = world
         self._encoder = TypeEncoder(world.context(0), pending)
         self._pending = pending
@@ -112,7 +112,7 @@ class Recorder:
             while queue:
                 placement = queue.popleft()
                 places = np.flatnonzero(obs.task[n] == placement.task)
-                if len(places):  # not if another cluster took it first
+                if len(places):  # empty if another cluster took the task first
                     choice[n] = places[0]
                     amounts[n] = placement.allocation
                     turn.append(placement)

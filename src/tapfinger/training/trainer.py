@@ -1,6 +1,6 @@
-"""The training run: examples of a teacher, imitation, then learning from rollouts; evaluated, logged, resumable.
+"""The training run: a teacher's examples, imitation, then learning from rollouts; evaluated, logged, resumable.
 
-Everything random comes from the run's seed and every stage is counted in steps, not in minutes: the same seed gives
+All randomness comes from the run's seed, and every stage is counted in steps, not in minutes: the same seed gives
 the same weights.
 """
 
@@ -42,20 +42,20 @@ from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.training.teacher import Examples, Recorder, join
 from tapfinger.workloads.world import World, build_world
 
-#: Called with a stage, how far it is (0..1) and what is known now.
+#: Called with a stage, its progress (0..1) and the metrics known so far.
 Report = Callable[[str, float, dict[str, float]], None]
 
-#: The run as it stands, and its best network so far.
+#: Files of the run's current state and of its best network so far.
 _STATE, _BEST = "state.safetensors", "best.safetensors"
-#: The mean of its last networks.
+#: File of the mean of its last networks.
 _AVERAGE = "average.safetensors"
 
-#: Teacher's runs per file: an interrupted recording loses no more than these.
+#: Teacher runs per file: an interrupted recording loses at most this many.
 _RECORDED_TOGETHER = 10
 
 
 class Trainer:
-    """Runs, or continues, a training run in its directory."""
+    """Starts or continues a training run in its directory."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Trainer:
         report: Report | None = None,
         pool: Pool | None = None,
     ) -> None:
-        """``folder`` keeps examples, progress and the best weights; a run found there goes on.
+        """``folder`` keeps examples, progress and the best weights; a run found there is continued.
 
-        ``pool`` plays the rollouts; which one makes no difference to the result.
+        ``pool`` plays the rollouts; the choice of pool does not affect the result.
         """
         self.config, self.folder = config, folder
         self.worlds = training_worlds(world, config)
@@ -82,13 +82,13 @@ class Trainer:
         self.rivals: dict[str, list[float]] = {}
 
     def _check_settings(self, world: World) -> None:
-        """A directory belongs to one scenario and one config."""
+        """Check that the directory belongs to this scenario and config."""
         path = self.folder / "run.json"
         mine = json.loads(json.dumps({"scenario": world.scenario.resolved(), "config": asdict(self.config)}))
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             changed = [name for name in mine["config"] if found["config"].get(name) != mine["config"][name]]
-            # Read anew, for keys that did not exist when the run began.
+            # Parse it again, for keys that did not exist when the run began.
             if parse_scenario(found["scenario"]).resolved() != mine["scenario"]:
                 changed.append("scenario")
             # A longer run may continue a shorter one.
@@ -108,8 +108,8 @@ class Trainer:
         return Selection(self.worlds, self.config.selection_runs, self.sizes.pending, self.config.features)
 
     def run(self) -> tuple[nn.Module, NetworkConfig, list[float]]:
-        """The best network by the selection workloads, its config and its mean completion times there."""
-        # A product is too small to be shared by threads, which wait for each other; chunks of a minibatch are not.
+        """The best network on the selection workloads, its config and its mean completion times there."""
+        # A matrix product is too small to share among threads, which wait for each other; minibatch chunks are not.
         torch.set_num_threads(1)
         self._report("rivals on selection workloads", 0.0, {})
         self.rivals = self.selection.rivals(self.folder / "rivals.json")
@@ -142,7 +142,7 @@ class Trainer:
         imitate(network, self.examples(), self._accelerator, epochs, seed, report=report, threads=threads)
 
     def examples(self) -> Examples:
-        """What the teacher did, recorded in parts that are kept: an interrupted recording goes on."""
+        """The teacher's actions, recorded in parts that are kept, so that an interrupted recording can continue."""
         specs, parts, runs = parse_specs(self.config.teacher), [], self.config.teacher_runs
         recorders = [Recorder(world, self.sizes.pending) for world in self.worlds]
         for first in range(0, runs, _RECORDED_TOGETHER):
@@ -200,7 +200,7 @@ class Trainer:
                     known |= {f"average/{name}": value for name, value in found.items()}
             known["steps"] = state["steps"]
             log.scalars(i + 1, known)
-            if evaluated:  # after the log: a run resumed from here must find this step there
+            if evaluated:  # after logging: a run resumed from here must find this step in the log
                 state["optimizer"], state["learner"] = optimizer.state_dict(), player.remembered()
                 average.save(self.folder / _AVERAGE)
                 self._save(network, state)
@@ -212,11 +212,11 @@ class Trainer:
         return self._pool.gather(roll, shards)
 
     def _gather(self, episodes: Sequence[RolloutResult]) -> list[RolloutResult]:
-        """All shards are of one site."""
+        """Combine the shards, which all belong to one site."""
         return [gather(episodes)]
 
     def _share(self, state: dict[str, Any]) -> float:
-        """How much of the rollouts is done; below 0 while there are deviations to learn from."""
+        """Completed share of the rollouts; below 0 while learning from deviations."""
         played: int = state["iteration"] - self.config.refinements
         if played < 0:
             return played / self.config.refinements
@@ -225,18 +225,18 @@ class Trainer:
         return max(updates, steps)
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
-        """Half of the parts follow the policy as it will act, half one that explores."""
+        """Half of the parts follow the policy as it will act; the other half explore."""
         config = self.config.deviation
         seeds = DEVIATION_SEEDS + iteration * config.workloads + np.arange(config.workloads)
         tried = {"deviations": config.actions, "bases": self._bases(), "horizon": config.horizon}
         parts = self._parts(network, seeds, rng, repeats=1, reward="system", **tried)
-        if self.config.features == "profiles":  # its graph is several times faster on small batches than torch
+        if self.config.features == "profiles":  # its graph is several times faster than torch on small batches
             weights = graph_of(network, self.sizes)
             parts = [part._replace(weights=weights) for part in parts]
         return [part._replace(explore=bool((iteration + index) % 2)) for index, part in enumerate(parts)]
 
     def _bases(self) -> tuple[GreedyPlan, ...]:
-        """The greedy that plays on after a deviation, load by load: the teacher's where it is one."""
+        """The greedy plan that plays on after a deviation, per load: the teacher's, if the teacher is a greedy."""
         specs = list(parse_specs(self.config.teacher)) if self.config.teacher != "none" else []
         options = [dict(spec.options) if spec.name == "greedy" else {} for spec in specs] or [{}]
         return tuple(
@@ -249,7 +249,7 @@ class Trainer:
         return self._parts(network, seeds, rng, repeats=config.repeats, reward=config.reward)
 
     def _parts(self, network: nn.Module, seeds: Ints, rng: np.random.Generator, **more: Any) -> list[Shard]:
-        """The workloads of an update in shards, each with randomness of its own."""
+        """The workloads of an update in shards, each with its own randomness."""
         common = {"worlds": self.worlds, "network": self.config.network, "sizes": self.sizes, **more}
         common["features"] = self.config.features
         weights = weights_of(network)
@@ -284,12 +284,12 @@ class Trainer:
 
 
 def start_of(config: TrainConfig) -> Path:
-    """The directory of the checkpoint that a run starts from."""
+    """Directory of the checkpoint that a run starts from."""
     return shipped_checkpoint(config.start) if config.start == UNIVERSAL_START else Path(config.start)
 
 
 def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
-    """One world per load; they differ in the arrivals only."""
+    """One world per load; they differ only in the arrivals."""
     if not world.exact:
         raise ConfigError(
             f"knowledge.kind = {world.scenario.knowledge.kind!r}: training plays with exact speed profiles; train "
@@ -310,4 +310,4 @@ def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
 
 
 def _silent(stage: str, share: float, known: dict[str, float]) -> None:
-    """For those who do not listen."""
+    """The report of a run without a listener."""

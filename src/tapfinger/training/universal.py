@@ -1,7 +1,7 @@
-"""Training one set of weights for any site: every update is played on other random sites.
+"""Trains one set of weights for any site: every update is played on new random sites.
 
-The network first copies the greedy whose advice it is given, then learns from simulated deviations where to do
-otherwise. Sites are drawn by workloads.sites; those of selection are never trained on.
+The network first copies the greedy scheduler that advises it, then learns from simulated deviations where to differ.
+Sites are drawn by workloads.sites; selection sites are never trained on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tapfinger.training.trainer import Report, Trainer
 from tapfinger.workloads.sites import draw_site
 from tapfinger.workloads.world import World, build_world, draw_workload
 
-#: Greedies that may play on after a deviation; on each site the one that does best there.
+#: Greedy plans that may play on after a deviation; each site uses the one that does best there.
 BASES = (
     *(GreedyPlan(**options) for options in ADVISERS),
     GreedyPlan(**{**ADVISERS[0], "patience": 1.5}),
@@ -49,81 +49,81 @@ BASES = (
     GreedyPlan(**{**ADVISERS[1], "queue_price": 3.0, "short_first": 4.0}),
 )
 
-#: Slots of a judged future at most, however long the tasks: what comes later is dear to play and mostly noise.
+#: Most slots of a judged future, however long the tasks: later slots are expensive to play and mostly noise.
 HORIZON = 150
 
-#: Clusters judged per state at most, and how many of them per site and update. A state of a large site is dear, to play
+#: Most clusters judged per state, and most judged per site and update. States of a large site are expensive to play
 #: and to judge.
 _AGENTS, _JUDGED = 6, 3000
 
-#: Sizes that greedies may look at while a site is judged, in all; one in fifty sites would take more, up to an hour.
+#: Most sizes that greedy plans may look at while a site is judged; one site in fifty would take more, up to an hour.
 _WORK = 5e8
 
-#: Tasks of a workload, per cluster: enough for queues to grow long where more comes than can be done.
+#: Tasks of a workload per cluster: enough for long queues at overloaded sites.
 _TASKS = 40
 
-#: Runs with different seeds see different sites: this many of them, whose sites begin so far from each other.
+#: Number of seeds whose runs see different sites, and the distance between the first sites of two runs.
 _RUNS, _APART = 10, 5000
 
 #: How often the advisers are asked about the same sites, and about how many turns of each.
 _LAPS, _ASKED = 3, 300
 
-#: Workloads of a selection site.
+#: Number of workloads of a selection site.
 _SELECTION_WORKLOADS = 3
 
 
 @lru_cache(maxsize=64)
 def site_world(seed: int) -> World:
-    """The world of a site; larger ones have more tasks, so that they fill up as well."""
+    """The world of a site; larger sites have more tasks, so that they fill up as well."""
     clusters = len(build_world(draw_site(seed)).clusters)
     return build_world(draw_site(seed, tasks=int(np.clip(_TASKS * clusters, 200, 600))))
 
 
 def window_of(world: World) -> int:
-    """Tasks of a workload that arrive while the network plays; a greedy plays up to them, from a random one on."""
+    """Number of tasks that arrive while the network plays; a greedy plan plays up to the first, a random one."""
     return int(np.clip(16 * len(world.clusters), 50, 160))
 
 
 def states_of(world: World) -> int:
-    """How many states of a site are judged in an update."""
+    """Number of states of a site that are judged in an update."""
     return int(np.clip(_JUDGED // min(len(world.clusters), _AGENTS), 500, 1500))
 
 
 def worlds_of(world: World) -> int:
-    """How many workloads of a site are played side by side: there is about one state per task."""
+    """Number of workloads of a site that are played side by side; there is about one state per task."""
     return int(np.clip(1.5 * states_of(world) / window_of(world), 6, 32))
 
 
 def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[ProfileEncoder, AdvisedSim]:
-    """The site with workloads of these seeds."""
+    """The encoder and simulator of a site, with workloads of these seeds."""
     encoder = ProfileEncoder(SiteTables(world.context(0)), pending)
     return encoder, make_advised_sim(world, encoder, [draw_workload(world, seed) for seed in seeds])
 
 
 def greedy_means(sim: AdvisedSim, plan: GreedyPlan) -> Any:
-    """(B,) mean completion times of a greedy on the simulator's workloads."""
+    """(B,) mean completion times of a greedy plan on the simulator's workloads."""
     worlds = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
     plan_kernels.play_greedy(sim.tables, sim.sizes, plan, sim.draws, worlds)
     return worlds.total / sim.draws.tasks
 
 
 def best_base(sim: AdvisedSim) -> GreedyPlan:
-    """The greedy of BASES with the least mean completion time here."""
+    """The plan of BASES with the shortest mean completion time here."""
     return min(BASES, key=lambda plan: float(greedy_means(sim, plan).mean()))
 
 
 class SiteSelection:
-    """Sites kept for choosing among checkpoints; as training.selection.Selection, but every site is a load."""
+    """Sites reserved for choosing among checkpoints; as training.selection.Selection, but every site is a load."""
 
     def __init__(self, sites: int, config: NetworkConfig) -> None:
-        """``sites``: how many."""
+        """``sites``: number of sites."""
         self._config = config
         self._worlds = [site_world(SELECTION_SEEDS + i) for i in range(sites)]
         seeds = range(SELECTION_SEEDS, SELECTION_SEEDS + _SELECTION_WORKLOADS)
         self._sites = [open_site(world, seeds, config.pending) for world in self._worlds]
 
     def rivals(self, path: Path) -> dict[str, list[float]]:
-        """Mean completion time of the advisers on each site; kept in ``path``."""
+        """Mean completion time of each adviser on each site; cached in ``path``."""
         if path.exists():
             found: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
             return found
@@ -142,7 +142,7 @@ class SiteSelection:
         for encoder, sim in self._sites:
             sim.restart(np.ones(len(sim.done), dtype=np.bool_))
             episode = play(sim, encoder, NetworkPolicy(fast, accelerator), max_slots=patience(sim), costs=False)
-            # Worlds that were cut count with what they have cost until then, which is much.
+            # Worlds that were cut off count with their cost so far, which is high.
             found.append(float(episode.mean.mean()))
         return found
 
@@ -158,7 +158,7 @@ class UniversalTrainer(Trainer):
     def __init__(
         self, config: TrainConfig, folder: Path, report: Report | None = None, pool: Pool | None = None
     ) -> None:
-        """As Trainer; the world is one of the many."""
+        """As in Trainer; the world is just one of many."""
         super().__init__(site_world(TEACHER_SEEDS), config, folder, report, pool)
 
     def _sizes(self, accelerator: int) -> NetworkConfig:
@@ -169,7 +169,7 @@ class UniversalTrainer(Trainer):
         return SiteSelection(self.config.selection_runs, self.sizes)
 
     def _imitate(self, network: nn.Module) -> None:
-        """Copy the advisers: first where they lead, then where the network itself goes, or it would be lost there."""
+        """Copy the advisers: first on states they reach, then on states the network reaches, or it would fail there."""
         examples: list[Examples] = []
         for lap in range(_LAPS):
             player = FastNetwork(graph_of(network, self.sizes)) if lap else None
@@ -187,7 +187,7 @@ class UniversalTrainer(Trainer):
         imitate_in_turn(network, examples, self._accelerator, epochs, seed, report=report)
 
     def _followed(self, seed: int, player: nn.Module | None) -> Examples:
-        """What the better adviser of a site says in some of its turns; ``player``, if given, decides where it goes."""
+        """The better adviser's actions in some turns of a site; ``player``, if given, decides which states come up."""
         encoder, sim = open_site(site_world(seed), range(seed, seed + 3), self.config.pending)
         adviser = Follower(int(np.argmin([greedy_means(sim, GreedyPlan(**options)).mean() for options in ADVISERS])))
         policy = adviser if player is None else NetworkPolicy(player, self._accelerator, seed)
@@ -216,13 +216,13 @@ class UniversalTrainer(Trainer):
         ]
 
     def _roll(self, parts: Sequence[Any]) -> list[RolloutResult]:
-        # The dearest first, so that no worker is left with one at the end while the others have nothing to do.
+        # Most expensive sites first, so that no worker is left with one at the end while the others idle.
         order = sorted(range(len(parts)), key=lambda i: -len(site_world(parts[i].seed).clusters))
         played = self._pool.gather(roll_site, [parts[i] for i in order])
         return [episode for _, episode in sorted(zip(order, played, strict=True), key=lambda pair: pair[0])]
 
     def _gather(self, episodes: Sequence[RolloutResult]) -> list[RolloutResult]:
-        """Every shard is a site of its own; one without a single choice has nothing to teach."""
+        """Every shard is a separate site; a site without a single choice teaches nothing."""
         return [episode for episode in episodes if episode.turns is not None and len(episode.turns.choice)]
 
 
@@ -238,7 +238,7 @@ class SitePart(NamedTuple):
 
 
 def site_shard(part: SitePart) -> Shard:
-    """What is to be played: judged by the greedy that does best there."""
+    """The shard of a site, judged by the greedy plan that does best there."""
     config, world = part.config, site_world(part.seed)
     count = worlds_of(world)
     seeds = range(part.seed, part.seed + count)
@@ -268,12 +268,12 @@ def site_shard(part: SitePart) -> Shard:
 
 
 def roll_site(part: SitePart) -> RolloutResult:
-    """The site's workloads with what was tried out, no more of it than is wanted."""
+    """Play the site's workloads with deviations, keeping no more states than needed."""
     episode = roll(site_shard(part))
     turns, most = episode.turns, states_of(site_world(part.seed))
     if turns is None or len(turns.choice) <= most:
         return episode
-    # A policy that leaves tasks waiting has many more.
+    # A policy that leaves tasks waiting has many more states.
     kept = np.sort(np.random.default_rng(part.draw).permutation(len(turns.choice))[:most])
     nested = {"inputs": picked(turns.inputs, kept), "others": picked(turns.others, kept)}
     plain = {name: getattr(turns, name)[kept] for name in Turns._fields if name not in nested}

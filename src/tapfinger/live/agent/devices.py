@@ -1,4 +1,4 @@
-"""Which cores and accelerators each task has: devices leased by id, whole or in parts."""
+"""Cores and accelerators of tasks: devices leased by id, whole or in parts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Leased = dict[str, tuple[int, ...]]
 
 
 class NoRoom(LaunchFailed):
-    """More was asked for than is free: the coordinator's book-keeping and ours differ."""
+    """More was asked for than is free: the bookkeeping of coordinator and agent differs."""
 
 
 class Devices:
-    """The devices of each resource that nobody holds, or the parts of them where devices are shared.
+    """The free devices of each resource, or their free parts where devices are shared.
 
-    A lease names the id of a device once for each part of it: ``(0, 0, 1)`` are two parts of device 0 and one of 1.
+    A lease names the id of a device once for each part: ``(0, 0, 1)`` means two parts of device 0 and one of device 1.
     """
 
     def __init__(self, ids: Mapping[str, Sequence[int]], parts: Mapping[str, int] | None = None) -> None:
-        """``ids``: of the devices of each resource; any amount of others is given. ``parts``: of a device, or 1."""
+        """``ids``: devices by resource; other resources are not limited. ``parts``: per device, 1 by default."""
         self._parts = {name: (parts or {}).get(name, 1) for name in ids}
         self._free = {name: Counter({i: self._parts[name] for i in sorted(ids[name])}) for name in ids}
 
     def lease(self, amounts: Mapping[str, float]) -> Leased:
-        """Free devices, the lowest ids first. A smaller amount than a part takes a whole part."""
+        """Lease free devices, lowest ids first. An amount smaller than a part takes a whole part."""
         wanted = self._wanted(amounts)
         for name, count in wanted.items():
             free, parts = self._free[name].total(), self._parts[name]
@@ -40,12 +40,12 @@ class Devices:
         return {name: self._take(name, self._choose(name, count)) for name, count in wanted.items()}
 
     def _wanted(self, amounts: Mapping[str, float]) -> dict[str, int]:
-        """Parts of each resource that has devices."""
+        """Number of parts by resource, for resources with devices."""
         known = {name: amount for name, amount in amounts.items() if name in self._free}
         return {name: math.ceil(round(amount * self._parts[name], 6)) for name, amount in known.items()}
 
     def _choose(self, name: str, count: int) -> Iterator[int]:
-        """One device after the other: the fullest that still holds what is left, or else the emptiest."""
+        """Choose one device after the other: the fullest with room for the rest, or else the emptiest."""
         free = {device: room for device, room in self._free[name].items() if room}
         while count:
             fitting = [device for device, room in free.items() if room >= min(count, self._parts[name])]
@@ -55,7 +55,7 @@ class Devices:
             yield from [device] * taken
 
     def change(self, held: Mapping[str, Sequence[int]], amounts: Mapping[str, float]) -> Leased:
-        """Other amounts for one who has some: more is leased at once, what is too much is not yet released."""
+        """The lease for new amounts. Additional devices are leased at once; surplus ones are not released yet."""
         wanted = self._wanted(amounts)
         have = {name: tuple(held.get(name, ())) for name in wanted}
         more = {name: max(0, count - len(have[name])) / self._parts[name] for name, count in wanted.items()}
@@ -68,13 +68,13 @@ class Devices:
         return taken
 
     def hold(self, leased: Mapping[str, Sequence[int]]) -> None:
-        """Take exactly these: a task that runs since before holds them."""
+        """Take exactly these devices, which a task from before this start of the agent holds."""
         for name, ids in leased.items():
             if name in self._free:
                 self._take(name, ids)
 
     def release(self, leased: Mapping[str, Iterable[int]]) -> None:
-        """Give them back."""
+        """Give devices back."""
         for name, ids in leased.items():
             if name in self._free:
                 returned = self._free[name] + Counter(ids)
@@ -82,18 +82,18 @@ class Devices:
 
     @property
     def free(self) -> dict[str, float]:
-        """Amount of each that nobody holds."""
+        """Free amount of each resource with devices."""
         return {name: devices.total() / self._parts[name] for name, devices in self._free.items()}
 
 
 def without(leased: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int]]) -> Leased:
-    """What of a lease is not in another one."""
+    """The devices of one lease that are not in another."""
     left = {name: Counter(ids) - Counter(kept.get(name, ())) for name, ids in leased.items()}
     return {name: tuple(ids.elements()) for name, ids in left.items()}
 
 
 def make_devices(context: BackendContext) -> Devices:
-    """The devices of a cluster: real cores if tasks are pinned, otherwise mere numbers to count with."""
+    """The devices of a cluster. Core ids are real if tasks are pinned, and otherwise only serve to count."""
     types = context.resources
     ids: dict[str, list[int]] = {}
     parts: dict[str, int] = {}
@@ -109,12 +109,12 @@ def make_devices(context: BackendContext) -> Devices:
 
 
 def cores_of(resources: ResourceTypes, capacity: Mapping[str, float]) -> int:
-    """Cores that a cluster promises."""
+    """Number of cores in a cluster's capacity."""
     return math.ceil(capacity.get(resources.enforced_by("cores"), 0))
 
 
 def can_pin(wanted: int, cores: Sequence[int] = ()) -> bool:
-    """Whether there are as many cores as wanted, among ``cores`` or on this machine."""
+    """Whether there are enough cores, among ``cores`` or on this machine."""
     return wanted <= len(cores or os.sched_getaffinity(0))
 
 
@@ -136,9 +136,9 @@ def _listed(cores: Iterable[int]) -> str:
 
 
 def split_cores(wanted: Mapping[str, int]) -> dict[str, str]:
-    """Cores of this machine for each of several clusters on it, none twice; nothing if there are too few.
+    """Divide the cores of this machine among several clusters, none twice; empty if there are too few.
 
-    ``wanted``: cores that each cluster promises.
+    ``wanted``: number of cores in each cluster's capacity.
     """
     cores = sorted(os.sched_getaffinity(0))
     if sum(wanted.values()) > len(cores) or not all(wanted.values()):

@@ -1,4 +1,4 @@
-"""The end of an agent's lease, in a file: whatever it has started reads it there, also when the agent is dead."""
+"""The end of an agent's lease, in a file: the processes that it started can read it even when the agent is dead."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 
 def boot_clock() -> float:
-    """Seconds since this machine was started, asleep or awake: the same for all its processes."""
+    """Seconds since this machine booted, including time asleep. All processes see the same clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @cache
 def boot_id() -> str:
-    """A name for this start of the machine: times of another one mean nothing."""
+    """Identifier of this boot of the machine: times of another boot are meaningless."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def write_lease(path: Path, until: float) -> None:
-    """Put the end of the lease where others find it; whoever reads sees the old or the new one."""
+    """Write the end of the lease atomically: readers see the old or the new one."""
     replace_file(path, {"boot": boot_id(), "until": until})
 
 
 def read_lease(path: Path) -> float:
-    """The end of the lease on the boot clock; 0 if there is none, or it is of another boot."""
+    """The end of the lease on the boot clock; 0 if there is none, or if it is from another boot."""
     try:
         lease = json.loads(path.read_text(encoding="utf-8"))
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
@@ -35,7 +35,7 @@ def read_lease(path: Path) -> float:
 
 
 def replace_file(path: Path, data: object, sync: bool = False) -> None:
-    """Write JSON so that the file is never seen half written; ``sync``: and is on disk when this returns."""
+    """Write JSON so that no reader sees a half-written file. ``sync``: the file is on disk when this returns."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with part.open("w", encoding="utf-8") as file:
         json.dump(data, file)

@@ -1,6 +1,6 @@
-"""An agent's connection to the coordinator, made anew whenever it breaks. Tasks and lease never wait for it.
+"""An agent's link to the coordinator, which reconnects whenever it breaks. Tasks and lease never wait for it.
 
-Not websockets' own reconnect: of several coordinators the next one is tried, or the one that is said to lead.
+The reconnect of websockets is not used: with several coordinators, the next one or the known leader must be tried.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tapfinger.live.protocol.wire import MAX_MESSAGE, LogSize, Message, Refusal,
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at what runs.
+#: Seconds between checks of the running tasks.
 PULSE = 0.1
-#: Longest pause before the next attempt, in seconds; whoever leads next waits for reports no longer than a lease.
+#: Longest pause before reconnecting, in seconds. It is short because a new leader waits for reports only for a lease.
 MAX_PAUSE = 1.0
-#: Pause after a refusal, in seconds: it will hardly change soon.
+#: Pause after a refusal, in seconds: the reason is unlikely to go away soon.
 REFUSED_PAUSE = 5.0
-#: Seconds without an answer after which a connection is given up; the time of three reports if that is longer.
+#: Seconds without an answer after which a connection is given up, or the time of three reports if that is longer.
 SILENCE = 3.0
 
 
@@ -38,7 +38,7 @@ class CoordinatorLink:
     """Runs a host, connected or not."""
 
     def __init__(self, host: Host, urls: Sequence[str], token: str, ca: str | None = None) -> None:
-        """``urls``: of coordinators, tried in turn. ``ca``: file with certificates to trust."""
+        """``urls``: addresses of coordinators, tried in turn. ``ca``: file with certificates to trust."""
         self._host = host
         self._trust = trust(ca)
         for url in filter(travels_openly, urls):
@@ -70,7 +70,7 @@ class CoordinatorLink:
         if socket is None:
             return
         try:
-            # A stuck connection must not keep us from looking after tasks and lease.
+            # A stuck connection must not keep the agent from looking after tasks and lease.
             async with asyncio.timeout(PULSE * 10):
                 messages: list[Message] = [*reports, *self._host.chunks()]
                 for message in messages:
@@ -84,7 +84,7 @@ class CoordinatorLink:
         asyncio.create_task(socket.close())  # noqa: RUF006 - nobody waits for it
 
     def _doubt(self) -> None:
-        """Give up a connection without answers: a stopped coordinator keeps it, and another one may lead by now."""
+        """Give up a connection without answers: a suspended coordinator keeps it open while another one may lead."""
         if self._socket is not None and time.monotonic() > self._heard + max(SILENCE, 3 * self._host.beat):
             logger.warning("the coordinator does not answer")
             self._hang_up(self._socket)

@@ -1,6 +1,6 @@
 """An agent as a state machine: orders, observations and the time go in, instructions come out. It does no I/O.
 
-The time is its own monotonic clock; nothing here is compared with the coordinator's.
+The time comes from the agent's own monotonic clock and is never compared with the coordinator's.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from tapfinger.live.protocol.messages import AttemptId, Launch, Orders, Outcome,
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a task has said of itself so far, as far as it can be true."""
+    """The latest plausible progress that a task has reported, and the faults of its reports."""
 
     progress: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    #: Seconds from its start to that.
+    #: Seconds from the task's start to that report.
     ran: float | None = None
     faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An attempt that was here before this incarnation began."""
+    """An attempt from before this incarnation."""
 
     id: AttemptId
     on_disconnect: str
     outcome: Outcome | None
-    #: Number of its latest change of size, and what it has since.
+    #: Number of its latest resize, and its allocation since then.
     size: int = 0
     allocation: Mapping[str, float] | None = None
     said: Said = Said(None)
@@ -37,21 +37,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the backend says has ended since it was last asked."""
+    """Attempts that have ended since the backend was last polled."""
 
     ends: Mapping[AttemptId, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Tasks have said something of themselves."""
+    """Tasks have reported progress."""
 
     said: Mapping[AttemptId, Said]
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A change of size was carried out, or could not be: what the attempt has now."""
+    """A resize was carried out or has failed; ``allocation`` is what the attempt has now."""
 
     id: AttemptId
     number: int
@@ -72,7 +72,7 @@ class StartRun:
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """Make this attempt end; at once, or with time to clean up."""
+    """End this attempt, at once or with time to clean up."""
 
     id: AttemptId
     at_once: bool
@@ -80,7 +80,7 @@ class StopRun:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRun:
-    """Give this attempt another size, and observe what came of it."""
+    """Give this attempt another size, and answer with ``Resized``."""
 
     size: SizeOrder
 
@@ -94,13 +94,13 @@ class ForgetRun:
 
 @dataclass(frozen=True, slots=True)
 class HoldLease:
-    """Write down until when the lease lasts: whatever runs must see to its end even without an agent."""
+    """Write the end of the lease to disk: tasks must end with it even if the agent is dead."""
 
     until: float
 
 
 AgentStimulus = Orders | Observed | Progressed | Resized | AgentTick
-#: Seconds between reports while tasks say how far they are, or a beat if that is less.
+#: Seconds between reports while tasks report progress, or a beat if that is shorter.
 LIVELY = 1.0
 
 AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
@@ -110,16 +110,16 @@ AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Repo
 class _AttemptState:
     on_disconnect: str
     outcome: Outcome | None = None
-    #: 0 runs, 1 was asked to end, 2 was made to end.
+    #: 0: runs; 1: was asked to end; 2: is ended at once.
     stopping: int = 0
-    #: Number of its latest change of size, and what it has since.
+    #: Number of its latest resize, and its allocation since then.
     size: int = 0
     allocation: Mapping[str, float] | None = None
     said: Said = Said(None)
 
 
 class Agent:
-    """What runs here, and until when it may."""
+    """The attempts on this cluster, and the lease under which they run."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Agent:
         found: Iterable[Found] = (),
         lease_until: float = 0.0,
     ) -> None:
-        """``beat``: seconds between reports. ``lease_until``: of the previous incarnation, on the same clock."""
+        """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock."""
         self.cluster = cluster
         self.agent = agent
         self.incarnation = incarnation
@@ -141,7 +141,7 @@ class Agent:
         self._epoch = 0
         self._heard = 0  # number of the last orders of this epoch
         self._seq = 0
-        self._sent: dict[int, float] = {}  # when each report was sent, until one at least as new is answered
+        self._sent: dict[int, float] = {}  # when each report was sent, kept until a newer one is answered
         self._last_report = self._next_report = now
 
     @property
@@ -155,7 +155,7 @@ class Agent:
         return [ident for ident, run in self._runs.items() if run.outcome is None]
 
     def handle(self, stimulus: AgentStimulus, now: float) -> list[AgentInstruction]:
-        """Take note of something, and say what is to be done."""
+        """Process one stimulus and return instructions."""
         instructions: list[AgentInstruction] = []
         report = False
         if isinstance(stimulus, Orders):
@@ -181,7 +181,7 @@ class Agent:
         return instructions
 
     def report(self, now: float) -> Report:
-        """Everything that is here."""
+        """A report of every attempt on this cluster."""
         self._seq += 1
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
@@ -202,12 +202,12 @@ class Agent:
     def _obey(self, orders: Orders, now: float) -> list[AgentInstruction]:
         mine = (orders.cluster, orders.agent, orders.incarnation) == (self.cluster, self.agent, self.incarnation)
         if not mine or (orders.epoch, orders.seq) <= (self._epoch, self._heard):
-            return []  # for a predecessor, from a predecessor, late, or a copy
+            return []  # for an earlier agent, from an earlier coordinator, late, or a duplicate
         new_epoch = orders.epoch > self._epoch
         self._epoch, self._heard = orders.epoch, orders.seq
         instructions: list[AgentInstruction] = self._renew(orders)
         if new_epoch:
-            self._next_report = now  # a new coordinator must hear what is here
+            self._next_report = now  # a new coordinator needs a report at once
         for ident in orders.forgets:
             run = self._runs.get(ident)
             if run is not None and run.outcome is not None:
@@ -216,7 +216,7 @@ class Agent:
         for ident in orders.stops:
             instructions += self._stop(ident)
         for launch in orders.starts:
-            # Orders may have been on their way for long; without a lease the task may be someone else's by now.
+            # Orders may arrive very late; without a lease, the task may belong to another cluster by now.
             if launch.id not in self._runs and now < self._lease_until:
                 self._runs[launch.id] = _AttemptState(launch.on_disconnect)
                 instructions.append(StartRun(launch))
@@ -231,14 +231,14 @@ class Agent:
         self._sent = {seq: at for seq, at in self._sent.items() if seq >= orders.echo}
         if sent is None or orders.lease <= 0.0 or sent + orders.lease <= self._lease_until:
             return []
-        # From when the report was sent, not from now: the coordinator counts from when it came.
+        # Counted from when the report was sent, not from now: the coordinator counts from when it arrived.
         self._lease_until = sent + orders.lease
         return [HoldLease(self._lease_until)]
 
     def _stop(self, ident: AttemptId) -> list[AgentInstruction]:
         run = self._runs.get(ident)
         if run is None:
-            # Never started here. Said in a report, it tells the coordinator that it never will.
+            # It never started here. The report of this outcome tells the coordinator that it never will.
             self._runs[ident] = _AttemptState("stop", Outcome("stopped", reason="it had not started"))
             self._next_report = 0.0  # at once
             return []

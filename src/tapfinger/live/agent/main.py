@@ -37,29 +37,29 @@ def _token(path: Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What an agent is told on the command line about the cluster that it runs."""
+    """Command-line settings of an agent for its cluster."""
 
     cluster: str
     #: Directory of the agent's state.
     state: Path
     #: The site's TOML file; None: the default site.
     config: Path | None = None
-    #: Name of the backend; None: as the configuration says.
+    #: Name of the backend; None: the one of the configuration.
     backend: str | None = None
-    #: Options of the backend, instead of those of the same name in the configuration.
+    #: Options of the backend; they override options of the same name in the configuration.
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether each task gets cores of its own, if there are enough.
+    #: Whether to pin each task to cores of its own, if there are enough.
     pin: bool = True
     #: Cores to choose from; empty: the first ones of this machine.
     cores: tuple[int, ...] = ()
 
 
-#: File in an agent's directory that says how its tasks are run, for whoever must stop them when it is dead.
+#: File in an agent's directory with the configuration of its backend, so that tasks can be stopped without the agent.
 BACKEND_NOTE = "backend.json"
 
 
 def make_host(settings: AgentSettings) -> Host:
-    """Everything of an agent but its connection to the coordinator."""
+    """The parts of an agent, without its link to the coordinator."""
     scenario, config = load_site(settings.config)
     capacity = capacity_of(cluster_capacities(scenario), settings.cluster)
     resources = resource_types(scenario)
@@ -95,7 +95,7 @@ def run_agent(
     ca: str | None = None,
     log_format: str = "text",
 ) -> None:
-    """Run until SIGTERM, which leaves tasks running, or SIGINT, which stops them."""
+    """Run until SIGTERM, which leaves tasks running, or SIGINT, which stops them first."""
     set_up_logging(verbose, log_format)
     token = _token(token_file)
     host = make_host(settings)
@@ -110,9 +110,9 @@ async def _run(host: Host, link: CoordinatorLink, settings: AgentSettings) -> No
     loop, stop, clear = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _both, clear, stop)
-    announce(settings.state, "process", cluster=settings.cluster)  # whoever finds us by it may send signals
+    announce(settings.state, "process", cluster=settings.cluster)  # after this, signals may arrive
     await link.run(stop)
-    # The link is cut first: a coordinator that heard of the ends would send the tasks here again.
+    # The link is closed first: a coordinator that learned of the ends would send the tasks here again.
     while clear.is_set() and host.stop_all():
         await asyncio.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""Follows what a task reports of its progress."""
+"""Follows the progress reports of a task."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from tapfinger.live.agent.machine import Said
 from tapfinger.progress import ProgressCheck, ProgressReader
 
-#: Seconds between looks at a file of reports.
+#: Seconds between reads of a report file.
 LOOK = 0.5
 
 
 @dataclass(slots=True)
 class Following:
-    """The reports of one attempt. After a restart of the agent they are read from the beginning."""
+    """The reports of one attempt. After a restart of the agent, they are read from the beginning."""
 
     path: Path
-    #: When the attempt started, in seconds since the epoch as the task counts; None where it is not known.
+    #: When the attempt started, in seconds since the epoch (the clock of the task's reports); None if unknown.
     started: float | None
 
     _reader: ProgressReader | None = None
@@ -26,7 +26,7 @@ class Following:
     _last: Said | None = None
 
     def look(self, now: float, at_once: bool = False) -> Said | None:
-        """What is new, or None. ``at_once``: look even if the last look was less than ``LOOK`` seconds ago."""
+        """What is new, or None. ``at_once``: read even if the last read was less than ``LOOK`` seconds ago."""
         if now < self._next and not at_once:
             return None
         self._next = now + LOOK

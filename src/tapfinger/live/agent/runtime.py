@@ -1,4 +1,4 @@
-"""Carries out what the agent's state machine says, with a backend, devices and a directory."""
+"""Carries out the instructions of the agent's state machine, with a backend, devices and a directory."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _launches = TypeAdapter(Launch)
 
 @dataclass(slots=True)
 class _Kept:
-    """A run, and what the agent remembers of it."""
+    """A run, and what the agent remembers about it."""
 
     run: Run
     following: Following
-    #: Number of its latest change of size.
+    #: Number of its latest resize.
     size: int = 0
     ended: bool = False
     forgotten: bool = False
-    #: Bytes of output that the coordinator has; None until it has said so.
+    #: Bytes of output that the coordinator has; None until it has told.
     shipped: int | None = None
-    #: Whether something was sent that the coordinator has not answered yet.
+    #: Whether output was sent that the coordinator has not answered yet.
     asked: bool = False
-    #: Whether the coordinator wants no more output of it.
+    #: Whether the coordinator wants no more of its output.
     full: bool = False
 
 
 class Host:
-    """Runs tasks on one cluster. How messages travel is no concern of it."""
+    """Runs tasks on one cluster. It does not send or receive messages itself."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class Host:
         beat: float,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        """Open the backend, and take over what an earlier agent left in the directory; only one may use it."""
+        """Open the backend and take over the runs of an earlier agent. Only one agent may use the directory."""
         self._directory = context.directory
         self._backend = backend
-        make_directory(self._directory / "runs")  # what tasks were given is in there
+        make_directory(self._directory / "runs")  # private: it holds the arguments and environments of tasks
         self._lock = hold(self._directory, "agent; stop that one, or use another --state")
         self._devices = devices
         self._clock = clock
@@ -83,7 +83,7 @@ class Host:
         self._lease = context.lease
         self._runs: dict[AttemptId, _Kept] = {}
         try:
-            open_backend(backend, context)  # what is wrong with it is said now, not at the first task
+            open_backend(backend, context)  # a wrong setting fails now, not with the first task
             name, incarnation = self._register(context.cluster)
             found = self._find()
         except BaseException:
@@ -116,7 +116,7 @@ class Host:
                 saved = json.loads((directory / "launch.json").read_text(encoding="utf-8"))
                 launch = _launches.validate_python(saved["launch"])
             except (OSError, ValueError, KeyError):
-                shutil.rmtree(directory, ignore_errors=True)  # written before anything was started: nothing was
+                shutil.rmtree(directory, ignore_errors=True)  # the file is written before the start: nothing runs
                 continue
             run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
             outcome = self._backend.poll(run)
@@ -133,19 +133,19 @@ class Host:
     # ----------------------------------------------------------------------- steps
 
     def step(self, stimulus: AgentStimulus | None = None) -> list[Report]:
-        """Look at all runs, handle a stimulus, and carry out what follows. Returns what to report."""
+        """Poll all runs, handle a stimulus, and carry out the instructions. Returns at most one report to send."""
         ends = {ident: outcome for ident, outcome in self._poll().items() if outcome is not None}
         reports: list[Report] = []
-        if said := self._listen(ends):  # before the ends: what was said last comes with them
+        if said := self._listen(ends):  # before the ends, so that the report of an end has the last progress
             reports = self._do(self.machine.handle(Progressed(said), self._clock()))
         reports += self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
         if stimulus is not None:
             reports += self._do(self.machine.handle(stimulus, self._clock()))
-        # Each report is a whole picture, so only the latest matters.
+        # Each report gives the complete state, so only the latest matters.
         return sorted(reports, key=lambda report: report.seq)[-1:]
 
     def _listen(self, ends: Iterable[AttemptId]) -> dict[AttemptId, Said]:
-        """What tasks have reported since the last look; of those that have just ended, everything."""
+        """What tasks have reported since the last call. Reports of tasks that have just ended are read completely."""
         over, now = set(ends), self._clock()
         looks = {
             ident: kept.following.look(now, at_once=ident in over)
@@ -194,7 +194,7 @@ class Host:
         directory.mkdir(exist_ok=True)
         run = Run(launch, directory, devices, self._lease)
         self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
-        self._keep(run.id)  # on disk before it starts: a successor must know of everything that may run
+        self._keep(run.id)  # on disk before the start: a restarted agent must know every run that may be alive
         try:
             self._backend.start(run)
         except BackendError as error:
@@ -212,7 +212,7 @@ class Host:
         replace_file(kept.run.directory / "launch.json", saved, sync=True)
 
     def _resize(self, size: SizeOrder) -> list[Report]:
-        """Change what a task has. It is on disk before it is confirmed, since others get what it gives back."""
+        """Change a task's size. It is on disk before it is confirmed, since other tasks get what it gives back."""
         kept = self._runs[size.id]
         run = kept.run
         try:
@@ -234,11 +234,11 @@ class Host:
         return self._do(self.machine.handle(told, self._clock()))
 
     def report(self) -> Report:
-        """A report of everything that is here now."""
+        """A report of every attempt on this cluster."""
         return self.machine.report(self._clock())
 
     def stop_all(self) -> bool:
-        """Stop every task, and say whether any is left; to be called until none is."""
+        """Stop every task. Returns whether any is left; call it until none is."""
         left = [i for i, outcome in self._poll().items() if outcome is None]
         for ident in left:
             self._backend.stop(self._runs[ident].run, at_once=False)
@@ -247,12 +247,12 @@ class Host:
     # --------------------------------------------------------------------- output
 
     def connected(self) -> None:
-        """Forget how much output has arrived: a new coordinator must be asked again."""
+        """Forget how much output has arrived: after a new connection, the coordinator must be asked again."""
         for kept in self._runs.values():
             kept.shipped, kept.asked = None, False
 
     def chunks(self) -> list[LogChunk]:
-        """Output that the coordinator does not have yet, a part of each task's."""
+        """Output that the coordinator does not have yet: one piece of each task."""
         chunks: list[LogChunk] = []
         for ident, kept in self._runs.items():
             if kept.full or kept.asked:
@@ -268,14 +268,14 @@ class Host:
         return chunks
 
     def arrived(self, size: LogSize) -> None:
-        """The coordinator says how much it has."""
+        """Note how much output the coordinator has."""
         kept = self._runs.get(size.id)
         if kept is not None:
             kept.shipped, kept.full, kept.asked = size.size, size.full, False
             self._clean(size.id)
 
     def _clean(self, ident: AttemptId) -> None:
-        """Remove a run once its end is recorded and its output has arrived."""
+        """Remove a run if its end is recorded and its output has arrived."""
         kept = self._runs[ident]
         done = kept.full or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
         if kept.forgotten and done:

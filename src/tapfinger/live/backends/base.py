@@ -16,8 +16,8 @@ from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 class Run:
     """One attempt of a task, with a directory of its own on the agent's disk.
 
-    A backend is also asked about runs that an earlier agent started. What it must know about them it keeps in this
-    directory, never in memory alone.
+    A backend is also asked about runs that an earlier agent started. It must keep all it needs to know about a run in
+    this directory, never only in memory.
     """
 
     #: What to run: ``argv``, ``env``, ``cwd``, ``time_limit``, ``allocation`` and ``on_disconnect``.
@@ -26,8 +26,8 @@ class Run:
     directory: Path
     #: Ids of the leased devices, by resource. Resources without devices are left out.
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: File with the end of the agent's lease. A task with ``on_disconnect == "stop"`` must end by then, although
-    #: the agent may be dead; the agent renews the file while it lives.
+    #: File with the end of the agent's lease. A task with ``on_disconnect == "stop"`` must end by then, even if the
+    #: agent is dead. A live agent keeps renewing the file.
     lease: Path = Path("lease")
 
     @property
@@ -41,7 +41,7 @@ class Run:
         return self.launch.on_disconnect == "keep"
 
     def lease_left(self) -> float:
-        """Seconds until the agent's lease ends, at least 0. Read anew on every call."""
+        """Seconds until the agent's lease ends, at least 0. Reads the file on every call."""
         return max(0.0, read_lease(self.lease) - boot_clock())
 
     @property
@@ -56,15 +56,15 @@ class Run:
 
     @property
     def allotment(self) -> Path:
-        """File that tells the task its present allocation (``tapfinger.live.agent.allotment``), if there is one."""
+        """File with the task's current allocation (``tapfinger.live.agent.allotment``); may not exist."""
         return self.directory / "allotment.json"
 
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """What the agent tells its backend once, before the first task: where it is, and what holds for every task."""
+    """What the agent tells its backend once, before the first task: its directory, cluster and limits for all tasks."""
 
-    #: Directory of the agent, which no other agent uses. Files of the backend's own may be kept here.
+    #: Directory of the agent, which no other agent uses. The backend may keep its own files here.
     directory: Path
     #: Name of the cluster.
     cluster: str = ""
@@ -72,11 +72,11 @@ class BackendContext:
     capacity: Mapping[str, float] = field(default_factory=dict)
     #: Names, smallest units and roles of all resources.
     resources: ResourceTypes = ResourceTypes()  # noqa: RUF009 - immutable
-    #: Whether leased cores are cores of this machine, to which tasks are to be pinned.
+    #: Whether leased cores are cores of this machine, to which tasks must be pinned.
     pin: bool = True
-    #: Cores that ``--cores`` names; empty if it was not given.
+    #: Cores given with ``--cores``; empty if it was not given.
     cores: tuple[int, ...] = ()
-    #: Seconds from asking a task to end to killing it (``live.stop_seconds``).
+    #: Seconds between asking a task to end and killing it (``live.stop_seconds``).
     stop_seconds: float = 5.0
     #: Directories that tasks may run in (``live.roots``); empty: anywhere.
     roots: tuple[str, ...] = ()
@@ -85,20 +85,20 @@ class BackendContext:
 
     @property
     def lease(self) -> Path:
-        """File with the end of the agent's lease: the same that every run names."""
+        """File with the end of the agent's lease; the same as ``Run.lease`` of every run."""
         return self.directory / "lease"
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Runs attempts on one cluster. Every method returns soon; none waits for a task.
+    """Runs attempts on one cluster. Every method returns quickly; none waits for a task.
 
     Options are keyword arguments of the constructor, which should only store them. Two more methods are optional:
-    ``open(context)`` is called once, before any other (see ``Opens``), and ``close()`` when nobody uses it any more.
+    ``open(context)`` is called once, before any other (see ``Opens``), and ``close()`` when the backend is done.
     """
 
     def start(self, run: Run) -> None:
-        """Start the task. Raise LaunchFailed if it is clear at once that it cannot start."""
+        """Start the task. Raise LaunchFailed if it clearly cannot start."""
         ...
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
@@ -106,24 +106,24 @@ class Backend(Protocol):
         ...
 
     def stop(self, run: Run, at_once: bool) -> None:
-        """End the task and all that it has started: politely first, unless ``at_once``. May be called repeatedly."""
+        """End the task and all its processes: politely first, unless ``at_once``. May be called repeatedly."""
         ...
 
     def poll(self, run: Run) -> Outcome | None:
-        """How the task ended, the same on every call. None while any process of it may be alive."""
+        """How the task ended, the same on every call. None while any of its processes may be alive."""
         ...
 
 
 @runtime_checkable
 class Opens(Protocol):
-    """A backend that wants the agent's context, or has something to prepare; ``open`` may raise ConfigError."""
+    """A backend that needs the agent's context or some preparation; ``open`` may raise ConfigError."""
 
     def open(self, context: BackendContext) -> object:
-        """Called once, before any other method. The agent holds its directory alone by then."""
+        """Called once, before any other method. The agent has locked its directory by then."""
         ...
 
 
 def open_backend(backend: Backend, context: BackendContext) -> None:
-    """Give a backend its context, if it wants one."""
+    """Give a backend its context, if it has a method ``open``."""
     if isinstance(backend, Opens):
         backend.open(context)

@@ -1,8 +1,8 @@
-"""A small HTTP server of the agent, which tasks on other machines ask whether they may go on.
+"""A small HTTP server of the agent, which tasks on other machines ask whether they may continue.
 
-There are two questions, below an address that only the agent and its tasks know. ``begin`` is answered once, with what
-to run. ``beat`` brings output, and is answered with the lease and orders. An attempt that never asked has not begun,
-and one that was refused never will; so the agent can safely declare it ended.
+It has two requests, below an address that only the agent and its tasks know. ``begin`` is answered once, with what to
+run. ``beat`` brings output, and is answered with the lease and orders. An attempt that never sent ``begin`` has not
+begun, and one that was refused never will, so the agent can safely declare it ended.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from tapfinger.live.agent.leases import replace_file
 
 logger = logging.getLogger(__name__)
 
-#: Longest word of a task, in bytes.
+#: Longest request of a task, in bytes.
 MAX_WORD = 4 * 1024 * 1024
 #: Longest report of a task's progress, in characters.
 MAX_LINE = 4096
 
 
 class Refused(Exception):  # noqa: N818 - named for what it is
-    """Nobody wants this attempt any more; it must not run."""
+    """The attempt is no longer wanted and must not run."""
 
 
 class NotYet(Exception):  # noqa: N818
-    """Nothing is known of this attempt yet; it may ask again."""
+    """The attempt is not known yet; it may ask again."""
 
 
-#: Takes the attempt's name, the question and what was said; returns the answer. Raises Refused or NotYet.
+#: Takes the attempt's name, the request's name and its body; returns the answer. Raises Refused or NotYet.
 Answer = Callable[[str, str, bytes], bytes]
 
 
 class CallbackServer:
-    """Answers until it is closed; at the same address again after a restart of the agent."""
+    """Answers until it is closed. It keeps its address when the agent restarts."""
 
     def __init__(self, note: Path, host: str, answer: Answer) -> None:
-        """``note``: file that keeps port and secret. ``host``: the address that tasks call, and we listen on."""
+        """``note``: file that keeps port and secret. ``host``: the address to listen on, which tasks call."""
         try:
             known = json.loads(note.read_text(encoding="utf-8"))
         except FileNotFoundError:
             known = {"port": 0, "secret": secrets.token_urlsafe(32), "name": secrets.token_hex(4)}
         self._secret: str = known["secret"]
-        #: Tells the attempts of this agent from those of others on the same Ray cluster.
+        #: Distinguishes the attempts of this agent from those of others on the same Ray cluster.
         self.name: str = known["name"]
         try:
             self._server = ThreadingHTTPServer((host, known["port"]), _handler(self._secret, answer))
@@ -67,21 +67,21 @@ class CallbackServer:
         threading.Thread(target=self._server.serve_forever, name="callback-server", daemon=True).start()
 
     def url(self, attempt: str) -> str:
-        """What an attempt calls."""
+        """The address that an attempt calls."""
         return f"{self._url}/{attempt}"
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def _handler(secret: str, answer: Answer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = 20  # seconds for a whole question: nobody keeps a thread for long
+        timeout = 20  # seconds for a whole request, so that no client blocks a thread for long
 
         def do_POST(self) -> None:
-            """One question."""
+            """Answer one request."""
             given, _, rest = self.path.removeprefix("/").partition("/")
             attempt, _, question = rest.partition("/")
             length = self.headers.get("Content-Length", "")
@@ -107,13 +107,13 @@ def _handler(secret: str, answer: Answer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Addresses hold the secret: they are not logged."""
+            """Log nothing: addresses contain the secret."""
 
     return Handler
 
 
 def reported(body: bytes) -> str:
-    """The last line that the task has reported of its progress; drivers of earlier versions say none."""
+    """The task's latest progress report; empty from drivers of earlier versions."""
     line = json.loads(body).get("report", "")
     if not isinstance(line, str) or len(line) > MAX_LINE or "\n" in line:
         raise ValueError(f"report {str(line)[:100]!r}")
@@ -121,7 +121,7 @@ def reported(body: bytes) -> str:
 
 
 def decode_word(body: bytes) -> tuple[int, int, bytes, dict[str, Any] | None]:
-    """Position of the output, bytes left out before it, the output, and the end if it has come."""
+    """Position of the output, number of bytes left out before it, the output, and the end if the task has ended."""
     word = json.loads(body)
     offset, skipped, end = int(word["offset"]), int(word["skipped"]), word["end"]
     if offset < 0 or not 0 <= skipped <= offset:

@@ -1,4 +1,4 @@
-"""Limits that the kernel enforces on a task: control groups, version 2, in a directory that is ours to use."""
+"""Limits that the kernel enforces on a task: control groups (version 2) in a directory delegated to the agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.protocol.messages import AttemptId
 
-#: Microseconds over which processor time is counted.
+#: Period over which processor time is limited, in microseconds.
 PERIOD = 100_000
 GIB = 1024**3
 
@@ -20,7 +20,7 @@ class Cgroups:
     """One group per attempt below a directory that was delegated to the agent."""
 
     def __init__(self, root: Path, resources: ResourceTypes, memory_per_cpu: float | None = None) -> None:
-        """Check that limits can be set. ``memory_per_cpu``: GiB for each core, where memory is no resource."""
+        """Check that limits can be set. ``memory_per_cpu``: GiB per core, used if memory is not a resource."""
         self._root = root
         self._resources = resources
         self._memory_per_cpu = memory_per_cpu
@@ -43,7 +43,7 @@ class Cgroups:
             ) from None
 
     def make(self, ident: AttemptId, allocation: Mapping[str, float]) -> str:
-        """A new group with the limits of an allocation; its supervisor removes it."""
+        """Make a group with the limits of an allocation; the supervisor removes it."""
         path = self._root / f"tapfinger-{os.getpid()}-{ident[0]}.{ident[1]}"
         try:
             path.mkdir()
@@ -55,7 +55,7 @@ class Cgroups:
         return str(path)
 
     def limits(self, allocation: Mapping[str, float]) -> dict[str, str]:
-        """What is written into a group's files, by name."""
+        """The contents of a group's files, by name."""
         cpus = allocation.get(self._resources.enforced_by("cores"), 0.0)
         found = {"cpu.max": _share(cpus)} if cpus else {}
         of_cpus = self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0
@@ -70,7 +70,7 @@ def _share(cpus: float) -> str:
 
 
 def change_share(group: Path, cpus: float) -> None:
-    """Another share of the processors for a group that runs. Its memory stays: what is in use cannot be taken back."""
+    """Change the processor share of a running group. Its memory limit stays: used memory cannot be taken back."""
     try:
         (group / "cpu.max").write_text(_share(cpus), encoding="ascii")
     except OSError as error:
@@ -78,14 +78,14 @@ def change_share(group: Path, cpus: float) -> None:
 
 
 def members(group: Path) -> list[int]:
-    """Processes in a group; whatever they have made of their environment, their parents or their session."""
+    """Processes in a group, even if they have changed their environment, parent or session."""
     try:
         return [int(line) for line in (group / "cgroup.procs").read_text(encoding="ascii").split()]
     except OSError:
-        return []  # it is gone
+        return []  # the group is gone
 
 
 def remove(group: Path) -> None:
-    """Of an attempt that has ended, in place of its supervisor."""
+    """Remove the group of an attempt that has ended, in place of its supervisor."""
     with suppress(OSError):
         group.rmdir()

@@ -1,4 +1,4 @@
-"""What every backend must get right; ``tapfinger.testing.check_backend`` is the way to use it."""
+"""The checks that every backend must pass; use them through ``tapfinger.testing.check_backend``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tapfinger.live.backends.spool import Spool
 from tapfinger.live.backends.supervise import start_time
 from tapfinger.live.protocol.messages import Launch, Outcome
 
-#: Seconds within which a task must have started, or ended once it was told to.
+#: Seconds within which a task must start, or end after an order to stop.
 SOON = 20.0
 
 _SLEEPS = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
@@ -38,7 +38,7 @@ time.sleep(3600)
 
 
 class _Trial:
-    """Makes runs in a directory, and waits for them."""
+    """Makes runs in a directory and waits for them."""
 
     def __init__(self, make: Callable[[], Backend], directory: Path, patience: float) -> None:
         self._make = make
@@ -51,7 +51,7 @@ class _Trial:
         self.renew()
 
     def renew(self) -> None:
-        """Another instance, as after a restart of the agent."""
+        """Make a new backend instance, as after a restart of the agent."""
         self.backend = self._make()
         open_backend(self.backend, self._context)
 
@@ -71,14 +71,14 @@ class _Trial:
         return run
 
     def end(self, run: Run) -> Outcome | None:
-        """Its outcome, waited for."""
+        """Wait for the outcome of a run; None if it takes too long."""
         deadline = time.monotonic() + self.patience
         while (outcome := self.backend.poll(run)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return outcome
 
     def got(self, end: Outcome | None) -> str:
-        """What poll has said, in words."""
+        """What poll has returned, as text."""
         return f"poll() said {end}" if end is not None else f"poll() still said None after {self.patience:g} s"
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class _Trial:
 
 
 def faults(make: Callable[[], Backend], directory: Path, outlives: bool, patience: float = SOON) -> Iterator[str]:
-    """Everything that is wrong, one after the other."""
+    """Each fault of the backend, one after the other. ``outlives``: tasks must survive the agent."""
     trial = _Trial(make, directory, patience)
     try:
         yield from _ends(trial)
@@ -168,7 +168,7 @@ def _refusals(trial: _Trial) -> Iterator[str]:
 
 
 def _shows(trial: _Trial) -> Iterator[str]:
-    """What a task sees and says."""
+    """Check the environment and the output of a task."""
     place = trial.lease.parent / "place"
     place.mkdir()
     run = trial.run(0.0, argv=(sys.executable, "-c", _SHOWS), env={"MINE": "a b"}, cwd=str(place))
@@ -188,7 +188,7 @@ def _shows(trial: _Trial) -> Iterator[str]:
 
 
 def _trees(trial: _Trial) -> Iterator[str]:
-    """What a task has started ends with it, also in a session of its own."""
+    """Check that processes started by a task end with it, even in a session of their own."""
     note = trial.lease.parent / "grandchild"
     run = trial.start(trial.run(0.0, argv=(sys.executable, "-c", _FORKS, str(note))))
     deadline = time.monotonic() + trial.patience

@@ -1,8 +1,8 @@
-"""The environment of a task: a few harmless variables of the machine, its own wishes, and what it was granted.
+"""The environment of a task: a few harmless variables of the machine, the task's own variables, and its allocation.
 
-Whoever submits a task chooses the program, so variables such as LD_PRELOAD give no power that the program does
-not have anyway; the supervisor never sees them. A site that lets submitters choose among fixed programs only
-can narrow the names with ``live.env_names``.
+Submitters choose the program, so variables such as LD_PRELOAD give them no power that the program does not have
+anyway; the supervisor never sees these variables. A site with a fixed set of programs can restrict the names with
+``live.env_names``.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from fnmatch import fnmatchcase
 from tapfinger.core.model import ResourceTypes
 from tapfinger.live.backends.base import Run
 
-#: What tasks get of the machine's own environment; secrets of the agent are none of their business.
+#: Variables that tasks inherit from the machine; they must not see the agent's secrets.
 ALLOWED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
-#: Numeric libraries start as many threads as the machine has cores unless one of these says otherwise.
+#: Numeric libraries start as many threads as the machine has cores, unless one of these variables is set.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-#: Names every process of a run, also those that have left its session.
+#: Marks every process of a run, even those that have left its session.
 MARK = "TAPFINGER_RUN"
 
 
 def refused_names(names: Iterable[str], allowed: Iterable[str]) -> list[str]:
-    """Names of variables that none of the patterns allows."""
+    """The names that match none of the allowed patterns."""
     patterns = tuple(allowed)
     return sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def visible_devices(run: Run, resources: ResourceTypes) -> dict[str, str]:
-    """Variables that name the leased devices to the task. A GPU that was not leased is hidden from it."""
+    """Variables that tell the task its leased devices. GPUs that were not leased are hidden from it."""
     roles = zip(resources.names, resources.roles, strict=True)
     named = {role.variable: run.devices.get(name, ()) for name, role in roles if role.enforced == "visible"}
     return {name: ",".join(map(str, dict.fromkeys(ids))) for name, ids in {"CUDA_VISIBLE_DEVICES": (), **named}.items()}
 
 
 def task_environment(run: Run, resources: ResourceTypes, mark: str) -> dict[str, str]:
-    """Everything but what comes from the machine; the task's own wishes come before all but what it was granted."""
+    """The task's environment, without the machine's variables. The task's own override all but its allocation."""
     launch = run.launch
     cpus, gpus = (launch.allocation.get(resources.enforced_by(means), 0) for means in ("cores", "visible"))
     env = dict.fromkeys(THREADS, str(max(1, int(cpus))))
-    env["PYTHONUNBUFFERED"] = "1"  # output is followed while it runs
+    env["PYTHONUNBUFFERED"] = "1"  # people follow the output of running tasks
     env |= launch.env
     for name, amount in launch.allocation.items():
         env[f"TAPFINGER_{name.upper()}S"] = f"{amount:g}"

@@ -1,4 +1,4 @@
-"""A backend that runs nothing: attempts take a while on a given clock. For tests and dry runs."""
+"""A backend that runs nothing: attempts only take some time on a given clock. For tests and dry runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
 
 def by_environment(launch: Launch) -> tuple[float, int]:
-    """Seconds and exit code as the task's environment says: FAKE_SECONDS and FAKE_CODE; with FAKE_REPORTS it reports
-    its progress as well."""
+    """Seconds and exit code from the task's environment: FAKE_SECONDS and FAKE_CODE. With FAKE_REPORTS, the task also
+    reports its progress."""
     return float(launch.env.get("FAKE_SECONDS", "1")), int(launch.env.get("FAKE_CODE", "0"))
 
 
@@ -24,7 +24,7 @@ class _Pretended:
     began: float
     ends: float
     outcome: Outcome
-    #: Progress that was reported last.
+    #: Latest reported progress.
     said: float = 0.0
 
 
@@ -38,7 +38,7 @@ class Fake:
         lease: Callable[[Run], float | None] = lambda _run: None,
         polite: float = 0.0,
     ) -> None:
-        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that an asked-for end takes."""
+        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that a polite stop takes."""
         self._clock = clock
         self._script = script
         self._lease = lease
@@ -46,7 +46,7 @@ class Fake:
         self._runs: dict[AttemptId, _Pretended] = {}
 
     def start(self, run: Run) -> None:
-        """Begin to pretend; exit code 127 is a program that does not exist."""
+        """Pretend to start the task; exit code 127 stands for a program that does not exist."""
         seconds, code = self._script(run.launch)
         if code == 127:
             raise LaunchFailed(f"there is no program {run.launch.argv[0]!r}")
@@ -58,7 +58,7 @@ class Fake:
         self._runs[run.id] = _Pretended(run, began, ends, outcome)
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
-        """Any size will do."""
+        """Accept any size but zero."""
         if not any(allocation.values()):
             raise UnsupportedOperation("a pretended task cannot be paused")
         pretended = self._runs[run.id]
@@ -66,14 +66,14 @@ class Fake:
         pretended.run = replace(run, launch=launch, devices=dict(devices))
 
     def stop(self, run: Run, at_once: bool) -> None:
-        """It ends now, or soon."""
+        """End the task now, or after ``polite`` seconds."""
         pretended = self._runs.get(run.id)
         at = self._clock() + (0.0 if at_once else self._polite)
         if pretended is not None and at < pretended.ends:
             pretended.ends, pretended.outcome = at, Outcome("stopped", -9, "stopped")
 
     def poll(self, run: Run) -> Outcome | None:
-        """Its outcome once its time has come; of a run that was never started, that it is lost."""
+        """The outcome once the task's time is over; ``lost`` for a run that was never started."""
         pretended = self._runs.get(run.id)
         if pretended is None:
             return Outcome("lost", reason="nothing is known of it")
@@ -85,7 +85,7 @@ class Fake:
         return pretended.outcome if self._clock() >= pretended.ends else None
 
     def _report(self, pretended: _Pretended) -> None:
-        """As far as time has passed, to the file that a real task would report to."""
+        """Report the share of time that has passed, to the file that a real task would use."""
         now, began, left = self._clock(), pretended.began, pretended.outcome.result != "finished"
         share = min((now - began) / max(pretended.ends - began, 1e-9), 0.99 if left else 1.0)
         if share > pretended.said:
@@ -95,10 +95,10 @@ class Fake:
                 file.write(f"{line}\n")
 
     def crash(self) -> None:
-        """The machine goes down with all that runs on it."""
+        """Pretend that the machine goes down with all its tasks."""
         self._runs.clear()
 
     def alive(self) -> list[Run]:
-        """What pretends to run now."""
+        """The runs that have not ended."""
         now = self._clock()
         return [p.run for p in self._runs.values() if p.ends > now and self.poll(p.run) is None]

@@ -1,4 +1,4 @@
-"""Tasks as processes of this machine, pinned to their cores and, if wanted, limited by control groups."""
+"""Runs tasks as processes of this machine, pinned to their cores and optionally limited by control groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tapfinger.live.backends.supervision import Supervised, read_plan, superviso
 
 
 class Process(Supervised):
-    """Runs each task as a process tree of its own."""
+    """Runs each task as a separate process tree."""
 
     def __init__(self, cgroup: str | None = None, memory_per_cpu: float | None = None) -> None:
-        """``cgroup``: control group below which each task gets one of its own, with limits.
+        """``cgroup``: control group below which each task gets its own group, with limits.
 
-        ``memory_per_cpu``: GiB that a task may use for each of its cpus; it needs ``cgroup``.
+        ``memory_per_cpu``: GiB that a task may use per cpu; requires ``cgroup``.
         """
         if memory_per_cpu is not None and cgroup is None:
             raise ConfigError(
@@ -51,7 +51,7 @@ class Process(Supervised):
         }
 
     def launch(self, run: Run, command: list[str]) -> int:
-        """In a session of its own, without the agent's environment."""
+        """Start the supervisor in a session of its own, without the agent's environment."""
         log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -59,7 +59,7 @@ class Process(Supervised):
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         try:
-            # Not subprocess.Popen: it insists on being waited for, and a supervisor is to outlive us.
+            # Not subprocess.Popen: it expects to be waited for, but a supervisor must outlive the agent.
             return os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
         except OSError:
             if (group := _group(run)) is not None:
@@ -67,7 +67,7 @@ class Process(Supervised):
             raise
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
-        """Move all its threads to other cores, and tell it; nothing else of a running process can be changed."""
+        """Move all threads of the task to other cores, and inform the task. Nothing else can be changed."""
         if not any(allocation.values()):
             raise UnsupportedOperation("the process backend does not pause tasks")
         for name, amount in allocation.items():
@@ -81,7 +81,7 @@ class Process(Supervised):
         replace_file(run.allotment, dict(allocation))
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
-        """Also what is in the task's control group, which is removed when nothing is left in it."""
+        """Also kill the processes in the task's control group, and remove the group once it is empty."""
         group = _group(run)
         found = super().sweep(run, known if group is None else [*known, *members(group)])
         if group is not None and not found:
@@ -92,7 +92,7 @@ class Process(Supervised):
 def _move(supervisor: int, cores: Iterable[int]) -> None:
     """Move all threads of a task to these cores."""
     cores = set(cores)
-    # Twice: what was forked during the first pass has the old cores.
+    # Twice: processes forked during the first pass still have the old cores.
     for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -100,6 +100,6 @@ def _move(supervisor: int, cores: Iterable[int]) -> None:
 
 
 def _group(run: Run) -> Path | None:
-    """Control group of the task, if it has one."""
+    """Control group of the task; None if it has none."""
     path = (read_plan(run) or {}).get("cgroup")
     return Path(path) if path else None

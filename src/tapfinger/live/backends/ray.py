@@ -1,7 +1,7 @@
-"""Tasks as jobs of a Ray cluster, each under a supervisor there that asks the agent for its lease.
+"""Runs tasks as jobs of a Ray cluster, each under a supervisor on Ray's node that asks the agent for its lease.
 
-Ray finds the place and counts the resources. All else is as with local processes: the same supervisor runs on
-Ray's node, and ends the task when its lease is over, though the agent be dead or the network cut.
+Ray chooses the node and counts the resources. Everything else is as with local processes: the same supervisor runs on
+Ray's node, and ends the task when the lease ends, even if the agent is dead or the network is cut.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tapfinger.reporting import LONGEST
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at a run; how long a driver may be silent before Ray is asked about it.
+#: Seconds between checks of a run; seconds that a driver may be silent before Ray is asked about it.
 PULSE, SILENCE = 0.1, 3.0
-#: Seconds beyond what a driver needs to stop its task, after which Ray is asked to; and beyond a lease's end.
+#: Seconds beyond ``stop_seconds`` after which Ray is asked to stop a job that its driver has not stopped.
 PATIENCE = 5.0
-#: Seconds after its start in which an agent may not have found all of its predecessor's runs.
+#: Seconds after its start in which an agent may not have found all runs of an earlier agent.
 SETTLING = 10.0
-#: Ray says which accelerators a job has.
+#: Variables that tasks inherit on Ray's node; Ray itself says which accelerators a job has.
 INHERITED = (*ALLOWED, "CUDA_VISIBLE_DEVICES")
 
 _FILES = (ray_driver, supervise, spool)
 
 
 class Ray:
-    """Runs each task as a job."""
+    """Runs each task as a job of a Ray cluster."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Ray:
         python: str = "python3",
         linger: float = 10.0,
     ) -> None:
-        """``address``: of Ray's dashboard. ``token``: for Ray; without it, ``$RAY_AUTH_TOKEN``.
+        """``address``: Ray's dashboard. ``token``: for Ray; by default ``$RAY_AUTH_TOKEN``.
 
-        ``callback_address``: of this machine, as Ray's nodes reach it; without it, the one that leads to Ray.
-        ``python``: program on Ray's nodes. ``linger``: seconds that an ended task waits for an agent to take its
-        output, before the end is left in Ray's log.
+        ``callback_address``: this machine, as Ray's nodes reach it; by default, its address on the route to Ray.
+        ``python``: Python program on Ray's nodes. ``linger``: seconds that an ended task waits for an agent to take its
+        output, before its end is written to Ray's log.
         """
         self._linger = linger
         self._jobs = RayJobs(address, token or os.environ.get("RAY_AUTH_TOKEN"))
@@ -70,11 +70,11 @@ class Ray:
         self._context = BackendContext(Path())
         self._server: CallbackServer | None = None
         self._since = boot_clock()
-        self._lock = threading.Lock()  # of everything that a run's directory says
+        self._lock = threading.Lock()  # guards the files in the directories of runs
         self._watches: dict[str, _WatchedRun] = {}
 
     def open(self, context: BackendContext) -> None:
-        """Listen for tasks, and warn of a cluster that promises more than Ray has: tasks would wait there."""
+        """Listen for tasks, and warn if the configured capacity exceeds what Ray has: tasks would wait there."""
         if context.cores:
             raise ConfigError("--cores names cores of this machine, but Ray chooses where tasks run; leave it out")
         self._context = context
@@ -92,7 +92,7 @@ class Ray:
                 )
 
     def close(self) -> None:
-        """Let go; jobs run on for as long as the lease lasts."""
+        """Stop listening and watching; jobs run on for as long as the lease lasts."""
         for watch in self._watches.values():
             watch.over.set()
         if self._server is not None:
@@ -102,7 +102,7 @@ class Ray:
     # ------------------------------------------------------------------ four methods
 
     def start(self, run: Run) -> None:
-        """Write down what is to be run, and see to it that Ray gets it."""
+        """Write the task's files to its directory, and let a thread hand it to Ray."""
         mark = secrets.token_hex(16)
         plan = task_plan(run, self._context, mark) | {
             "env": task_environment(run, self._context.resources, mark),
@@ -115,11 +115,11 @@ class Ray:
         self._watch(run)
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:  # noqa: ARG002
-        """Ray cannot change what a job has."""
+        """Unsupported: Ray cannot change the resources of a job."""
         raise UnsupportedOperation(f"the ray backend cannot resize a running task ({run.id[0]})")
 
     def stop(self, run: Run, at_once: bool) -> None:
-        """Tell the driver when it next asks; one that has not asked yet never begins."""
+        """Stop the task with the answer to its driver's next message; a driver that has not asked yet never begins."""
         with self._lock:
             if _read(run, "end.json") is not None:
                 return
@@ -130,7 +130,7 @@ class Ray:
         self._watch(run)
 
     def poll(self, run: Run) -> Outcome | None:
-        """What is written down as its end; None while anything of it may be alive."""
+        """The recorded end of a run; None while any of its processes may be alive."""
         end = _read(run, "end.json")
         if end is None and not (run.directory / "payload.json").exists():
             with self._lock:
@@ -144,21 +144,21 @@ class Ray:
     # ------------------------------------------------------------------- the driver
 
     def _listen(self, directory: Path) -> CallbackServer:
-        """The server that tasks call, started if it is not; ``directory``: of the agent."""
+        """The server that drivers call; started on first use. ``directory``: the agent's directory."""
         if self._server is None:
             host = self._host or _address_towards(self._jobs.host)
             self._server = CallbackServer(directory / "desk.json", host, self._answer)
         return self._server
 
     def _watch(self, run: Run) -> None:
-        """Have a thread that follows this run to its end."""
+        """Start a thread that follows this run to its end, unless there is one."""
         name = _name(run.id)
         if name not in self._watches:
             watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
             watch.thread.start()
 
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
-        """Answer a driver's question."""
+        """Answer a driver's request."""
         watch = self._watches.get(attempt)
         if watch is None and boot_clock() < self._since + SETTLING:
             raise NotYet
@@ -173,12 +173,12 @@ class Ray:
     def _begin(self, run: Run) -> bytes:
         if (run.directory / "begun").exists() or self._too_late(run):
             raise Refused
-        # On disk before the answer: whoever comes after us must know that it may run.
+        # On disk before the answer: a later agent must know that the task may be running.
         replace_file(run.directory / "begun", {}, sync=True)
         return (run.directory / "payload.json").read_bytes()
 
     def _too_late(self, run: Run) -> bool:
-        """Whether it has not begun and must not any more; that is its end then."""
+        """Whether the lease has ended. If the run has not begun by then, this is recorded as its end."""
         late = not run.keep and not run.lease_left()
         if late and not (run.directory / "begun").exists():
             _write_end(run, Outcome("stopped", reason="the lease of its agent ended before it began"))
@@ -203,7 +203,7 @@ class Ray:
         return json.dumps(answer).encode()
 
     def _keep_report(self, watch: _WatchedRun, line: str) -> None:
-        """Put what the task says last where the agent reads it; the same again is no news."""
+        """Write the task's latest report to the file that the agent reads, unless it is unchanged."""
         if line and line != watch.report:
             watch.report = line
             path = watch.run.reports
@@ -219,13 +219,13 @@ class Ray:
     # --------------------------------------------------------------------- the watch
 
     def entrypoint(self, run: Run, server: CallbackServer) -> str:
-        """The line that Ray gives to a shell; nothing of the task is in it, not even its arguments."""
+        """The command line that Ray gives to a shell. It contains nothing of the task, not even its arguments."""
         digest = hashlib.sha256((run.directory / "payload.json").read_bytes()).hexdigest()
         words = [self._python, "-I", "-S", "-c", ray_driver.BOOT, server.url(_name(run.id)), digest]
         return "exec " + shlex.join(words)
 
     def follow(self, watch: _WatchedRun) -> None:
-        """From handing it to Ray to its end, in a thread of its own."""
+        """Follow a run in a thread of its own, from its submission to Ray until its end."""
         run, ident = watch.run, f"tapfinger-{watch.server.name}-{_name(watch.run.id)}"
         try:
             while not watch.over.is_set() and _read(run, "end.json") is None:
@@ -238,7 +238,7 @@ class Ray:
         except LaunchFailed as error:
             with self._lock:
                 _write_end(run, Outcome("failed", 127, str(error)))
-        except Exception:  # a thread that ends in silence would leave its task in the dark
+        except Exception:  # a thread must not end without a trace: nobody would follow its task
             logger.exception("task %d is not followed any more", run.id[0])
 
     def _look(self, watch: _WatchedRun, ident: str) -> None:
@@ -255,21 +255,21 @@ class Ray:
             return
         word = _read(run, "word.json")
         if word is not None:
-            # Resources are given to others once the end is known: not before Ray has them back.
+            # Recording the end frees the resources for other tasks, so Ray must have them back first.
             if self._jobs.gone(ident):
                 self._end(run, Outcome(**word))
             return
         stop = _read(run, "stop.json")
         if stop is not None and now > max(stop["at"], watch.urged) + self._context.stop_seconds + PATIENCE:
             watch.urged = now
-            self._jobs.stop(ident)  # the driver does not listen
+            self._jobs.stop(ident)  # the driver does not react
         if now > max(watch.heard, watch.asked) + SILENCE:
             watch.asked = now
             if self._jobs.status(ident) not in ("PENDING", "RUNNING") and self._jobs.gone(ident):
                 self._conclude(watch, ident)
 
     def _conclude(self, watch: _WatchedRun, ident: str) -> None:
-        """The job is over, and nobody has said how the task ended: perhaps Ray's log does."""
+        """Record the end of a job whose driver has not reported it; Ray's log may tell how the task ended."""
         run, lines = watch.run, self._jobs.log(ident).splitlines()
         for line in reversed(lines):
             if line.startswith(ray_driver.MARKER):
@@ -289,9 +289,9 @@ class Ray:
             self._end(run, Outcome("lost", reason="its job on Ray ended before it did", output=Spool(run.output).end))
 
     def _not_begun(self, ident: str, lines: list[str]) -> Outcome:
-        if self._jobs.exit_code(ident) in (126, 127):  # by a shell's custom: no such program, or it may not be run
+        if self._jobs.exit_code(ident) in (126, 127):  # of a shell: the program cannot be executed, or does not exist
             return Outcome("failed", 127, f"the node that Ray chose cannot run {self._python!r}")
-        # Only what the boot itself says: Ray's log also holds the agent's address, with its secret.
+        # Only lines of the boot program: Ray's log also contains the agent's address, with its secret.
         why = [line[:300] for line in lines if line.startswith(ray_driver.NO)]
         return Outcome("lost", reason=f"its job on Ray ended before it began{f': {why[-1]}' if why else ''}")
 
@@ -301,15 +301,15 @@ class Ray:
 
 
 class _WatchedRun:
-    """A run and what was seen of it."""
+    """A run, and what is known about its job."""
 
     def __init__(self, backend: Ray, run: Run, server: CallbackServer) -> None:
         self.run = run
         self.server = server
         self.submitted = False
-        #: What the task said last of its progress.
+        #: Latest progress report of the task.
         self.report = ""
-        #: When the driver last asked; when Ray was last asked about it, and to stop it.
+        #: When the driver last called; when Ray was last asked for the job's status, and to stop the job.
         self.heard, self.asked, self.urged = boot_clock(), 0.0, 0.0
         self.news, self.over = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=backend.follow, args=(self,), name=f"run-{_name(run.id)}", daemon=True)
@@ -328,7 +328,7 @@ def _read(run: Run, name: str) -> dict[str, Any] | None:
 
 
 def _write_end(run: Run, outcome: Outcome) -> Outcome:
-    """Once and for all: what is there already counts."""
+    """Record the end of a run, unless one is recorded already. Returns the recorded end."""
     end = _read(run, "end.json")
     if end is not None:
         return Outcome(**end)
@@ -338,7 +338,7 @@ def _write_end(run: Run, outcome: Outcome) -> Outcome:
 
 
 def _address_towards(host: str) -> str:
-    """The address of this machine that another one sees when we call it."""
+    """The address of this machine on the route to another one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))

@@ -1,8 +1,8 @@
-"""What runs on a Ray cluster above each task: ``supervise.py`` with a line to the agent. It stands alone.
+"""The program above each task on a Ray cluster: ``supervise.py`` with a connection to the agent. It runs standalone.
 
-The lease comes over that line instead of from a file on the agent's disk, and output goes back over it. A
-thread keeps the line; the supervisor reads the lease where the thread has put it, so a line that is cut or
-stuck ends the task in time.
+The lease comes over this connection instead of from a file on the agent's disk, and output goes back over it. A thread
+maintains the connection and writes the lease to a local file, which the supervisor reads. So the task ends in time if
+the connection is cut or stuck.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends import supervise
     from tapfinger.live.backends.spool import Spool
-else:  # files beside this one
+else:  # files next to this one
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     supervise, Spool = import_module("supervise"), import_module("spool").Spool
 
-#: Seconds between words to the agent when nothing happens, and for an answer.
+#: Seconds between messages to the agent when nothing happens, and seconds to wait for an answer.
 BEAT, PATIENCE = 0.3, 5.0
-#: Bytes of output in one word.
+#: Most bytes of output in one message.
 PIECE = 256 * 1024
-#: Bytes of output left in Ray's own log where the agent does not take it.
+#: Most bytes of output left in Ray's own log if the agent does not take it.
 LAST_WORDS = 512 * 1024
-#: Begins the line in Ray's log that says how the task ended.
+#: Prefix of the line in Ray's log that says how the task ended.
 MARKER = "tapfinger-end "
 
-#: File to which the task reports its progress, and bytes at its end that are looked at.
+#: File to which the task reports its progress, and number of bytes read from its end.
 REPORTS, LAST_BYTES = "reports", 4096
 
-#: How the boot begins to say why it goes no further.
+#: Prefix of the boot program's message if the agent refuses the attempt.
 NO = "the agent does not let this attempt begin"
 
-#: Brings the files of a task from the agent, if they are what the agent has announced, and starts the driver.
+#: Boot program: fetches the files of a task from the agent, checks their digest, and starts the driver.
 BOOT = """
 import hashlib, json, os, sys, tempfile, time, urllib.request
 url, digest = sys.argv[1:]
@@ -70,7 +70,7 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", os.path.join(place, "ray_d
 
 
 def last_line(path: str) -> str:
-    """The last complete line of a file of reports. Only that is told: it may be told twice, and nothing is lost."""
+    """The last complete line of a report file. Only this line is sent: sending it twice does no harm."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
@@ -81,10 +81,10 @@ def last_line(path: str) -> str:
 
 
 class CallbackClient:
-    """Says to the agent what there is, and does what it answers."""
+    """Reports to the agent, and does what the agent answers."""
 
     def __init__(self, directory: str, url: str) -> None:
-        """``directory``: of the run, on this machine."""
+        """``directory``: the run's directory on this machine."""
         self._directory = directory
         self._url = url
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -94,7 +94,7 @@ class CallbackClient:
         self._boot = supervise.boot_id()
 
     def say(self, end: dict[str, Any] | None = None) -> bool:
-        """One word to the agent; whether there is more to say at once. Raises OSError where it does not answer."""
+        """Send one message to the agent. Returns whether there is more output. Raises OSError without an answer."""
         at, data = self._spool.read(self._have, PIECE)
         word = {"offset": at, "skipped": at - self._have, "data": base64.b64encode(data).decode(), "end": end}
         word["report"] = last_line(os.path.join(self._directory, REPORTS))
@@ -107,8 +107,8 @@ class CallbackClient:
         except urllib.error.HTTPError as error:
             if error.code != 410:
                 raise
-            said = {"left": 0.0, "stop": "now", "have": self._spool.end}  # nobody wants this attempt any more
-        # From when the question was sent, so never longer than the agent means.
+            said = {"left": 0.0, "stop": "now", "have": self._spool.end}  # the agent has given up this attempt
+        # Counted from when the message was sent, so the lease is never longer than the agent intends.
         self._write_lease(sent + said["left"])
         self._have = said["have"]
         self._heed(said["stop"])
@@ -123,26 +123,26 @@ class CallbackClient:
     def _heed(self, stop: str) -> None:
         if stop and stop != self._stopped:
             self._stopped = stop
-            # Left for a supervisor that has not begun; a signal for one that has.
+            # The file is for a supervisor that has not started yet; the signal is for one that has.
             with open(os.path.join(self._directory, "stop"), "w", encoding="ascii"):
                 pass
             os.kill(os.getpid(), signal.SIGUSR1 if stop == "now" else signal.SIGTERM)
 
     def keep(self, above: int) -> None:
-        """For as long as this process lives. ``above``: pid of Ray's own process, whose resources the task uses."""
+        """Report for as long as this process lives. ``above``: pid of the Ray process that holds the resources."""
         while True:
             more = False
             with suppress(OSError, ValueError, KeyError):
                 more = self.say()
             if os.getppid() != above:
-                self._heed("now")  # Ray counts these resources as free
+                self._heed("now")  # Ray's process is gone, so Ray counts these resources as free
             if not more:
                 time.sleep(BEAT)
 
     def hand_over(self, end: dict[str, Any], patience: float) -> str:
-        """Give the end and the rest of the output to the agent; returns what is to be left in Ray's log.
+        """Send the end and the rest of the output to the agent. Returns a line for Ray's log.
 
-        ``patience``: seconds that an agent which does not answer is tried.
+        ``patience``: seconds to keep trying if the agent does not answer.
         """
         until = time.monotonic() + patience
         while time.monotonic() < until:
@@ -159,8 +159,8 @@ class CallbackClient:
 
 
 def main(directory: str, url: str) -> int:
-    """Run the task of this directory; the exit code is the task's."""
-    # In this thread and all others: the supervisor waits for these, and nobody else may take them.
+    """Run the task of this directory. Returns the task's exit code."""
+    # Blocked in this thread and all others: the supervisor waits for these signals, and no other thread may take them.
     signal.pthread_sigmask(signal.SIG_BLOCK, supervise.SIGNALS)
     above = os.getppid()
     with open(os.path.join(directory, "plan.json"), encoding="utf-8") as file:

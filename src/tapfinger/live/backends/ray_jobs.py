@@ -1,4 +1,4 @@
-"""Ray's Jobs REST API as far as it is needed: over HTTP, so that no Ray must be installed here."""
+"""The parts of Ray's Jobs REST API that are needed. It uses HTTP, so Ray need not be installed here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import BackendError, ConfigError, LaunchFailed
 
-#: How Ray calls the resources that it knows itself, by what they are enforced by; others keep their name.
+#: Ray's names of its built-in resources, by how a resource is enforced; other resources keep their name.
 NAMES = {"cores": "CPU", "visible": "GPU", "memory": "memory"}
 GIB = 1024**3
 
@@ -26,14 +26,14 @@ def in_rays_words(resources: ResourceTypes, amounts: Mapping[str, float]) -> dic
 
 
 class RayUnreachable(BackendError):  # noqa: N818 - named for what it is
-    """Ray does not answer, or not as it should; what runs there may go on."""
+    """Ray does not answer, or not as expected; jobs there may still be running."""
 
 
 class RayJobs:
-    """Submits jobs to one Ray cluster, and asks about them; may be used by many threads."""
+    """Submits jobs to one Ray cluster and queries them. Can be used from many threads."""
 
     def __init__(self, address: str, token: str | None = None, timeout: float = 30.0) -> None:
-        """``address``: of Ray's dashboard, such as http://127.0.0.1:8265. ``token``: if the cluster wants one."""
+        """``address``: Ray's dashboard, such as http://127.0.0.1:8265. ``token``: if the cluster requires one."""
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"Ray's address {address!r} must look like http://HOST:8265")
@@ -44,7 +44,7 @@ class RayJobs:
         self._http = httpx.Client(base_url=address, headers=headers, timeout=timeout, trust_env=not local)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self._http.close()
 
     def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
@@ -68,7 +68,7 @@ class RayJobs:
             ) from None
 
     def totals(self) -> dict[str, float]:
-        """What all nodes together have, by Ray's names."""
+        """Total resources of all nodes, by Ray's names."""
         found: dict[str, float] = {}
         data = self._json(self._call("GET", "/api/v0/nodes", params={"detail": 1}))
         for node in data["data"]["result"]["result"]:
@@ -78,9 +78,9 @@ class RayJobs:
         return found
 
     def submit(self, ident: str, entrypoint: str, amounts: Mapping[str, float]) -> None:
-        """Submit a job; once is enough, again does no harm. Raises LaunchFailed if Ray will never take it.
+        """Submit a job; repeating it does no harm. Raises LaunchFailed if Ray will never accept the job.
 
-        ``amounts``: by Ray's names.
+        ``amounts``: resources, by Ray's names.
         """
         own = {name: amount for name, amount in amounts.items() if name not in NAMES.values() and amount}
         body = {
@@ -100,18 +100,18 @@ class RayJobs:
         self._json(answer)
 
     def status(self, ident: str) -> str:
-        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; nothing for a job that Ray does not know."""
+        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; empty for a job that Ray does not know."""
         answer = self._call("GET", f"/api/jobs/{ident}")
         return "" if answer.status_code == 404 else str(self._json(answer)["status"])
 
     def exit_code(self, ident: str) -> int | None:
-        """Of the job's command, if it has run and ended."""
+        """Exit code of the job's command; None if it has not run and ended."""
         answer = self._call("GET", f"/api/jobs/{ident}")
         code = None if answer.status_code == 404 else self._json(answer).get("driver_exit_code")
         return None if code is None else int(code)
 
     def gone(self, ident: str) -> bool:
-        """Whether the job's resources are free: Ray says that a job has ended a little before they are."""
+        """Whether the job's resources are free: Ray reports the end of a job slightly before they are."""
         asked = {
             "filter_keys": "name",
             "filter_predicates": "=",
@@ -122,10 +122,10 @@ class RayJobs:
         return all(actor["state"] == "DEAD" for actor in data["data"]["result"]["result"])
 
     def stop(self, ident: str) -> None:
-        """Ask Ray to end it; has no effect on one that waits for resources."""
+        """Ask Ray to stop a job; this has no effect on a job that waits for resources."""
         self._call("POST", f"/api/jobs/{ident}/stop")
 
     def log(self, ident: str) -> str:
-        """All that the job's command has written."""
+        """Everything that the job's command has written."""
         answer = self._call("GET", f"/api/jobs/{ident}/logs")
         return "" if answer.status_code == 404 else str(self._json(answer)["logs"] or "")

@@ -1,8 +1,8 @@
-"""Output of a task on disk: its first bytes and its last ones, never more than was allowed. Imports nothing of ours.
+"""Output of a task on disk: its first and its last bytes, up to a limit. Imports no other module of TapFinger.
 
-Positions count in the whole stream, so whoever reads can say where it was and go on from there; what
-lies between the first and the last bytes may have been left out. The first bytes are the file itself;
-the last ones are files in a directory beside it, each named by the position of its first byte.
+Positions count bytes in the whole stream, so a reader can continue from where it stopped. What lies between the first
+and the last bytes may have been left out. The first bytes are in the file itself; the last ones are in files in a
+directory next to it, each named by the position of its first byte.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import suppress
 
 
 class Spool:
-    """One stream; written by one process, read by any."""
+    """One stream, written by one process and read by any."""
 
     def __init__(self, path: str | os.PathLike[str], most: int = 1 << 62) -> None:
-        """``most``: bytes kept; half of them are the first ones. Nothing is created before something is written."""
+        """``most``: most bytes kept; half of them are the first ones. No file is created before the first write."""
         self._path = os.fspath(path)
         self._tail = f"{self._path}.tail"
         self._head = (most + 1) // 2
@@ -23,7 +23,7 @@ class Spool:
 
     @property
     def end(self) -> int:
-        """Position behind the last byte: how much was written, kept or not."""
+        """Position after the last byte: number of bytes written, kept or left out."""
         segments = self._segments()
         if segments:
             return segments[-1] + _size(self._name(segments[-1]))
@@ -31,13 +31,13 @@ class Spool:
 
     @property
     def kept(self) -> int:
-        """Bytes on disk."""
+        """Number of bytes on disk."""
         return _size(self._path) + sum(_size(self._name(start)) for start in self._segments())
 
     def append(self, data: bytes, position: int | None = None) -> int:
-        """Write what is new of this; ``position`` of its first byte, beyond the end if some was left out before it.
+        """Write the new part of ``data``. Returns the new end.
 
-        Returns the new end.
+        ``position``: position of its first byte; beyond the end if bytes before it were left out.
         """
         end = self.end
         position = end if position is None else position
@@ -66,7 +66,7 @@ class Spool:
         return self.end
 
     def read(self, position: int, most: int) -> tuple[int, bytes]:
-        """Some bytes and the position of the first: as asked for, or later if what lies before was left out."""
+        """Some bytes, and the position of the first: ``position``, or later if bytes there were left out."""
         head = _size(self._path)
         if position < head:
             return position, _read(self._path, position, min(most, head - position))
@@ -74,7 +74,7 @@ class Spool:
             name = self._name(start)
             if position < start + _size(name):
                 at = max(position, start)
-                with suppress(FileNotFoundError):  # left out this very moment: the next one is what there is
+                with suppress(FileNotFoundError):  # removed at this moment: try the next one
                     return at, _read(name, at - start, most)
         return position, b""
 

@@ -1,9 +1,9 @@
-"""The tiny program above each task of the process backend. It stands alone: ``python -I -S supervise.py DIRECTORY``.
+"""The supervisor: a small program above each task. It runs standalone: ``python -I -S supervise.py DIRECTORY``.
 
-It outlives the agent. It starts the task in a session of its own, ends it when it is told to, when its
-time is over or when the agent's lease ends, sees to it that nothing the task has started is left, and
-then, as the last thing, writes down how it ended. While it lives it holds a lock on the directory.
-The task writes into a pipe, and of that the first and the last bytes go to disk (``spool.py``).
+It outlives the agent. It starts the task in a session of its own, and ends it on order, at its time limit, or when the
+agent's lease ends. It then kills every process that the task has left, and finally records how the task ended. While
+it lives, it holds a lock on the directory. The task writes into a pipe; the first and the last bytes of its output go
+to disk (``spool.py``).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends.spool import Spool
-else:  # a file beside this one, wherever both were put
+else:  # a file next to this one, wherever both were copied
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     Spool = import_module("spool").Spool
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _AT_ONCE = signal.SIGUSR1
-#: What a supervisor waits for.
+#: Signals that a supervisor waits for.
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
 
 
 def clock() -> float:
-    """As the agent's lease counts."""
+    """Seconds since boot, the clock of the agent's lease."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:
-    """A name for this start of the machine."""
+    """Identifier of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def lease_end(path: str) -> float:
-    """As ``leases.read_lease``, without importing anything."""
+    """Same as ``leases.read_lease``, without imports."""
     try:
         with open(path, encoding="utf-8") as file:
             lease = json.load(file)
@@ -55,9 +55,9 @@ def lease_end(path: str) -> float:
 
 
 def start_time(pid: int) -> str:
-    """Clock ticks from boot to the start of a process: with the pid, a name that is never used again.
+    """Clock ticks from boot to the start of a process: together with the pid, a unique name within this boot.
 
-    Nothing for one that is no more than a number waiting to be taken note of.
+    Empty for a zombie.
     """
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
@@ -65,7 +65,7 @@ def start_time(pid: int) -> str:
 
 
 def write(name: str, data: Any) -> None:
-    """Whole or not at all, and on disk."""
+    """Write a JSON file atomically, and to disk."""
     with open(f".{name}.part", "w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()
@@ -74,20 +74,20 @@ def write(name: str, data: Any) -> None:
 
 
 def parents() -> Iterator[tuple[int, int]]:
-    """Every process with its parent; a zombie is no more than a number and is left out."""
+    """Every process with its parent, without zombies."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
                     state, parent = file.read().rpartition(")")[2].split()[:2]
             except OSError:
-                continue  # gone meanwhile
+                continue  # it has ended meanwhile
             if state not in "ZX":
                 yield int(entry), int(parent)
 
 
 def descendants(root: int) -> list[int]:
-    """All that a process has started, however indirectly: orphans come to the one above, which is this one."""
+    """All direct and indirect children of a process. Orphans are included, since the supervisor is their subreaper."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents():
         children.setdefault(parent, []).append(pid)
@@ -100,7 +100,7 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_all(number: int) -> bool:
-    """Send a signal to everything below; whether there was anything."""
+    """Send a signal to all descendants of this process. Returns whether there were any."""
     found = descendants(os.getpid())
     for pid in found:
         with suppress(ProcessLookupError):
@@ -109,7 +109,7 @@ def signal_all(number: int) -> bool:
 
 
 def check_place(run: dict[str, Any]) -> None:
-    """Where we are now is where the task was meant to run: links may have been bent since that was checked."""
+    """Check that the current directory is within the roots: links may have changed since the first check."""
     here = os.path.realpath(os.getcwd())
     roots = [os.path.realpath(root) for root in run["roots"]]
     if roots and not any(os.path.commonpath([here, root]) == root for root in roots):
@@ -117,7 +117,7 @@ def check_place(run: dict[str, Any]) -> None:
 
 
 def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
-    """Start the task, which writes to ``output``; its pid, or 0 and the reason."""
+    """Start the task, with ``output`` as its output. Returns its pid, or 0 and the reason."""
     above = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -139,7 +139,7 @@ def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
             os.dup2(output, 1)
             os.dup2(output, 2)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would keep that
                 signal.signal(ignored, signal.SIG_DFL)
             os.execvpe(run["argv"][0], run["argv"], run["env"])
         except BaseException as error:
@@ -155,17 +155,17 @@ def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
 
 
 class Pump(threading.Thread):
-    """Takes what the task writes from a pipe to the disk, for as long as anyone can write."""
+    """Copies the task's output from a pipe to disk, until all writers have closed the pipe."""
 
     def __init__(self, source: int, spool: Spool) -> None:
-        """``source``: the pipe's end to read from."""
+        """``source``: the read end of the pipe."""
         super().__init__(daemon=True)
         self._source = source
         self._spool = spool
         self._left = False
 
     def run(self) -> None:
-        """Until the end of the stream. What cannot be written is lost: a full disk must not stop the task."""
+        """Copy until the end of the stream. Failed writes are dropped: a full disk must not stop the task."""
         while data := os.read(self._source, 1 << 16):
             if self._left:
                 return
@@ -173,31 +173,31 @@ class Pump(threading.Thread):
                 self._spool.append(data)
 
     def finish(self) -> int:
-        """Wait for what is in the pipe; how much there was. Someone who holds the pipe open is not waited for."""
+        """Wait a moment for the rest of the pipe, even if a process keeps it open. Returns the number of bytes."""
         self.join(1.0)
         self._left = True
         return self._spool.end
 
 
 class Supervision:
-    """Waits for the end, and for reasons to bring it about."""
+    """Waits for the end of the task, or for reasons to end it."""
 
     def __init__(self, run: dict[str, Any], pid: int) -> None:
-        """``pid``: of the task."""
+        """``pid``: the task's process id."""
         self._run = run
         self._pid = pid
         limit = run["time_limit"]
         self._limit = None if limit is None else clock() + limit
         self._kill_at: float | None = None
         self._heeds_lease = not run["keep"]
-        #: Why it was ended, and what that makes of it.
+        #: Why the task was ended, and the resulting outcome; both empty if it ended by itself.
         self.reason, self.result = "", ""
         self.status: int | None = None
 
     def wait(self) -> None:
-        """Until the task has ended."""
+        """Wait until the task has ended."""
         while self.status is None:
-            # Never for long: a machine that was asleep must notice soon that time has passed.
+            # Never wait for long: after a suspend of the machine, passed deadlines must be noticed soon.
             got = signal.sigtimedwait(SIGNALS, max(0.0, min(5.0, self._next() - clock())))
             number = got.si_signo if got is not None else None
             self.reap()
@@ -225,7 +225,7 @@ class Supervision:
             self._end("failed", reason, now, self._run["stop_seconds"])
         if self._kill_at is not None and now >= self._kill_at:
             signal_all(signal.SIGKILL)
-            self._kill_at = now + 0.05  # again, if a fork was quicker
+            self._kill_at = now + 0.05  # again, in case a fork was faster
 
     def _end(self, result: str, reason: str, now: float, patience: float) -> None:
         self.result, self.reason = self.result or result, self.reason or reason
@@ -235,7 +235,7 @@ class Supervision:
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
 
     def reap(self) -> bool:
-        """Take note of children that have ended; whether there may be more."""
+        """Reap children that have ended. Returns whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -247,12 +247,12 @@ class Supervision:
                 self.status = os.waitstatus_to_exitcode(status)
 
     def clear(self) -> None:
-        """What the task leaves behind goes with it: its resources are given to others."""
+        """Kill every process that the task has left: other tasks will get its resources."""
         while signal_all(signal.SIGKILL) or self.reap():
             time.sleep(0.005)
 
     def outcome(self) -> dict[str, Any]:
-        """How it ended."""
+        """How the task ended."""
         code = self.status
         reason = self.reason
         if not reason and code is not None and code < 0:
@@ -267,11 +267,11 @@ def main(directory: str) -> None:
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     if os.path.exists("end.json"):
-        return  # the agent has given it up before it began
+        return  # the agent has declared it ended before it began
     with open("run.json", encoding="utf-8") as file:
         run = json.load(file)
     write("pid.json", {"pid": os.getpid(), "start": start_time(os.getpid())})
-    # After the pid: whoever wants it to stop leaves the file first, and then looks for a pid to signal.
+    # Checked after the pid is written: to stop a task, the agent creates the file first, then looks for a pid.
     if os.path.exists("stop"):
         end: dict[str, Any] = {"result": "stopped", "code": None, "reason": "it had not started"}
     elif not run["keep"] and clock() >= lease_end(run["lease"]):
@@ -285,7 +285,7 @@ def main(directory: str) -> None:
 
 
 def follow(run: dict[str, Any]) -> dict[str, Any]:
-    """Start the task and stay with it to its end; how it ended."""
+    """Start the task and supervise it to its end. Returns how it ended."""
     source, output = os.pipe2(os.O_CLOEXEC)
     pid, fault = begin(run, output)
     os.close(output)
@@ -303,7 +303,7 @@ def follow(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def ran_out_of_memory(cgroup: str) -> bool:
-    """Whether the kernel has killed something in this group, if it is one, for its use of memory."""
+    """Whether the kernel has killed a process of this group because it was out of memory. False without a group."""
     with suppress(OSError), open(os.path.join(cgroup, "memory.events"), encoding="ascii") as file:
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in file)
     return False

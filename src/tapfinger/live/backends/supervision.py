@@ -1,4 +1,4 @@
-"""Base of backends whose tasks run on this machine, each under a supervisor that outlives the agent. Linux only.
+"""Base class of backends that run tasks on this machine, each under a supervisor that outlives the agent. Linux only.
 
 The supervisor (``supervise.py``) starts the task, keeps its output, and ends the task with all its processes: on
 order, at its time limit, or with the agent's lease. A backend only decides how the supervisor itself is launched.
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 class Supervised:
-    """A backend but for one method, ``launch``."""
+    """A backend without the method ``launch``, which subclasses define."""
 
-    #: What the agent has said; the defaults hold until ``open`` is called.
+    #: The agent's context; defaults until ``open`` is called.
     context = BackendContext(Path())
 
     @cached_property
@@ -49,9 +49,9 @@ class Supervised:
         self.context = context
 
     def launch(self, run: Run, command: list[str]) -> int:
-        """Start ``command`` so that it outlives the agent, with ``supervisor_log(run)`` as output; return its pid.
+        """Start ``command`` so that it outlives the agent, with ``supervisor_log(run)`` as output. Return its pid.
 
-        Raise OSError or LaunchFailed if that does not work.
+        Raise OSError or LaunchFailed if it cannot be started.
         """
         raise NotImplementedError(f"{type(self).__name__} must define launch(run, command), which returns a pid")
 
@@ -73,7 +73,7 @@ class Supervised:
         except OSError as error:
             raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
         self._children[run.id] = pid
-        # It writes pid.json itself once it listens to signals. Until then, a later agent must know that it will.
+        # The supervisor writes pid.json once it handles signals. Until then, this note tells a later agent of it.
         with suppress(OSError):
             replace_file(run.directory / "spawned.json", {"pid": pid, "start": supervise.start_time(pid)})
 
@@ -96,17 +96,17 @@ class Supervised:
         return env | {name: str(path.resolve()) for name, path in files.items()}
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:  # noqa: ARG002
-        """Unsupported, unless a subclass knows better."""
+        """Unsupported, unless a subclass implements it."""
         raise UnsupportedOperation(f"{type(self).__name__} cannot change what task {run.id[0]} has while it runs")
 
     def stop(self, run: Run, at_once: bool) -> None:
-        """Signal the supervisor; one that has not begun yet finds a file instead."""
+        """Signal the supervisor; one that has not started yet finds a file instead."""
         (run.directory / "stop").touch()
         pid = supervisor_of(run)
         if pid is None:
             return
         with suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)  # from here on it is this process, and no other that gets its number
+            handle = os.pidfd_open(pid)  # refers to this process even if its pid is reused
             try:
                 if supervisor_of(run) == pid:
                     signal.pidfd_send_signal(handle, signal.SIGUSR1 if at_once else signal.SIGTERM)
@@ -114,7 +114,7 @@ class Supervised:
                 os.close(handle)
 
     def poll(self, run: Run) -> Outcome | None:
-        """The end that the supervisor wrote down as its last act; a killed one makes the attempt lost."""
+        """The end that the supervisor has recorded. If the supervisor was killed, the attempt is lost."""
         child = self._children.get(run.id)
         if child is not None:
             if not exited(child):
@@ -123,7 +123,7 @@ class Supervised:
         return _read_end(run) or self._bury(run)
 
     def _bury(self, run: Run) -> Outcome | None:
-        """Of a supervisor that is no child of ours: None if it lives, otherwise write down that the attempt is lost."""
+        """For a supervisor that is not a child of this process: None if alive, else record the attempt as lost."""
         with (run.directory / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ class Supervised:
                 return end
             if supervisor_of(run, "spawned.json") is not None:
                 return None  # about to begin
-            # With the lock in hand: a supervisor that comes late finds the end written, and does not begin.
+            # While holding the lock: a supervisor that starts late finds the end recorded, and does not begin.
             if self.sweep(run):
                 return None
             reason = "its supervisor was killed, or the machine restarted"
@@ -143,7 +143,7 @@ class Supervised:
             return outcome
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
-        """Kill what a dead supervisor has left behind, with the ``known`` processes; whether there was anything."""
+        """Kill the processes that a dead supervisor has left, and ``known`` ones. Returns whether there were any."""
         plan = read_plan(run)
         if plan is None:
             return False  # nothing was started
@@ -160,7 +160,7 @@ class Supervised:
 
 
 def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
-    """What every supervisor is told, here or on another machine. ``mark``: secret in the task's environment."""
+    """The plan of every supervisor, here or on another machine. ``mark``: secret in the task's environment."""
     launch = run.launch
     return {
         "argv": launch.argv,
@@ -176,12 +176,12 @@ def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
 
 
 def supervisor_log(run: Run) -> Path:
-    """File for what the supervisor itself says; normally nothing."""
+    """File for the supervisor's own output, normally empty."""
     return run.directory / "supervisor.log"
 
 
 def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
-    """Process id of the supervisor, if the process of that number is still the one that was noted."""
+    """Process id of the supervisor; None if it has ended, even if its pid was reused."""
     try:
         noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
         return int(noted["pid"]) if supervise.start_time(noted["pid"]) == noted["start"] else None
@@ -190,7 +190,7 @@ def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
 
 
 def read_plan(run: Run) -> dict[str, Any] | None:
-    """What the supervisor was told; None where none was launched."""
+    """The supervisor's plan; None if there is none yet."""
     try:
         plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

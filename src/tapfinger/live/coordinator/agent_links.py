@@ -1,4 +1,4 @@
-"""What a coordinator knows of an agent."""
+"""What a coordinator knows about an agent."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tapfinger.core.model import Resources
 
 @dataclass(slots=True)
 class Link:
-    """To the agent of one cluster."""
+    """The link to the agent of one cluster."""
 
-    #: When the agent can hold no lease any more.
+    #: Time after which the agent can no longer hold a lease.
     ends: float
     agent: str | None = None
     #: Incarnation and number of the last report.
     seen: tuple[int, int] = (0, 0)
-    #: Orders sent to it in this epoch.
+    #: Number of orders sent to the agent in this epoch.
     sent: int = 0
-    #: Whether it was heard of in this epoch and within its lease.
+    #: Whether the agent has reported in this epoch and within its lease.
     heard: bool = False
     drained: bool = False
 
     @property
     def open(self) -> bool:
-        """Whether it takes tasks."""
+        """Whether the cluster takes tasks."""
         return self.heard and not self.drained
 
 
@@ -37,7 +37,7 @@ def shown(
     natural: Callable[[Resources], Mapping[str, float]],
     now: float,
 ) -> dict[str, object]:
-    """A cluster for people: what it has, what is free, whether its agent is there."""
+    """A cluster as shown to people: its capacity, what is free, whether its agent is connected."""
     return {
         "name": view.name,
         "capacity": natural(view.capacity),

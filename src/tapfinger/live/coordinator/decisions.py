@@ -1,6 +1,6 @@
-"""A round as a question that can be answered elsewhere: on a copy of the state, by the session of the simulator.
+"""A round as a question that another thread can answer: on a copy of the state, with the simulator's session.
 
-Whoever asks goes on meanwhile. The answer is checked against what holds when it comes back (``Rounds.settle``).
+The coordinator continues meanwhile. ``Rounds.settle`` checks the answer against the state at the time it returns.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ logger = logging.getLogger(__name__)
 
 
 class Elsewhere:
-    """Events come from agents at any time, and commands are collected at once: a slot's end brings neither.
+    """The environment of a live session. Agents send events at any time, and commands are collected at once.
 
-    It brings what tasks have reported of their progress meanwhile.
+    So the end of a slot brings neither events nor commands, only the progress that tasks have reported during the slot.
     """
 
     exhausted = False
 
     def __init__(self) -> None:
-        """Nothing was reported yet."""
+        """Start without reports."""
         self.reports: dict[int, float] = {}
 
     def begin(self) -> list[Event]:
-        """Nothing holds before the first slot."""
+        """No events before the first slot."""
         return []
 
     def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
-        """Nothing happens by itself."""
+        """Return the reported progress; nothing else happens at the end of a slot."""
         if commands:
             raise AssertionError(f"slot {slot}: {len(commands)} commands were not collected")
         reports, self.reports = self.reports, {}
@@ -55,17 +55,17 @@ class Elsewhere:
 
 
 class Decider(SchedulerWrapper):
-    """A scheduler whose resizes take their time.
+    """Wraps a scheduler for a live site, where a resize takes time.
 
-    What a task is to give back is free only when its agent has confirmed it, in a later round. So placements and growth
-    that need it are left out for now, and so are resizes of tasks that keep the size they start with.
+    Resources that a shrinking task gives back are free only once its agent has confirmed, in a later round. Until then,
+    placements and growth that need them are left out. Resizes of tasks that are not resizable are always left out.
     """
 
     def __init__(self, scheduler: Scheduler, name: str = "") -> None:
-        """``name``: what people call it."""
+        """``name``: shown to people; by default the scheduler's own name."""
         super().__init__(scheduler)
         self.name = name or self.name
-        #: As it was last told of them.
+        #: Task types by name, as the scheduler was last told.
         self._types: dict[str, TaskType] = {}
         self._retold = Retold()
         self._odds_hold = False
@@ -73,7 +73,7 @@ class Decider(SchedulerWrapper):
         self._sizes: dict[int, Resources] = {}
 
     def know(self, context: SchedulerContext) -> None:
-        """Begin anew if there are task types that it has not heard of; hear of those that are believed otherwise."""
+        """Reset the scheduler if the set of task types has changed; tell it if only beliefs have changed."""
         types = {t.name: t for t in context.task_types}
         if self._types.keys() != types.keys():
             self.reset(context)
@@ -83,14 +83,14 @@ class Decider(SchedulerWrapper):
         self._types = types
 
     def begin(self, resizable: frozenset[int]) -> dict[int, Resources]:
-        """A new round; what is returned fills with the sizes that running tasks are to get."""
+        """Begin a round. The returned dict is filled with the new sizes of running tasks during the round."""
         self._resizable, self._sizes = resizable, {}
         return self._sizes
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What fits as things are."""
+        """The part of the scheduler's decision that fits now, without resources not yet given back."""
         before = self._left_to_others
-        # Whoever uses it without telling it of types leaves them as they are.
+        # Without a call of ``know``, the types of the snapshot are used as they are.
         decision = self.inner.decide(self._retold.show(snapshot, self._types) if self._types else snapshot)
         self._odds_hold = self._left_to_others == before
         if not decision.resizes:
@@ -104,7 +104,7 @@ class Decider(SchedulerWrapper):
         return Decision(tuple(kept), tuple(self._grow(decision.resizes, snapshot, free)), decision.lost)
 
     def _grow(self, resizes: Iterable[Resize], snapshot: Snapshot, free: list[Resources]) -> Iterator[Resize]:
-        """Note the sizes that are possible, and give what must be debited for them now."""
+        """Note the possible new sizes, and yield the resizes that must be debited for them now."""
         held = {task.id: task for task in snapshot.running()}
         for resize in resizes:
             task = held.get(resize.task)
@@ -112,7 +112,7 @@ class Decider(SchedulerWrapper):
                 continue
             check_amounts(task.id, task.type, resize.allocation)
             if resize.allocation.none:
-                continue  # nobody can pause a process that computes
+                continue  # live tasks cannot be paused
             top = larger(task.allocation, resize.allocation)
             if (top - task.allocation).fits(free[task.cluster]):
                 free[task.cluster] = free[task.cluster] - (top - task.allocation)
@@ -122,13 +122,13 @@ class Decider(SchedulerWrapper):
 
     @property
     def _left_to_others(self) -> int:
-        """How often the scheduler has let another decide, if it counts that: its probabilities mean nothing then."""
+        """How often another scheduler decided instead, as far as it is counted: probabilities are void then."""
         return self.counters.get("fallbacks", 0) + self.counters.get("crowded", 0)
 
     def odds(self) -> Mapping[tuple[int, int], float]:
-        """(task, cluster) -> the probability that the scheduler gave it in its last turn, where it can say.
+        """(task, cluster) -> the probability that the scheduler gave the pair in its last turn; empty if unknown.
 
-        To be called where it decides, or while it does not.
+        Call it in the thread that decides, or while nothing is being decided.
         """
         explain: Any = getattr(self.inner, "explain", None)
         if explain is None or not self._odds_hold:
@@ -136,7 +136,7 @@ class Decider(SchedulerWrapper):
         try:
             agents = explain(top=1).agents
             return {(o.task, agent.cluster): float(o.probability) for agent in agents for o in agent.options}
-        except Exception:  # it may be anyone's scheduler; what it cannot say is left out
+        except Exception:  # a third-party scheduler may raise anything; its probabilities are left out then
             logger.exception("scheduler %s could not explain itself", self.name)
             return {}
 
@@ -146,39 +146,39 @@ class Answer:
     """What was decided."""
 
     starts: tuple[StartTask, ...] = ()
-    #: What running tasks are to get.
+    #: New sizes of running tasks, by task.
     sizes: Mapping[int, Resources] = field(default_factory=dict)
-    #: What went wrong with the decision, if anything did.
+    #: What went wrong with the decision; empty if nothing did.
     fault: str = ""
-    #: Who has decided; nobody where nothing could be started.
+    #: Name of the scheduler that decided; empty if nothing could be started.
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundQuestion:
-    """What is to be decided on; nobody changes it any more."""
+    """The state to decide on; it never changes."""
 
     state: EdgeState
     context: SchedulerContext
-    #: Asked one after the other, until one does not fail.
+    #: Asked one after the other, until one succeeds.
     deciders: Sequence[Decider] = field(repr=False)
     #: Running tasks whose size may change.
     resizable: frozenset[int] = frozenset()
 
     def answer(self) -> Answer:
-        """As those decide whom it is meant for."""
+        """The answer of the question's own deciders."""
         return self.put_to(self.deciders)
 
     @property
     def open(self) -> bool:
-        """Whether anything could start or change now: with a long queue and full clusters, asking is dear."""
+        """Whether any task could start or be resized now: with a long queue, asking in vain is expensive."""
         if self.resizable:
             return True
         clusters = self.state.cluster_views()
         return any(can_start(task, cluster) for task in self.state.kinds() for cluster in clusters)
 
     def put_to(self, deciders: Sequence[Decider]) -> Answer:
-        """One round, played by the rules of the simulator."""
+        """The answer of these deciders: one round, played by the rules of the simulator."""
         if not self.open:
             return Answer()
         session = Session(self.state.fork(), Elsewhere())
@@ -190,7 +190,7 @@ class RoundQuestion:
                 decider.know(self.context)
                 session.play_round(decider)
                 break
-            except Exception as error:  # a scheduler may raise anything; tasks must go on
+            except Exception as error:  # a scheduler may raise anything; the next one decides then
                 logger.exception("scheduler %s failed", decider.name)
                 fault += f"{decider.name}: {type(error).__name__}: {error}. "
         return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), sizes, fault, by)

@@ -1,4 +1,4 @@
-"""What is known when a task gets its place and size: written down with the grant, for whoever asks why."""
+"""The grounds of a grant: what was known when a task got its cluster and size, stored to explain it later."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tapfinger.live.protocol.events import Grounds
 
 
 def durations(site: Site, task_type: TaskType, size: Resources) -> tuple[float, float, float]:
-    """Seconds by the profile as it is believed by now: at this size, at the minimum and at the maximum."""
+    """Expected seconds by current belief: at this size, at the minimum and at the maximum."""
     here, least, most = (site.seconds(task_type, x) for x in (size, task_type.minimum, task_type.maximum))
     return here, least, most
 
 
 def grounds(start: StartTask, before: Sequence[ClusterView], waiting: int, by: str, site: Site) -> Grounds:
-    """``before``, ``waiting``: clusters, and how many tasks waited, before anything was started."""
+    """The grounds of one start. ``before``, ``waiting``: clusters and number of waiting tasks before the round."""
     task, natural = start.task, site.resources.natural
     view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
     return Grounds(

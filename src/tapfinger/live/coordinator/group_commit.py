@@ -1,6 +1,6 @@
-"""Group commit: while one transaction is on its way to the disk, all that happens is collected for the next.
+"""Group commit: while one transaction is written to disk, all further changes are collected for the next one.
 
-So a hundred submissions that arrive together wait for two commits, not for a hundred.
+A hundred submissions that arrive together wait for two commits, not for a hundred.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tapfinger.live.store.store import Piece, Store
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be saved together."""
+    """Data that must be saved together."""
 
     records: Sequence[TaskRecord] = ()
     history: Sequence[LiveEvent] = ()
@@ -34,7 +34,7 @@ class Change:
 
 
 def together(changes: Sequence[Change]) -> Change:
-    """Several changes as one; of a task only what became of it in the end."""
+    """Merge several changes into one; of each task, only its last record is kept."""
     records = {record.id: record for change in changes for record in change.records}
     return Change(
         tuple(records.values()),
@@ -46,15 +46,15 @@ def together(changes: Sequence[Change]) -> Change:
 
 
 class Commits:
-    """Saves changes in the order in which they were made, in a thread; used from one event loop.
+    """Saves changes in the order in which they were made, in a thread. Must be used from one event loop.
 
-    Once saving has failed, nothing more is saved: what came later was made of what is not on disk.
+    Once a save has failed, nothing more is saved: later changes build on data that is not on disk.
     """
 
     def __init__(
         self, store: Store, failed: Callable[[BaseException], None], took: Callable[[float], None] = lambda _: None
     ) -> None:
-        """``failed`` is told why, once; ``took`` how many seconds each commit lasted."""
+        """``failed`` is called once, with the error; ``took`` after each commit, with its duration in seconds."""
         self._store = store
         self._took = took
         self._failed = failed
@@ -65,7 +65,7 @@ class Commits:
         self._thread = ThreadPoolExecutor(1, "commits")
 
     def put(self, change: Change, then: Callable[[], None]) -> None:
-        """Save a change; ``then`` is called when it and all before it are on disk."""
+        """Save a change; ``then`` is called when this change and all earlier ones are on disk."""
         if self._error is not None:
             raise self._error
         if self._worker is None and not change:
@@ -76,7 +76,7 @@ class Commits:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def flush(self) -> None:
-        """Wait until all that was put so far is on disk; raises if that has failed."""
+        """Wait until every change so far is on disk; raises if a save has failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
         try:
@@ -114,7 +114,7 @@ class Commits:
         self._worker = None
 
     def stop(self, error: BaseException) -> None:
-        """Save nothing more; whoever waits gets this error."""
+        """Save nothing more; pending ``flush`` calls raise this error."""
         self._error = self._error or error
         self._queue = []
         for done in self._waiting:
@@ -122,7 +122,7 @@ class Commits:
                 done.set_exception(self._error)
 
     def close(self) -> None:
-        """Wait for the commit that is under way, if one is."""
+        """Wait for the commit that is under way, if there is one."""
         self._thread.shutdown(wait=True)
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator can be told, and what it wants done."""
+"""Inputs and outputs of the coordinator's state machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Someone wants these to be run; all or none are taken."""
+    """Someone submits tasks; either all are accepted or none."""
 
     specs: Sequence[TaskSpec]
     owner: str = ""
@@ -28,7 +28,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A cluster is to take no new tasks, or to take them again."""
+    """A cluster must take no new tasks, or may take them again."""
 
     cluster: str
     drained: bool = True
@@ -48,7 +48,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The answer to the question that the coordinator has asked last."""
+    """The answer to the coordinator's latest question."""
 
     answer: Answer
 
@@ -60,18 +60,18 @@ Stimulus = Submit | Cancel | Drain | GiveUp | Report | Tick | Decided
 class Instructions:
     """What to do now, in this order."""
 
-    #: To be saved, as one, before anything else.
+    #: Saved first, together with the history in one transaction.
     records: tuple[TaskRecord, ...] = ()
     history: tuple[LiveEvent, ...] = ()
-    #: To be sent; may get lost.
+    #: Sent afterwards; messages may get lost.
     orders: tuple[Orders, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """How long agents may act on their own."""
+    """How long agents may act without hearing from the coordinator."""
 
-    #: Seconds from when an agent sent a report that was answered.
+    #: Seconds, counted from when the agent sent the report that this lease answers.
     lease: float = 60.0
-    #: Seconds that an agent has to stop what must not outlive its lease.
+    #: Seconds that an agent has to stop tasks that must not outlive its lease.
     grace: float = 10.0

@@ -1,11 +1,11 @@
 """The coordinator as a state machine: events and the time go in, instructions come out. It does no I/O.
 
-Whoever drives it must save before it sends: a grant or an outcome that was told to anyone is on disk.
-If saving fails, the machine must be thrown away and made anew from what was saved.
+The caller must save before it sends: every grant or outcome that anyone was told of must be on disk. If a save fails,
+the caller must discard the machine and build a new one from what was saved.
 
-Why no attempt is ever alive twice: a grant goes to one agent, whose lease runs out no later than the
-coordinator thinks it does. Until then the task is that agent's. Afterwards the agent has stopped it, or,
-if the task is to be kept, it stays that agent's until it reports again or is given up by a person.
+Why no task ever runs twice at once: a grant goes to one agent, and that agent's lease ends no later than the
+coordinator thinks. Until then the task belongs to the agent. Afterwards the agent has stopped the task. A task with
+``on_disconnect = "keep"`` stays with the agent until the agent reports again or a person gives the cluster up.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from tapfinger.live.protocol.records import ENDED, TaskRecord, launch_of
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What the coordinator before this one has left in the store."""
+    """State that the previous coordinator has left in the store."""
 
     #: Tasks that have not ended.
     records: Iterable[TaskRecord] = ()
     #: Number of the next task.
     next_id: int = 1
-    #: Clusters that take nothing new.
+    #: Drained clusters.
     drained: Iterable[str] = ()
     #: Start of slot 0, in seconds since the epoch.
     origin: float = 0.0
-    #: Seconds that agents may still hold leases for.
+    #: Longest lease that an agent may still hold, in seconds.
     longest_lease: float = 0.0
 
 
 class Coordinator:
-    """All tasks that have not ended, and what each agent was told."""
+    """All tasks that have not ended, and the state of the link to each agent."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class Coordinator:
         now: float,
         left: Predecessor | None = None,
     ) -> None:
-        """Take up the work where a predecessor left it."""
+        """Continue where the predecessor stopped, if there was one."""
         left = left or Predecessor()
         self._site = site
         self._rounds = rounds
         self._leases = leases
         self.epoch = epoch
-        #: When its own time is over, unless it is told otherwise: another one may lead from then on.
+        #: Time from which another coordinator may lead, unless leadership is renewed.
         self.leads_until = math.inf
         self._origin = left.origin
         self._next_id = left.next_id
-        #: By id: tasks that have not ended.
+        #: Tasks that have not ended, by id.
         self.tasks: dict[int, TaskRecord] = {}
         ends = now + max(leases.lease, left.longest_lease) + leases.grace
         self._links = {cluster.name: Link(ends, drained=cluster.name in left.drained) for cluster in site.clusters}
@@ -89,13 +89,13 @@ class Coordinator:
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[LiveEvent] = []
         self._asked = False
-        #: Attempts whose agent could not do what was asked: they are left alone.
+        #: Attempts that their agent could not resize as asked: they are not resized again.
         self._rigid: set[AttemptId] = set()
-        #: What running attempts say of themselves; whoever learns from it sets its ``learner``.
+        #: Progress of running attempts. To learn from it, set its ``learner``.
         self.progress = Progressing()
         self._restore(list(left.records))
         for index in range(len(site.clusters)):
-            rounds.take(ClusterClosed(rounds.slot, index))  # until its agent is heard of
+            rounds.take(ClusterClosed(rounds.slot, index))  # until its agent reports
 
     def _restore(self, records: list[TaskRecord]) -> None:
         for record in sorted(records, key=lambda r: r.id):
@@ -122,9 +122,9 @@ class Coordinator:
     # ------------------------------------------------------------------ stimuli
 
     def handle(self, stimulus: Stimulus, now: float) -> Instructions:
-        """Take note of something, and say what is to be done. Raises before it has changed anything."""
+        """Process one stimulus and return instructions. If it raises, nothing has changed."""
         if now >= self.leads_until:
-            # Above all it must not answer a report: the lease it gave would outlast what its successor waits for.
+            # In particular, it must not answer a report: its successor would not wait for the lease it gave.
             raise NotLeading
         orders: list[Orders] = []
         if isinstance(stimulus, Report):
@@ -148,18 +148,18 @@ class Coordinator:
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Number of waiting tasks."""
         return len(self.tasks) - sum(map(len, self._on.values()))
 
     @property
     def wants_round(self) -> bool:
-        """Whether there is something to ask."""
+        """Whether there may be something to decide, and no question is open."""
         return self._rounds.stale and not self._asked
 
     def ask(self) -> RoundQuestion | None:
-        """What is to be decided now, if anything is; whoever gets it must tell the answer (``Decided``), however late.
+        """The next question, if there is one. The caller must hand in its answer (``Decided``), however late.
 
-        One question at a time: schedulers remember what they have seen, and see it in order.
+        Only one question is open at a time: schedulers keep state, so they must see events in order.
         """
         question = self._rounds.ask(self._resizable) if self.wants_round else None
         self._asked = self._asked or question is not None
@@ -180,7 +180,7 @@ class Coordinator:
 
     @property
     def deciders(self) -> tuple[Decider, ...]:
-        """Who answers."""
+        """The scheduler and its fallback."""
         return self._rounds.deciders
 
     @property
@@ -192,7 +192,7 @@ class Coordinator:
         self._rounds.advance(self._slot_of(now))
         tasks = [
             self._site.task(self._next_id + i, spec, self._rounds.slot) for i, spec in enumerate(submit.specs)
-        ]  # all are checked before any is taken
+        ]  # all are checked before any is accepted
         for task, spec in zip(tasks, submit.specs, strict=True):
             record = TaskRecord(task.id, spec, submit.owner, now)
             self.tasks[task.id] = record
@@ -241,7 +241,7 @@ class Coordinator:
             )
         for record in list(self._on[cluster].values()):
             self._end(record, Outcome("lost", reason=f"cluster {cluster} was given up"), now)
-        # Should the agent come back after all, it learns that its attempts are old, and stops them.
+        # If the agent comes back after all, it is told that its attempts are old, and stops them.
         link.agent = None
 
     def _link(self, cluster: str) -> Link:
@@ -250,7 +250,7 @@ class Coordinator:
         return self._links[cluster]
 
     def _show(self, cluster: str, was_open: bool) -> None:
-        """Let schedulers see whether the cluster takes tasks."""
+        """Tell schedulers if the cluster has started or stopped taking tasks."""
         is_open = self._links[cluster].open
         if is_open != was_open:
             index, slot = self._site.index[cluster], self._rounds.slot
@@ -268,9 +268,9 @@ class Coordinator:
                 )
             link.seen = (0, 0)
         if (report.incarnation, report.seq) <= link.seen:
-            return []  # late, or a copy: a newer one has been seen
+            return []  # late or a duplicate: a newer report has been seen
         if report.epoch != self.epoch:
-            # Made before this coordinator began: what is missing from it may have started since. A new one will come.
+            # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
         if not link.heard:
@@ -285,7 +285,7 @@ class Coordinator:
         return now + self._leases.lease + self._leases.grace
 
     def _compare(self, report: Report, now: float) -> tuple[list[AttemptId], list[AttemptId]]:
-        """Learn what runs and what has ended; say what must end and what may be forgotten."""
+        """Compare a report with the records. Returns the attempts to stop and the attempts to forget."""
         stops: list[AttemptId] = []
         forgets: list[AttemptId] = []
         for run in report.runs:
@@ -296,7 +296,7 @@ class Coordinator:
                 and (record.attempt, record.cluster, record.agent) == (run.id[1], report.cluster, report.agent)
             )
             if record is None or not current:
-                # An old attempt. Whatever it did, the task has gone on without it.
+                # An old attempt: its outcome no longer counts for the task.
                 (stops if run.outcome is None else forgets).append(run.id)
                 if record is not None and run.outcome is not None and run.outcome.result in ("finished", "failed"):
                     self._history.append(events.AttemptRefused(now, *run.id, report.cluster, result=run.outcome.result))
@@ -311,7 +311,7 @@ class Coordinator:
         reported = {run.id for run in report.runs}
         for record in list(self._on[report.cluster].values()):
             missing = record.agent == report.agent and record.attempt_id not in reported
-            # One that is placed may not have reached the agent yet, and is sent again with the answer.
+            # A placed attempt may not have reached the agent yet; the answer sends it again.
             if missing and record.phase is Phase.RUNNING:
                 self._end(record, Outcome("lost", reason="its agent does not know of it any more"), now)
         return stops, forgets
@@ -325,7 +325,7 @@ class Coordinator:
             self._rounds.take(TaskStarted(self._rounds.slot, record.id, self._index(record), size))
 
     def _resized(self, record: TaskRecord, run: RunReport, now: float) -> None:
-        """The agent says what an attempt has since its size was to change: what it has given back is free."""
+        """Process the agent's confirmation of a resize: free what the attempt has given back."""
         size = resizing.confirmed(record, run, self._site.resources)
         if size is None or not (tuple(size) == record.allocation or self._rounds.resized(record.id, size)):
             return
@@ -350,7 +350,7 @@ class Coordinator:
     # --------------------------------------------------------------------- ends
 
     def _end(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
-        """The attempt is over: the task ends, or waits again. The only place that frees resources."""
+        """End an attempt: the task ends or waits again. Only this method frees all resources of an attempt."""
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
         self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
         if text := self.progress.ended(record, outcome):
@@ -381,7 +381,7 @@ class Coordinator:
             self._close(record, Phase.FAILED if outcome.result == "failed" else Phase.LOST, now)
 
     def _close(self, record: TaskRecord, phase: Phase, now: float) -> None:
-        """A task's outcome, once and for all."""
+        """Record the final phase of a task."""
         self._rigid.discard(record.attempt_id)
         if record.phase in ENDED:
             raise AssertionError(f"task {record.id} ends as {phase.value} and is {record.phase.value} already")
@@ -401,7 +401,7 @@ class Coordinator:
                 self._expire(name, link, now)
 
     def _expire(self, name: str, link: Link, now: float) -> None:
-        """The agent can hold no lease any more: it has stopped what it may not keep."""
+        """Handle the end of an agent's lease: by now the agent has stopped all tasks that it may not keep."""
         if link.heard:
             was = link.open
             link.heard = False
@@ -422,7 +422,7 @@ class Coordinator:
         return self._push((granted | changed) - {""})
 
     def _resize(self, record: TaskRecord, size: Resources, now: float) -> str:
-        """Ask for another size, for which everything is debited; the cluster that must hear of it, if any."""
+        """Ask for a new size that is already debited. Returns the cluster to notify, or an empty text."""
         if not resizing.ask(record, size):
             return ""
         self._dirty[record.id] = record
@@ -430,7 +430,7 @@ class Coordinator:
         return record.cluster or ""
 
     def _grant(self, start: StartTask, now: float, why: Grounds) -> str:
-        """Resources were debited by the decision; from here on they belong to this attempt."""
+        """Record a new attempt, which holds the resources that the decision has debited. Returns its cluster."""
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
         record.phase, record.cluster, record.agent = Phase.PLACED, cluster, self._links[cluster].agent
@@ -447,7 +447,7 @@ class Coordinator:
     # ------------------------------------------------------------------- orders
 
     def _push(self, clusters: Iterable[str]) -> list[Orders]:
-        """Orders without waiting for a report; they repeat the lease of the last one."""
+        """Orders that do not wait for a report; they repeat the lease that answered the last report."""
         orders = []
         for name in sorted(clusters):
             link = self._links[name]
@@ -485,14 +485,14 @@ class Coordinator:
     # -------------------------------------------------------------------- views
 
     def clusters(self, now: float) -> list[dict[str, object]]:
-        """Each cluster for people: what it has, what is free, whether its agent is there."""
+        """Each cluster as shown to people: its capacity, what is free, whether its agent is connected."""
         natural = self._site.resources.natural
         return [
             shown(view, self._links[view.name], self._on[view.name], natural, now) for view in self._rounds.clusters
         ]
 
     def _note(self, kind: type[LiveEvent], record: TaskRecord, now: float, **own: Any) -> None:
-        """Write a line about a task; ``own``: fields of its kind."""
+        """Add an event about a task to the history; ``own``: the fields of its kind."""
         self._history.append(kind(now, record.id, record.attempt or None, record.cluster, **own))
 
     def validate(self) -> None:

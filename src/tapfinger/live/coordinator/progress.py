@@ -1,7 +1,7 @@
-"""What running attempts report of themselves, as the coordinator keeps it: the latest, and what was wrong with it.
+"""The coordinator's view of what running attempts report: their latest progress, and any faults in it.
 
-Reports come up to once a second for each cluster. They are kept in memory at once and saved now and then, and with the
-attempt's end; a coordinator that takes over goes on from what was saved until the next report.
+Each cluster reports up to once a second. Reports are kept in memory, and saved every ``SAVE`` seconds and when the
+attempt ends. A coordinator that takes over uses the saved progress until the next report.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from tapfinger.live.protocol.messages import AttemptId, Outcome, RunReport
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.progress import COMPLETE, LONGEST_NAME, MOST_FAULTS, MOST_METRICS
 
-#: Seconds between saves of what only progress has changed.
+#: Seconds between saves if only progress has changed.
 SAVE = 10.0
-#: A task has come to a standstill if its progress has not changed for so many times as long as it usually took, and for
-#: so many seconds at least.
+#: A task stands still if its progress has not changed for STANDSTILL times its usual interval between changes, and for
+#: at least AT_LEAST seconds.
 STANDSTILL, AT_LEAST = 20.0, 60.0
-#: Characters of a warning: it comes from an agent, and is kept.
+#: Most characters of a warning: it comes from an agent, and is stored.
 LONGEST = 300
-#: What schedulers see of a task that says it has done everything and has not ended yet.
+#: Progress that schedulers see of a task that has reported 1 but not ended.
 ALMOST = 0.999
 
 
 class ProgressLearner(Protocol):
-    """Whoever learns from progress how fast tasks are."""
+    """Learns the speed of tasks from their progress."""
 
     def progressed(
         self, task: TaskRecord, allocation: Resources, progress_before: float, progress_now: float, seconds: float
     ) -> None:
-        """A task went from one progress to another at one size, in this many seconds of its own clock.
+        """A task went from one progress to another at one size; ``seconds`` are by the task's own clock.
 
-        The first time it is told of an attempt, that is from its start, so the task's set-up is part of it.
+        The first call for an attempt covers the time from its start, so it includes the task's set-up.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The latest of an attempt."""
+    """The latest report of an attempt."""
 
     progress: float
-    #: Seconds from its start; None where its agent does not know.
+    #: Seconds since the attempt started; None if its agent does not know.
     ran: float | None
     allocation: tuple[int, ...] | None
 
 
 @dataclass(slots=True)
 class _Pace:
-    """How often the progress of an attempt changes, by the coordinator's clock."""
+    """How often the progress of an attempt changes. Times are of the coordinator's clock."""
 
     first: float
-    #: When it last changed, how often it has, and when its agent last told of it, changed or not.
+    #: When the progress last changed, when the agent last reported it (changed or not), and the number of changes.
     changed: float
     alive: float
     changes: int = 0
     warned: bool = False
 
     def still(self) -> float:
-        """Seconds without a change, if that is unusually long; 0 if not."""
+        """Seconds without a change if that is unusually long, else 0."""
         usual = (self.changed - self.first) / self.changes if self.changes else 0.0
         still = self.alive - self.changed
         return still if still > max(AT_LEAST, STANDSTILL * usual) else 0.0
@@ -70,9 +70,9 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a report of an attempt has brought."""
+    """What is new in a report of an attempt."""
 
-    #: Its progress, for schedulers; None where there is none.
+    #: Progress for schedulers; None if there is none.
     progress: float | None = None
     warnings: tuple[str, ...] = ()
     #: Whether it is time to save.
@@ -83,25 +83,25 @@ NONE = News()
 
 
 class Progressing:
-    """Follows all attempts that run."""
+    """Follows the progress of all running attempts."""
 
     def __init__(self) -> None:
-        """Nobody learns from it yet."""
+        """Start without a learner."""
         self.learner: ProgressLearner | None = None
-        #: Rises with every change that people may want to see.
+        #: Increases with every change of progress or metrics.
         self.count = 0
         self._heard: dict[AttemptId, _Heard] = {}
         self._saved: dict[AttemptId, float] = {}
         self._paces: dict[AttemptId, _Pace] = {}
 
     def hear(self, record: TaskRecord, run: RunReport, now: float) -> News:
-        """Take note of what the current attempt of a task says, and write it into the record."""
+        """Write what the current attempt of a task reports into its record."""
         still = self._standstill(record, run, now)
         faults = (*run.faults, still) if still else run.faults
         warnings = tuple(text[:LONGEST] for text in faults if text[:LONGEST] not in record.warnings)
         warnings = warnings[: max(0, MOST_FAULTS - len(record.warnings))]
         record.warnings = (*record.warnings, *warnings)
-        # An agent checks what tasks say; that it goes back is also what a late or foreign report looks like.
+        # Agents check what tasks report. Progress that goes back may also come from a late or foreign report.
         fits = run.progress is not None and (record.progress or 0.0) <= run.progress <= 1.0
         if run.progress is None or not fits:
             return News(warnings=warnings, save=bool(warnings)) if warnings else NONE
@@ -118,7 +118,7 @@ class Progressing:
         return News(min(run.progress, ALMOST), warnings, save)
 
     def _standstill(self, record: TaskRecord, run: RunReport, now: float) -> str:
-        """What to say of a task that goes no further, once each time. Nothing else is done: only people know better."""
+        """A warning about a task that stands still, once per standstill. It only warns: people decide what to do."""
         if run.progress is None:
             return ""
         pace = self._paces.setdefault(record.attempt_id, _Pace(now, now, now))
@@ -132,11 +132,11 @@ class Progressing:
 
     def _teach(self, record: TaskRecord, progress: float, ran: float | None) -> None:
         ident, size = record.attempt_id, record.allocation
-        # After a restart of the coordinator, where an attempt was before is known, but not when: a new beginning.
+        # After a restart of the coordinator, earlier progress is known but not its time: measure from this report on.
         known = ident in self._saved
         before = self._heard.get(ident, None if known or record.resized else _Heard(0.0, 0.0, size))
         if before is not None and progress == before.progress:
-            return  # the time it stands still is part of the way to what comes next
+            return  # the time it stands still counts towards the next change
         self._heard[ident] = _Heard(progress, ran, size if record.wanted is None else None)
         if self.learner is None or before is None or ran is None or before.ran is None or size is None:
             return
@@ -144,12 +144,12 @@ class Progressing:
             self.learner.progressed(record, Resources(size), before.progress, progress, ran - before.ran)
 
     def restored(self, record: TaskRecord) -> None:
-        """An attempt that may have reported to an earlier coordinator."""
+        """Note an attempt that may have reported to an earlier coordinator."""
         if record.progress is not None:
             self._saved[record.attempt_id] = -math.inf
 
     def ended(self, record: TaskRecord, outcome: Outcome) -> str:
-        """An attempt is over; what is wrong with how it ended, if anything."""
+        """Note that an attempt is over. Returns a warning about how it ended, or an empty text."""
         self._heard.pop(record.attempt_id, None)
         self._saved.pop(record.attempt_id, None)
         self._paces.pop(record.attempt_id, None)
@@ -165,5 +165,5 @@ class Progressing:
 
 
 def forget(record: TaskRecord) -> None:
-    """A new attempt begins, or will: what an earlier one has reported counts for nothing."""
+    """Drop what an earlier attempt has reported, before a new attempt begins."""
     record.progress, record.metrics, record.warnings, record.incomplete = None, {}, (), False

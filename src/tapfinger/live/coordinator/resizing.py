@@ -1,8 +1,8 @@
-"""Changes of a running task's size, by the books: what was asked for, what is debited, and what is confirmed.
+"""Bookkeeping of a running task's resizes: what was asked for, what is debited, and what is confirmed.
 
-Growth is debited before the agent hears of it, and what a task gives back is credited when the agent confirms it. Until
-then the books hold the larger of both, so that whatever the agent has done so far, clusters are never over capacity.
-Changes of an attempt are numbered: the confirmation of an earlier one says nothing about the latest.
+Growth is debited before the agent is told; what a task gives back is credited when the agent confirms. Until then the
+larger of both sizes is debited, so clusters are never over capacity, whatever the agent has done so far.
+The resizes of an attempt are numbered: a confirmation of an earlier one does not count for the latest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tapfinger.live.protocol.records import TaskRecord
 
 
 def larger(one: tuple[int, ...], other: tuple[int, ...]) -> Resources:
-    """The larger of both, amount by amount."""
+    """The larger of both, resource by resource."""
     return Resources([max(a, b) for a, b in zip(one, other, strict=True)])
 
 
 def ask(record: TaskRecord, size: Resources) -> bool:
-    """Note a new size that was debited; whether it differs from what the task has or is to get."""
+    """Note a new size that is already debited; False if the task has that size or was already asked to take it."""
     if size == Resources(record.wanted if record.wanted is not None else record.allocation or ()):
         return False
     record.allocation = tuple(larger(record.allocation or (), size))
@@ -28,7 +28,7 @@ def ask(record: TaskRecord, size: Resources) -> bool:
 
 
 def confirmed(record: TaskRecord, run: RunReport, resources: ResourceTypes) -> Resources | None:
-    """The size that an agent confirms, if it is about the latest change and can be true."""
+    """The size that an agent confirms; None if it is not about the latest resize, or impossible."""
     if record.wanted is None or record.allocation is None or run.size != record.resized or run.allocation is None:
         return None
     named = zip(resources.names, resources.units, strict=True)
@@ -38,5 +38,5 @@ def confirmed(record: TaskRecord, run: RunReport, resources: ResourceTypes) -> R
 
 
 def forget(record: TaskRecord) -> None:
-    """The attempt is over, or a new one begins."""
+    """Drop the resizes of an attempt that is over."""
     record.wanted, record.resized = None, 0

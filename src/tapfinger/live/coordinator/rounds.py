@@ -1,4 +1,4 @@
-"""Where live tasks meet the schedulers: the same state, session and rounds as in simulation."""
+"""Rounds of a live site, played with the same state, session and rules as in simulation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tapfinger.live.coordinator.resizing import larger
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol.records import TaskRecord
 
-#: Waiting tasks that a scheduler sees. Of a longer queue, the first of each kind: a decision takes time in
-#: proportion to the queue, and those far behind others of their kind cannot come before them.
+#: Most waiting tasks that a scheduler sees. Of a longer queue, it sees the first tasks of each kind: decision time
+#: grows with the queue, and a task far behind others of its kind cannot start before them.
 WINDOW = 2_000
 
 
 class Rounds:
-    """Asks schedulers about what is known now, and says what to grant of what they answer."""
+    """Prepares questions for schedulers, and turns their answers into grants."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Rounds:
         state.slot = slot
         self._elsewhere = Elsewhere()
         self._session = Session(state, self._elsewhere)
-        #: Whether something has changed that a scheduler may want to act on.
+        #: Whether something has changed since the last question.
         self.stale = True
 
     @property
     def slot(self) -> int:
-        """The slot that is now."""
+        """The current slot."""
         return self._session.state.slot
 
     @property
@@ -53,28 +53,28 @@ class Rounds:
 
     @property
     def clusters(self) -> tuple[ClusterView, ...]:
-        """The clusters alone."""
+        """The clusters as schedulers see them, without a full snapshot."""
         return self._session.state.cluster_views()
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Number of waiting tasks."""
         return self._session.state.waiting
 
     def take(self, *events: Event) -> None:
-        """Something happened."""
+        """Apply events to the state."""
         self._session.take(list(events))
         for event in events:
             if isinstance(event, TaskFinished | TaskFailed | TaskRequeued):
-                self._elsewhere.reports.pop(event.task, None)  # another attempt begins from nothing
+                self._elsewhere.reports.pop(event.task, None)  # another attempt starts from 0
         self.stale = True
 
     def progressed(self, task: int, progress: float) -> None:
-        """A running task says how far it is; schedulers see that from the next slot on, as in simulation."""
+        """Note the progress of a running task; schedulers see it from the next slot on, as in simulation."""
         self._elsewhere.reports[task] = progress
 
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
-        """Bring back a task that waits or is on a cluster; clusters must be open. ``ran``: slots it has run so far."""
+        """Restore a waiting, placed or running task; clusters must be open. ``ran``: slots it has run so far."""
         task = self._site.task(record.id, record.spec, arrival)
         self._session.take([TaskArrived(self.slot, task)])
         if record.cluster is None or record.allocation is None:
@@ -88,26 +88,27 @@ class Rounds:
                 self.progressed(record.id, record.progress)
 
     def advance(self, slot: int) -> None:
-        """Slots pass."""
+        """End slots until this one is the current slot."""
         while self.slot < slot:
             self._session.end_slot()
-            # Patience depends on the time waited: with a queue, a new slot is reason enough to decide anew.
+            # Schedulers weigh the time waited, so a new slot alone can change their decision about the queue.
             self.stale = True
 
     def ask(self, resizable: Iterable[int] = ()) -> RoundQuestion | None:
-        """What is to be decided on now, if anything waits or may be ``resizable``."""
+        """The question to put to schedulers now; None if no task can start and none is ``resizable``."""
         self.stale = False
         may_change = frozenset(resizable)
-        # With a long queue a copy is dear: where nothing at all is free, nobody needs one.
+        # A copy of a long queue is expensive, and of no use while nothing at all is free.
         possible = self.waiting and any(may_start(cluster) and not cluster.free.none for cluster in self.clusters)
         if not possible and not may_change:
             return None
         return RoundQuestion(self._session.state.fork(WINDOW), self._site.context(), self.deciders, may_change)
 
     def settle(self, answer: Answer) -> tuple[list[StartTask], dict[int, Resources]]:
-        """What of an answer is to be done: it may come late, and what no longer fits is dropped and decided anew.
+        """Carry out an answer. It may come late: what no longer fits is dropped and left to the next round.
 
-        Given are starts, and new sizes of running tasks, of which the larger of the old and the new one is debited.
+        Returns the starts, and the new sizes of running tasks. For a new size, the larger of the old and the new
+        amounts is debited.
         """
         for start in answer.starts:
             self._try(Decision((Placement(start.task.id, start.cluster, start.allocation),)))
@@ -132,7 +133,7 @@ class Rounds:
         return True
 
     def resized(self, task: int, size: Resources) -> bool:
-        """A running task has this size now, and the rest of what it held is free; False if it cannot be."""
+        """Set the size of a running task and free the rest of what it held; False if that is impossible."""
         possible = self._try(Decision((), (Resize(task, size),)))
         self._session.collect()
         self.stale = True

@@ -1,4 +1,4 @@
-"""The clusters and task types that live scheduling works with, and sizes that differ from task to task."""
+"""The clusters and task types of a live site, including types with a task's own bounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskTy
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.protocol.records import TaskSpec
 
-#: Every size that differs from its type's is a type of its own for schedulers, with tables to match.
+#: Most task types. To schedulers, each distinct pair of a task's own bounds is a separate type with its own tables.
 MAX_TYPES = 300
 
-#: Characters of a task's arguments and environment: orders for many tasks must fit into one message.
+#: Most characters of a task's arguments and environment: orders for many tasks must fit into one message.
 MAX_SPEC = 256 * 1024
 
-#: Requests that are remembered.
+#: Most requests that ``Site`` remembers.
 MAX_KNOWN = 10_000
 
 _Amounts = tuple[tuple[str, float], ...]
@@ -27,32 +27,32 @@ _Request = tuple[str, _Amounts, _Amounts, tuple[str, ...]]
 
 
 def seconds_at(task_type: TaskType, size: Resources, slot_seconds: float) -> float:
-    """Seconds that a task takes by its profile, not rounded to slots: real tasks end in the middle of one."""
+    """Seconds that a task takes according to its profile. Not rounded to slots: real tasks end in mid-slot."""
     return duration(task_type, size) * slot_seconds
 
 
 @dataclass
 class Site:
-    """What there is to schedule on."""
+    """Clusters, task types and beliefs about their speed."""
 
     resources: ResourceTypes
     clusters: tuple[Cluster, ...]
-    #: By name: those of the configuration, then those that tasks asked for.
+    #: Types by name: first those of the configuration, then those with a task's own bounds.
     task_types: dict[str, TaskType]
     slot_seconds: float
     seed: int = 0
-    #: The scenario that it was made of, as plain data: whoever plays it forward makes it anew.
+    #: The scenario this site was built from, as plain data: ``what-if`` rebuilds it to play the site forward.
     plan: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether schedulers are told what is believed by now, or what is configured.
+    #: Whether schedulers get the learned speeds (true) or the configured ones (false).
     learn: bool = True
     index: dict[str, int] = field(init=False)
-    #: By name: types as they are believed to be by now; all others are as configured.
+    #: Types by name, with their current beliefs; types not listed here are as configured.
     _believed: dict[str, TaskType] = field(init=False, default_factory=dict)
-    #: What requests came to: most tasks ask for the same as others before them.
+    #: Type and eligible clusters by request: most tasks ask for the same as earlier ones.
     _known: dict[_Request, tuple[TaskType, tuple[int, ...]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Clusters by name."""
+        """Index the clusters by name."""
         self.index = {cluster.name: n for n, cluster in enumerate(self.clusters)}
 
     def context(self) -> SchedulerContext:
@@ -67,18 +67,21 @@ class Site:
         )
 
     def configured_types(self) -> list[TaskType]:
-        """Types of the configuration, without those with a task's own bounds. Safe to call from another thread."""
+        """The types of the configuration, without types of a task's own bounds. Safe to call from another thread."""
         return [t for t in list(self.task_types.values()) if t.base is None]
 
     def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
-        """Task types are as fast as these say, and their sizes follow; ``anew``: all others are as configured."""
+        """Use these profiles from now on, also for narrowed types of the same family.
+
+        ``anew``: drop all earlier beliefs, so that every other type is as configured.
+        """
         changed = {t.name: t for t in revised}
         before = {} if anew else self._believed
         kept = {name: t for name, t in before.items() if t.family not in changed}
         self._believed = kept | changed
 
     def believed(self, task_type: TaskType) -> TaskType:
-        """A type as it is believed to be by now."""
+        """The type with its current belief, or as configured if there is none."""
         name = task_type.name
         found = self._believed.get(name)
         if found is None and (base := self._believed.get(task_type.family)) is not None:
@@ -86,11 +89,11 @@ class Site:
         return found or task_type
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
-        """How long a task of this type takes at this size, as is believed by now."""
+        """Seconds that a task of this type takes at this size, according to current beliefs."""
         return seconds_at(self.believed(task_type), size, self.slot_seconds)
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
-        """The task as schedulers see it; refuses what could never run, with the reason."""
+        """The task as schedulers see it. Raises an error with the reason if the task could never run."""
         size = sum(map(len, (*spec.argv, *spec.env, *spec.env.values())))
         if size > MAX_SPEC:
             raise ConfigError(

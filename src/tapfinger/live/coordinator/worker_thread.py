@@ -1,4 +1,4 @@
-"""A thread for what takes long, so that the event loop goes on answering."""
+"""A thread for long work, so that the event loop stays responsive."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """Does one thing after the other. It never keeps the process from ending, whatever it is at."""
+    """Runs jobs one after the other in a daemon thread, which never keeps the process from ending."""
 
     def __init__(self, name: str) -> None:
-        """``name``: of the thread, which is started when it is first needed."""
+        """``name``: name of the thread, which starts with the first job."""
         self._name = name
         self._jobs: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], Any]]]
         self._jobs = queue.SimpleQueue()
@@ -25,11 +25,11 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being done."""
+        """Whether a job is queued or running."""
         return self._open > 0
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """What ``work`` returns or raises; it runs in the thread."""
+        """Run ``work`` in the thread, and return or raise what it returns or raises."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -50,13 +50,13 @@ class Worker:
                 result = work()
             except BaseException as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended, and nobody is waiting any more
                 loop.call_soon_threadsafe(_tell, future, result, error)
 
 
 def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
-        return  # whoever waited has given up
+        return  # the caller has stopped waiting
     if error is not None:
         future.set_exception(error)
     else:

@@ -1,6 +1,6 @@
 """The coordinator's HTTP interface: REST for people and programs, a WebSocket for agents."""
 
-# Annotations are evaluated here, not kept as text: FastAPI reads them, and some name what only exists in a function.
+# No `from __future__ import annotations` here: FastAPI reads the annotations, and some name local variables.
 
 import asyncio
 import logging
@@ -44,11 +44,11 @@ from tapfinger.live.store.store import Token
 
 logger = logging.getLogger(__name__)
 
-#: Most tasks in one submission, and lines in one answer.
+#: Most tasks in one submission, and most events in one answer.
 MOST = 10_000
-#: Bytes of output in one answer.
+#: Most bytes of output in one answer.
 PIECE = 1024 * 1024
-#: Faults of a request that are named.
+#: Most faults of a request that are listed in the answer.
 FAULTS = 100
 
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
@@ -59,14 +59,14 @@ class _Body(BaseModel):
 
 
 class Submission(_Body):
-    """Tasks to run; all are taken or none."""
+    """Tasks to run; either all are accepted or none."""
 
     tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
 
     @field_validator("tasks", mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        """A misspelt limit that is not heeded is worse than none."""
+        """Refuse unknown fields: silently ignoring a misspelt limit would be worse."""
         for place, task in enumerate(given if isinstance(given, list) else ()):
             if isinstance(task, dict) and (fault := unknown_field(task)):
                 raise ValueError(f"{place}: {fault}")
@@ -74,17 +74,17 @@ class Submission(_Body):
 
 
 class NewToken(_Body):
-    """Whom a token is for."""
+    """A token to make: its name, role and cluster."""
 
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")]
     role: str
     cluster: Name | None = None
-    #: Seconds until it stops working; None for never.
+    #: Seconds until the token expires; None for never.
     lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
 
 
 def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
-    """A task for people: amounts by name instead of counts of units."""
+    """A task as the HTTP interface shows it: natural amounts by resource instead of counts of units."""
     plain = asdict(record)
     plain["phase"] = record.phase.value
     names, units = service.site.resources.names, service.site.resources.units
@@ -97,7 +97,7 @@ def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
 def make_app(
     service: Service, on_ready: Callable[[], None] = lambda: None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """The application; the service's loop runs with it, and ``on_failure`` is called if that ends."""
+    """The application. It runs the service's loop, and calls ``on_failure`` if that loop ends."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -160,8 +160,8 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
     async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
-        """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that it has reported
-        itself, ``warnings`` what was wrong with that; ``incomplete``: it ended with code 0 before it had reported 1."""
+        """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that the task has
+        reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1."""
         until = service.now() + wait
         while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
             await service.change(left)
@@ -187,8 +187,8 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
     ) -> Response:
-        """Output from ``offset`` on; waits for more. Headers say which attempt it is of, where it begins (later than
-        ``offset`` if the middle of a long output was left out), where to go on, and whether that is all."""
+        """Output from ``offset`` on; waits for more. Headers give the attempt, where the output begins (later than
+        ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete."""
         until = service.now() + wait
         while True:
             record = service.task(task)
@@ -201,7 +201,7 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
             if data or done or left <= 0:
                 break
             await service.change(left)
-        # The end of a lost attempt says nothing of its output: whoever reads on takes what there is.
+        # The end of a lost attempt does not tell the length of its output: readers take what there is.
         headers = {
             "X-Attempt": str(which),
             "X-Start": str(start),
@@ -234,7 +234,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
         last: Annotated[int | None, Query(ge=1, le=MOST)] = None,
     ) -> dict[str, Any]:
-        """What happened after the line with this number, or the last lines; waits for the next."""
+        """Events after the one with number ``after``, or the ``last`` ones; waits for the next."""
         if last is not None:
             after = max(after, service.store.last_line() - last)
         if wait and not service.store.history(after, 1):
@@ -248,7 +248,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
 
     @app.get("/api/v1/tokens", dependencies=[may("operate")])
     async def all_tokens() -> dict[str, Any]:
-        """Whom there are tokens for; the tokens themselves are known only to their holders."""
+        """The holders of tokens; the tokens themselves are known only to their holders."""
         now = service.now()
         found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
         return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
@@ -287,7 +287,7 @@ def _agents(app: FastAPI, service: Service) -> None:
         outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
 
         def send(message: Message) -> None:
-            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next says it all again
+            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next repeats everything
                 outbox.put_nowait(message)
 
         writer = asyncio.create_task(_write(socket, outbox))
@@ -295,7 +295,7 @@ def _agents(app: FastAPI, service: Service) -> None:
             service.connect(token.cluster, send)
             while not writer.done():
                 text = await _received(socket)
-                await asyncio.sleep(paces.take(token.name))  # it must wait, but what it says is not thrown away
+                await asyncio.sleep(paces.take(token.name))  # the agent must wait, but its message is not dropped
                 if known(service, given) is None:
                     raise AgentRefused("the token has expired, or was revoked")
                 _listen(service, token.cluster, decode(text), send)
@@ -339,15 +339,15 @@ def _listen(service: Service, cluster: str, message: Message, send: Callable[[Me
 
 
 class LimitBodies:
-    """Refuses long requests before anyone reads them."""
+    """Refuses long requests before their body is read."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
-        """``most``: bytes."""
+        """``most``: longest body, in bytes."""
         self._app = app
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at the headers; what has no length in them must not have a body."""
+        """Check the headers; a request without a length must not have a body."""
         refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
@@ -363,7 +363,7 @@ class LimitBodies:
 def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def name_faults(_request: Request, error: Exception) -> JSONResponse:
-        # Not what was given: it may be long, and numbers that JSON does not have cannot be sent back.
+        # The input is left out: it may be long, and may hold numbers that JSON cannot represent.
         faults = error.errors()[:FAULTS] if isinstance(error, RequestValidationError) else ()
         told = [{**{key: fault[key] for key in ("type", "loc")}, "msg": _said(fault["msg"])} for fault in faults]
         return JSONResponse({"detail": told}, 422)
@@ -372,7 +372,7 @@ def _explain_errors(app: FastAPI) -> None:
     async def explain(_request: Request, error: Exception) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 429 if isinstance(error, TooMany) else 422
         headers = {}
-        if isinstance(error, NotLeading):  # nothing was done: whoever asks the leader asks for the first time
+        if isinstance(error, NotLeading):  # nothing was done, so it is safe to ask the leader instead
             status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
         elif isinstance(error, StoreUnavailable):
             status, headers = 503, {"Retry-After": "1"}
@@ -380,5 +380,5 @@ def _explain_errors(app: FastAPI) -> None:
 
 
 def _said(message: str) -> str:
-    """What a check of ours says, without the words that pydantic puts before it."""
+    """The message of a validator, without pydantic's prefix."""
     return message.removeprefix("Value error, ")

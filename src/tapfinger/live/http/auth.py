@@ -1,4 +1,4 @@
-"""Before every request: whose token it has, and whether they ask too often. After it: a line in the audit log."""
+"""Middleware that identifies the holder of a request's token, limits its rate, and writes the audit log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Token
 
-#: Refused logins of one address a second that are noted; more are only counted against it.
+#: Refused logins per second and address that are let through to the audit log; further ones are answered with 429.
 REFUSALS = 5.0
 
 
 class Authentication:
-    """Leaves the token's holder in the request's state, as ``holder``; None if there is no valid token.
+    """Stores the token's holder in the request's state as ``holder``; None if there is no valid token.
 
-    A handler may leave a ``detail`` there for the audit log.
+    A handler may set ``detail`` in that state for the audit log.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        """Stands before ``app``."""
+        """Wrap ``app``."""
         self._app = app
         self._service = service
         rate = service.config.max_requests
@@ -33,7 +33,7 @@ class Authentication:
         self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through, or not."""
+        """Pass the request on, or answer 429."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -67,12 +67,12 @@ class Authentication:
 
 
 def known(service: Service, authorization: str) -> Token | None:
-    """Whose token a header holds, if it is valid now."""
+    """The holder of the token in a header; None if the token is not valid now."""
     kind, _, token = authorization.partition(" ")
     return tokens.holder(service.store, token, service.now()) if kind.lower() == "bearer" and token else None
 
 
 def source_of(scope: Scope) -> str:
-    """The address that a request comes from."""
+    """The address from which a request comes."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"

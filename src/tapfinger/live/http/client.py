@@ -1,4 +1,4 @@
-"""The typed Python client: the same words as the command line and the HTTP interface."""
+"""The typed Python client. It uses the same terms as the command line and the HTTP interface."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
 from tapfinger.live.http.tls import trust
 from tapfinger.live.protocol.records import ENDED, TaskSpec, unknown_field
 
-#: Seconds that the output of an ended task may take to arrive.
+#: Most seconds to wait for the output of an ended task.
 PATIENCE = 10.0
 
-#: Seconds that it may take until another coordinator leads, with a long queue to take up.
+#: Most seconds to wait until another coordinator leads, which takes time if it must restore a long queue.
 ELECTION = 30.0
-#: Seconds, besides what it was asked to wait, after which one of several coordinators is taken to be stuck.
+#: Seconds without an answer, beyond a requested wait, after which one of several coordinators is considered stuck.
 ANSWER = 15.0
-#: How often something is asked that was asked too often.
+#: How often a request is repeated if the answer has a Retry-After header.
 RETRIES = 4
 
 _specs = TypeAdapter(TaskSpec)
@@ -53,18 +53,18 @@ class TaskInfo:
     reason: str
     output: int
     agent: str | None = None
-    #: How far it says it is, from 0 to 1, with numbers of its own; None if it does not say.
+    #: Reported progress from 0 to 1, with metrics of the task's own; None if it has not reported any.
     progress: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    #: Whether it ended with code 0 and had last reported that it was not done.
+    #: Whether it ended with exit code 0 before it had reported progress 1.
     incomplete: bool = False
-    #: What was wrong with what it reported.
+    #: What was wrong with its reports.
     warnings: tuple[str, ...] = ()
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the task has ended."""
         return self.phase in ENDED
 
 
@@ -72,7 +72,7 @@ _infos = TypeAdapter(TaskInfo)
 
 
 def make_spec(**given: Any) -> TaskSpec:
-    """A task to submit; faults are named as on the wire."""
+    """A task to submit. Raises ConfigError with the same messages as the coordinator."""
     if fault := unknown_field(given):
         raise ConfigError(fault)
     try:
@@ -83,7 +83,7 @@ def make_spec(**given: Any) -> TaskSpec:
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:
-    """An answer that says what was asked for; any other is raised."""
+    """The answer if it is a success; otherwise raises its error."""
     if answer.is_success:
         return answer
     try:
@@ -97,12 +97,12 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 
 
 class Client:
-    """Talks to the coordinator that leads. Use as a context, or call ``close``."""
+    """Talks to the coordinator that leads. Use it as a context manager, or call ``close``."""
 
     def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
-        """``url``: one, or several with commas between. ``timeout``: seconds; longer than the longest wait.
+        """``url``: one or several, separated by commas. ``timeout``: seconds; longer than the longest wait.
 
-        ``ca``: file with certificates to believe, for a coordinator that this machine does not believe anyway.
+        ``ca``: file with certificates to trust in addition to those that this machine trusts.
         """
         self._urls = [one.strip().rstrip("/") for one in url.split(",")]
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -112,8 +112,8 @@ class Client:
         for one in self._urls:
             self._line(one)
         self._current = self._urls[0]
-        #: Seconds that the only coordinator there is may be away before that is an error: it may be starting again, and
-        #: tasks run on meanwhile. Who waits for one should, who has just asked for something should hear at once.
+        #: Seconds that a sole coordinator may be unreachable before an error is raised: it may be restarting while
+        #: tasks run on. Raise it to wait for a task; leave it at 0 for commands that should fail at once.
         self.patience = 0.0
 
     def _line(self, url: str) -> httpx.Client:
@@ -124,7 +124,7 @@ class Client:
                 self._lines[url] = httpx.Client(
                     base_url=f"{url}/api/v1/",
                     headers=self._headers,
-                    trust_env=not local,  # no proxy to oneself
+                    trust_env=not local,  # no proxy for this machine
                     verify=trust(self._ca) if url.startswith("https:") else True,
                 )
             except (httpx.InvalidURL, UnicodeError) as error:
@@ -132,20 +132,20 @@ class Client:
         return self._lines[url]
 
     def __enter__(self) -> Self:
-        """Use as a context."""
+        """Enter the context."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        """Close."""
+        """Close all connections."""
         self.close()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         for line in self._lines.values():
             line.close()
 
     def _call(self, method: str, path: str, again: bool = True, **more: Any) -> httpx.Response:
-        """Ask whoever leads. ``again``: doing it twice does no harm, so it may be repeated where no answer came."""
+        """Send a request to the leader. ``again``: the request is idempotent, so it is repeated if no answer came."""
         deadline, tries = math.inf, 0
         wait = float((more.get("params") or {}).get("wait", 0.0))
         patience = ANSWER + wait if len(self._urls) > 1 else self._timeout
@@ -153,7 +153,7 @@ class Client:
             url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
             try:
                 answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
-                # Asked too often: nothing was done yet, and it may be asked again in a moment.
+                # With this header, nothing was done yet, so the request can be repeated after a pause.
                 if "Retry-After" in answer.headers and tries < RETRIES:
                     tries += 1
                     time.sleep(min(5.0, float(answer.headers["Retry-After"])))
@@ -179,7 +179,7 @@ class Client:
             self._turn(url, following)
 
     def _turn(self, url: str, leader: str) -> None:
-        """Ask another one next: the leader, if it is known and not who was asked, or the next of those given."""
+        """Choose the next coordinator to ask: the leader if it is known and was not just asked, or the next URL."""
         if leader and leader.rstrip("/") != url:
             self._current = leader.rstrip("/")
             return
@@ -190,34 +190,34 @@ class Client:
     # --------------------------------------------------------------------- tasks
 
     def submit(self, *specs: TaskSpec) -> list[int]:
-        """Submit tasks, all or none; they are safe with the coordinator when this returns."""
+        """Submit tasks, all or none; the coordinator has saved them when this returns."""
         body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
         keyed = all(spec.key is not None for spec in specs)
         ids: list[int] = self._call("POST", "tasks", again=keyed, json=body).json()["ids"]
         return ids
 
     def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:
-        """The latest tasks in these phases, or in any, from the newest on."""
+        """The latest tasks in these phases, or in any phase, newest first."""
         asked: dict[str, Any] = {"phase": [p.value for p in phases], "limit": limit}
         if before is not None:
             asked["before"] = before
         return [_infos.validate_python(t) for t in self._call("GET", "tasks", params=asked).json()["tasks"]]
 
     def counts(self) -> dict[str, int]:
-        """How many tasks are in each phase."""
+        """Number of tasks in each phase."""
         counts: dict[str, int] = self._call("GET", "tasks", params={"limit": 1}).json()["counts"]
         return counts
 
     def show(self, task: int, wait: float = 0.0) -> TaskInfo:
-        """One task, with its history; ``wait``: seconds to wait for its end, 30 at most."""
+        """One task with its history. ``wait``: seconds to wait for its end, at most 30."""
         return _infos.validate_python(self._call("GET", f"tasks/{task}", params={"wait": wait}).json())
 
     def cancel(self, task: int) -> TaskInfo:
-        """End a task. It may take a moment until nothing of it is left; ``wait`` for that."""
+        """Cancel a task. Its processes may take a moment to end; use ``wait`` for that."""
         return _infos.validate_python(self._call("POST", f"tasks/{task}/cancel").json())
 
     def wait(self, task: int, timeout: float | None = None) -> TaskInfo:
-        """Until it has ended."""
+        """Wait until a task has ended. Raises TimeoutError after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = 20.0 if deadline is None else min(20.0, deadline - time.monotonic())
@@ -228,10 +228,9 @@ class Client:
                 raise TimeoutError(f"task {task} is {info.phase.value} after {timeout} s")
 
     def logs(self, task: int, attempt: int | None = None, follow: bool = False, offset: int = 0) -> Iterator[bytes]:
-        """Output of an attempt, the latest if none is named; ``follow``: as it comes, through all attempts to come.
+        """Output of an attempt, by default the latest. ``follow``: yield output as it comes, also of later attempts.
 
-        ``offset``: bytes of that attempt that are known already. Where the middle of a long output was left out, a line
-        says how much.
+        ``offset``: bytes of that attempt to skip. Where the middle of a long output was left out, a line says how much.
         """
         which = attempt or max(1, self.show(task).attempt)
         quiet_since = time.monotonic()
@@ -255,12 +254,12 @@ class Client:
     # ------------------------------------------------------------------- insight
 
     def explain(self, task: int) -> dict[str, Any]:
-        """Why a task waits and when it may start, or why it got its place and size."""
+        """Why a task waits and when it may start, or why it got its cluster and size."""
         found: dict[str, Any] = self._call("GET", f"tasks/{task}/explain").json()
         return found
 
     def queue(self, limit: int = 100) -> dict[str, Any]:
-        """The first waiting tasks, each with a reason and an estimate, and how many wait in all."""
+        """The first waiting tasks, each with a reason and an estimate, and the number of all waiting tasks."""
         found: dict[str, Any] = self._call("GET", "queue", params={"limit": limit}).json()
         return found
 
@@ -270,18 +269,18 @@ class Client:
         return found
 
     def profiles(self) -> Sequence[Mapping[str, Any]]:
-        """How fast each task type is believed to be: runs seen, seconds as believed and as configured, doubt, drift."""
+        """The believed speed of each task type: runs seen, seconds as believed and as configured, doubt, drift."""
         found: Sequence[Mapping[str, Any]] = self._call("GET", "profiles").json()["types"]
         return found
 
     def profile(self, name: str, every: bool = False) -> Mapping[str, Any]:
-        """One task type with the sizes that were seen, or with every size."""
+        """One task type, with the sizes seen so far or with every size."""
         path = f"profiles/{quote(name, safe='')}"
         found: Mapping[str, Any] = self._call("GET", path, params={"all": every}).json()
         return found
 
     def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Tasks that have run, from the newest on; at most ``most`` of them."""
+        """Tasks that have run, newest first, at most ``most`` of them."""
         asked: dict[str, Any] = {"limit": min(1000, most or 1000)}
         given = 0
         while True:
@@ -296,49 +295,49 @@ class Client:
             asked["before"] = page["next"]
 
     def site(self) -> dict[str, Any]:
-        """Clusters and task types as they are configured, and who decides."""
+        """Clusters and task types as configured, and the scheduler that decides."""
         found: dict[str, Any] = self._call("GET", "site").json()
         return found
 
     # ---------------------------------------------------------------------- site
 
     def clusters(self) -> Sequence[Mapping[str, Any]]:
-        """Every cluster: capacity, what is free, whether its agent is there."""
+        """Every cluster: its capacity, what is free, whether its agent is connected."""
         found: Sequence[Mapping[str, Any]] = self._call("GET", "clusters").json()["clusters"]
         return found
 
     def drain(self, cluster: str, undo: bool = False) -> None:
-        """Let a cluster take no new tasks, or take them again."""
+        """Drain a cluster so that it takes no new tasks; ``undo``: let it take them again."""
         self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
 
     def give_up(self, cluster: str) -> None:
-        """Say that a silent cluster is gone for good and nothing on it is alive."""
+        """Declare a silent cluster gone for good, with nothing on it alive."""
         self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
 
     def events(
         self, after: int = 0, limit: int = 1000, wait: float = 0.0, last: int | None = None
     ) -> Sequence[dict[str, Any]]:
-        """What happened after the line with this number, or the last lines; waits for something to happen."""
+        """Events after the one with number ``after``, or the ``last`` ones. ``wait``: seconds to wait for the next."""
         params = {"after": after, "limit": limit, "wait": wait, **({} if last is None else {"last": last})}
         found: Sequence[dict[str, Any]] = self._call("GET", "events", params=params).json()["events"]
         return found
 
     def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
-        """A token for someone else, for a number of seconds or for ever; one of the same name stops working."""
+        """Make a token, valid for ``lasts`` seconds or forever. An earlier token of the same name stops working."""
         body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
 
     def tokens(self) -> Sequence[Mapping[str, Any]]:
-        """Whom there are tokens for."""
+        """The holders of tokens."""
         found: Sequence[Mapping[str, Any]] = self._call("GET", "tokens").json()["tokens"]
         return found
 
     def revoke(self, name: str) -> None:
-        """Let the holder of this token in no more."""
+        """Revoke the token of this name."""
         self._call("DELETE", f"tokens/{quote(name, safe='')}")
 
     def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        """Who did what: the latest lines, oldest first."""
+        """The latest lines of the audit log, oldest first."""
         found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]
         return found

@@ -1,6 +1,6 @@
-"""The dashboard: its files, and what it asks for that nobody else does."""
+"""The dashboard: its files, and HTTP routes that only the dashboard uses."""
 
-# Annotations are evaluated here, not kept as text: FastAPI reads them, and some name what only exists in a function.
+# No `from __future__ import annotations` here: FastAPI reads the annotations, and some name local variables.
 
 import hashlib
 import mimetypes
@@ -19,7 +19,7 @@ from tapfinger.live.store.store import Token
 
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
-#: Only what this very server sends is run or shown, and no other page may hold ours in a frame.
+#: The page may only run and show what this server sends, and no other page may embed it in a frame.
 SECURITY = {
     "Content-Security-Policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,12 +30,12 @@ SECURITY = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-#: Asked for again each time, and answered with 304 while it is the same: an update is never half seen.
+#: Browsers ask again each time and get 304 while a file is unchanged, so they never mix files of two versions.
 CACHING = {"Cache-Control": "no-cache"}
 
 
 def add_dashboard(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
-    """Add the page at ``/``, its files, and its questions."""
+    """Add the page at ``/``, its files, and its routes."""
     _files(app)
     _questions(app, service, may, holder)
 
@@ -64,7 +64,7 @@ def _files(app: FastAPI) -> None:
 
 
 def _media_type(name: str) -> str:
-    # Not what the machine's tables say of scripts: some have types that browsers refuse to run.
+    # The machine's own tables are not used for scripts: some give types that browsers refuse to run.
     return "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
@@ -73,13 +73,13 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
 
     @app.get("/api/v1/me")
     async def me(token: Annotated[Token, Depends(holder)]) -> dict[str, Any]:
-        """Whose token this is, and what it allows."""
+        """The holder of the token, and what it allows."""
         allowed = sorted(tokens.ROLES[token.role])
         return {"name": token.name, "role": token.role, "cluster": token.cluster, "may": allowed}
 
     @app.get("/api/v1/task-types", dependencies=[may("read")])
     async def task_types() -> dict[str, Any]:
-        """What tasks can be submitted: task types with their sizes, resources, clusters."""
+        """What a submission can name: task types with their sizes, resources, clusters."""
         resources = service.site.resources
         return {
             "resources": [{"name": n, "unit": u} for n, u in zip(resources.names, resources.units, strict=True)],
@@ -92,7 +92,7 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
 
     @app.get("/api/v1/labels", dependencies=[may("read")])
     async def labels(task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> dict[str, Any]:
-        """What people call these tasks; those that do not exist are left out."""
+        """Labels of these tasks, as shown to people; tasks that do not exist are left out."""
         records = [record for ident in task if (record := service.store.task(ident)) is not None]
         return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
 
@@ -102,9 +102,9 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
         heard: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     ) -> JSONResponse:
-        """The site at a glance, as it has changed since line ``after`` of the history; waits for a change.
+        """The site at a glance: changes since event ``after`` of the history; waits for a change.
 
-        ``heard``: as in the answer before, to be told as well when running tasks report their progress.
+        ``heard``: the value from the last answer, to be notified of progress reports as well.
         """
         until = service.now() + wait
         while (
@@ -117,4 +117,4 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
         now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
         who = {"role": service.role, "leader": service.leader}
         plain = {"now": now, **who, "clusters": service.clusters(), **running, **following.since(after)}
-        return JSONResponse(plain)  # at once: the usual way would look at every number of it first
+        return JSONResponse(plain)  # directly: FastAPI's own serialization would inspect every value first

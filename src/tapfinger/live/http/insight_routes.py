@@ -1,6 +1,6 @@
-"""HTTP routes for those who want to know more."""
+"""HTTP routes for explanations, shadow schedulers, the site, the history and metrics."""
 
-# Annotations are evaluated here, not kept as text: FastAPI reads them.
+# No `from __future__ import annotations` here: FastAPI reads the annotations.
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,20 +15,20 @@ from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
 
-#: What has run.
+#: Phases of tasks that have run to an end.
 RAN = (Phase.FINISHED, Phase.FAILED)
 
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
 
 def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
-    """Why, what if, how often, how long."""
+    """Add the routes, and the counting of requests."""
     insight = service.insight
     app.add_middleware(CountRequests, telemetry=insight.telemetry)
 
     @app.get("/api/v1/tasks/{task}/explain", dependencies=[may("read")])
     async def explain(task: TaskId) -> dict[str, Any]:
-        """Why it waits and for how long it will, or why it got its place and size."""
+        """Why a task waits and when it may start, or why it got its cluster and size."""
         return await insight.reasons.explain(service.task(task))
 
     @app.get("/api/v1/queue", dependencies=[may("read")])
@@ -38,13 +38,13 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
 
     @app.get("/api/v1/shadow", dependencies=[may("read")])
     async def shadow() -> dict[str, Any]:
-        """What other schedulers would have done."""
+        """What the shadow schedulers would have done."""
         return {"scheduler": service.config.scheduler, "shadows": insight.shadows.report()}
 
     @app.get("/api/v1/site", dependencies=[may("read")])
     async def site() -> dict[str, Any]:
-        """Clusters and task types as they are configured, and who decides."""
-        # What was learnt is in the store a few seconds after it was, and the latest tasks say the rest.
+        """Clusters and task types as configured, the scheduler that decides, and learned speeds."""
+        # Learned speeds reach the store a few seconds late; the latest tasks in the history cover the rest.
         learned = [asdict(row) for row in service.store.learned()]
         told = {"scenario": service.site.plan, "scheduler": service.config.scheduler}
         return {**told, "doubt": service.config.doubt, "learned": learned}
@@ -55,7 +55,7 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
         phase: Annotated[list[Phase] | None, Query()] = None,
     ) -> dict[str, Any]:
-        """Tasks that have run, from the newest on; ``next`` is the ``before`` of the next page."""
+        """Tasks that have run, newest first; ``next`` is the ``before`` of the next page."""
         found = service.tasks(phase or RAN, limit, before)
         return {
             "tasks": [_run(record, service) for record in found],
@@ -69,7 +69,7 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
         responses={200: {"content": {"text/plain": {}}}},
     )
     async def metrics() -> Response:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         return Response(generate_latest(insight.telemetry.registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -1,4 +1,4 @@
-"""How often someone may ask: a bucket of requests for each, which fills up again over time."""
+"""Rate limits: a token bucket for each requester, which refills over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Buckets that are remembered; the one that was not used for longest is forgotten, and is full again then.
+#: Most buckets that are remembered; the least recently used one is dropped, and would be full when used again.
 MOST = 10_000
 
 
@@ -20,14 +20,14 @@ class Buckets:
     """Token buckets by name."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
-        """``rate``: requests a second that a bucket regains, up to ``burst``."""
+        """``rate``: requests per second that a bucket regains, up to ``burst``."""
         self._rate = rate
         self._burst = max(1.0, burst)
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one; seconds to wait if there is none, in which case nothing is taken."""
+        """Take one request from the bucket. Returns 0, or the seconds to wait if none is left (nothing is taken)."""
         now = self._clock()
         bucket = self._buckets.get(name)
         if bucket is None:

@@ -1,4 +1,4 @@
-"""Settings of ``tapfinger serve``. Needs no web server, so that help is quick."""
+"""Settings of ``tapfinger serve``. Imports no web server, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tapfinger.settings import FieldHelp
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How a coordinator is reached, and what it logs."""
+    """Where a coordinator can be reached, and what it logs."""
 
     host: Annotated[str, FieldHelp("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, FieldHelp("Port to listen on; 0 for any that is free.", min=0, max=65535)] = 7410

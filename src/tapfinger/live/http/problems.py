@@ -1,4 +1,4 @@
-"""Answers to requests that cannot be fulfilled, as the OpenAPI description names them."""
+"""Error answers, as the OpenAPI description lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class Problem(BaseModel):
-    """What is wrong, in words; or each fault of a body with its place."""
+    """What is wrong, as text, or as a list of each fault in the body with its location."""
 
     detail: str | list[dict[str, Any]]
 
@@ -25,7 +25,7 @@ _MEANINGS = {
     503: "another coordinator leads; X-Leader says which",
 }
 
-#: For every operation.
+#: Error answers of every operation.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": meaning} for status, meaning in _MEANINGS.items()
 }

@@ -1,6 +1,6 @@
-"""HTTP routes for what is believed of the speed of task types."""
+"""HTTP routes for the believed speed of task types."""
 
-# Annotations are evaluated here, not kept as text: FastAPI reads them.
+# No `from __future__ import annotations` here: FastAPI reads the annotations.
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -12,12 +12,12 @@ from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.live.protocol.records import Name
 from tapfinger.live.service.service import Service
 
-#: Sizes in one answer.
+#: Most sizes in one answer.
 MOST_CELLS = 20_000
 
 
 def add_profiles(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
-    """How fast each task type is believed to be, and why."""
+    """Add routes for the believed speed of each task type, and the runs behind it."""
     site = service.site
 
     @app.get("/api/v1/profiles", dependencies=[may("read")])
@@ -29,7 +29,7 @@ def add_profiles(app: FastAPI, service: Service, may: Callable[[str], Any]) -> N
 
     @app.get("/api/v1/profiles/{name:path}", dependencies=[may("read")])
     async def profile(name: Name, every: Annotated[bool, Query(alias="all")] = False) -> dict[str, Any]:
-        """One task type with the sizes that were seen, or with ``all`` of them."""
+        """One task type, with the sizes seen so far or with ``all`` sizes."""
         found = service.insight.known()
         if name not in found:
             raise NotFound(f"there is no task type {name!r}; there are {', '.join(found)}")

@@ -1,4 +1,4 @@
-"""The coordinator's process: listens, serves, and leaves a note of where it can be found."""
+"""The coordinator's process: it listens, serves, and writes its address to the state directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tapfinger.live.state_dir import announce
 
 
 def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
-    """Refuse to be heard beyond this machine unless encrypted, or someone has said so."""
+    """Refuse to listen beyond this machine, unless encrypted or explicitly allowed."""
     try:
         loopback = is_loopback(host)
     except ValueError:
@@ -33,7 +33,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
     """Serve until told to stop; a failure of the store ends it with an error."""
     host, port = options.host, options.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio does not recognise TCP and leaves small answers to be delayed by 40 ms.
+    # Without the explicit protocol, asyncio does not set TCP_NODELAY, and small answers are delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -63,7 +63,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
             ssl_keyfile=None if tls is None else tls.key,
         )
     )
-    listener.listen(2048)  # before anyone is told the address
+    listener.listen(2048)  # before the address is announced
     note = announce(state, "coordinator", url=url, **({} if tls is None else {"ca": str(tls.cert)}))
     try:
         server.run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Encryption between coordinator, agents and people: which certificate to show, and whom to believe."""
+"""TLS between coordinator, agents and people: which certificate to present, and which to trust."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tapfinger.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a coordinator shows, and the key that belongs to it."""
+    """The certificate that a coordinator presents, and its key."""
 
     cert: Path
     key: Path
 
 
 def certificate(cert: Path | None, key: Path | None) -> Certificate | None:
-    """Both files, checked to belong together; None if neither is given."""
+    """Both files, after a check that they match; None if neither is given."""
     if cert is None and key is None:
         return None
     if cert is None or key is None:
@@ -33,25 +33,25 @@ def certificate(cert: Path | None, key: Path | None) -> Certificate | None:
 
 
 def trust(ca: Path | str | None) -> ssl.SSLContext:
-    """Whom to believe: those whom this machine believes, and the certificates in ``ca``, of an authority or not."""
+    """A context that trusts what this machine trusts, and the certificates in ``ca``, of an authority or not."""
     context = ssl.create_default_context()
     if ca is not None:
         try:
             context.load_verify_locations(ca)
         except OSError as error:
             raise ConfigError(f"{ca} cannot be read as a file of certificates: {error}") from None
-        # A coordinator's own certificate is enough, also where it was signed by someone else.
+        # A coordinator's own certificate is enough, even if an authority has signed it.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine itself; raises ValueError for what is no address."""
+    """Whether an address is this machine itself; raises ValueError if it is not an address."""
     return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 def travels_openly(url: str) -> bool:
-    """Whether what is sent there can be read by others on the way."""
+    """Whether traffic to this URL leaves this machine unencrypted."""
     parts = urlsplit(url)
     try:
         return parts.scheme in ("http", "ws") and not is_loopback(parts.hostname or "")

@@ -1,4 +1,4 @@
-"""Why a task waits, in words. Only what the core knows is said here."""
+"""Why a task waits, as text. Uses only what the core knows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tapfinger.core.feasibility import can_start, ever_fits
 from tapfinger.core.model import ResourceTypes
 from tapfinger.live.protocol.words import some
 
-#: So many tasks are named at most where a sentence names some.
+#: Most tasks or clusters that a sentence names.
 NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterVerdict:
-    """What one cluster has to say about a waiting task."""
+    """Why a waiting task can or cannot start on one cluster."""
 
     cluster: str
     verdict: Literal["not eligible", "never fits", "closed", "does not fit now", "fits"]
     text: str
-    #: The scheduler's, when it last decided; None if it cannot say.
+    #: Probability that the scheduler gave this cluster when it last decided; None if unknown.
     probability: float | None = None
 
 
@@ -40,7 +40,7 @@ def verdicts(
     closed: Mapping[str, str],
     odds: Mapping[tuple[int, int], float],
 ) -> list[ClusterVerdict]:
-    """What each cluster says; ``closed``: why clusters that take no tasks take none."""
+    """The verdict of each cluster. ``closed``: by name, why a cluster takes no tasks."""
     return [
         _verdict(task, cluster, resources, closed, odds.get((task.id, cluster.index))) for cluster in snapshot.clusters
     ]
@@ -68,7 +68,7 @@ def _verdict(
 
 
 def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> str:
-    """Why it waits, in one sentence."""
+    """Why a task waits, in one sentence. ``overtaken``: number of later tasks that started before it."""
     by = {kind: [v.cluster for v in found if v.verdict == kind] for kind in ("fits", "does not fit now", "closed")}
     if by["fits"]:
         why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"

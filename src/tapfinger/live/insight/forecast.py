@@ -1,8 +1,8 @@
-"""When waiting tasks will start: the queue played forward from the profiles. An estimate, not a promise.
+"""Estimates when waiting tasks will start, by playing the queue forward with the profiles. It is not a promise.
 
-Assumed are: first come, first served, but a task that fits does not wait for one that does not; each gets as much as
-the last task of its type did, or what is free if that is less; tasks take as long as profiles and recent tasks say, and
-those that report their progress go on at their pace; nothing else arrives, and clusters that take no tasks now never
+Assumptions: The oldest task goes first, but a task that fits does not wait for one that does not. Each task gets the
+size of the last task of its type, or what is free if that is less. Tasks take as long as current beliefs say, and
+tasks that report progress continue at their pace. No other tasks arrive, and clusters that take no tasks now never
 will.
 """
 
@@ -19,21 +19,21 @@ from tapfinger.core.feasibility import largest_allocation, may_start
 from tapfinger.core.model import Resources
 from tapfinger.live.insight.recent_sizes import RecentSizes
 
-#: So many of the first tasks of the queue are played.
+#: Most tasks, from the front of the queue, that are played forward.
 MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds until each of the first tasks of the queue starts; one that is missing cannot be told."""
+    """Seconds until each of the first tasks of the queue starts; a missing task has no estimate."""
 
     starts: dict[int, float]
-    #: Position in the queue up to which was played, and the last start among those.
+    #: Number of tasks that were played forward, and the latest start among them.
     played: int
     until: float
 
     def of(self, task: int, position: int) -> tuple[float | None, str]:
-        """Seconds until a task starts, and how that was found out."""
+        """Seconds until a task starts, and how that was estimated."""
         if task in self.starts:
             return self.starts[task], "the queue played forward with the sizes and durations of recent tasks"
         if position >= self.played and self.starts:
@@ -43,7 +43,7 @@ class Forecast:
 
 @dataclass(slots=True)
 class _Kind:
-    """Waiting tasks that are alike, by position in the queue."""
+    """Waiting tasks of one type and the same eligible clusters, by position in the queue."""
 
     view: TaskView
     waiting: deque[tuple[int, int]]
@@ -75,13 +75,13 @@ class _ForecastPlay:
         heapq.heapify(self._ends)
 
     def _left(self, task: TaskView) -> float:
-        """Seconds that a task on a cluster still takes; if it says how far it is, as that goes on."""
+        """Seconds that a task on a cluster still takes; if it reports progress, at its pace so far."""
         slot = self._recent_sizes.slot_seconds
         whole = self._recent_sizes.seconds(task.type, task.allocation or task.type.minimum)
         return left_at_pace(task.elapsed * slot, whole, task.progress, least=slot)
 
     def run(self) -> None:
-        """Until every task has started, or nothing more ends."""
+        """Play until every task has started, or no more tasks end."""
         self._start(0.0, self._free)
         while self._kinds and self._ends:
             now = self._ends[0][0]
@@ -93,7 +93,7 @@ class _ForecastPlay:
             self._start(now, freed)
 
     def _start(self, now: float, clusters: Iterable[int]) -> None:
-        """Whatever fits there, the oldest first."""
+        """Start all tasks that fit on these clusters, oldest first."""
         for kind in sorted(self._kinds, key=lambda k: k.waiting[0]):
             for cluster in clusters:
                 while kind.waiting and cluster in kind.view.eligible and self._place(kind, cluster, now):

@@ -1,4 +1,4 @@
-"""What holds now, as gauges for Prometheus."""
+"""The current state of the site, as gauges for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tapfinger.live.insight.shadow import Shadows
 
 
 def gauges(machine: Coordinator, now: float, ended: Mapping[str, int], shadows: Shadows) -> Iterator[Metric]:
-    """All of them; ``ended``: how many tasks have ended in each phase."""
+    """All gauges. ``ended``: number of ended tasks by phase."""
     yield from _tasks(machine, ended)
     yield from _clusters(machine.clusters(now))
     guards = [((d.name, what), float(n)) for d in machine.deciders for what, n in d.counters.items()]

@@ -1,4 +1,4 @@
-"""Watches a coordinator: metrics, shadows, what is learnt; ``reasons`` answers why tasks wait and run where they do."""
+"""Observes a coordinator: metrics, shadows and learning; ``reasons`` explains why tasks wait and where they run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.store import Store
 
-#: So many of the latest finished tasks say which sizes are usual, when a coordinator begins.
+#: Number of latest finished tasks from which a new leader takes the recent sizes.
 LATEST = 50
 
 
 class Insight:
-    """Watches one coordinator; changes nothing of it."""
+    """Observes one coordinator; never changes it."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Insight:
         shadows: Mapping[str, Scheduler],
         learning: Learning,
     ) -> None:
-        """``machine``: the one that leads now; raises where there is none.
+        """``machine``: returns the leader's state machine; raises if this coordinator does not lead.
 
-        ``decision_thread``: the thread in which the machine's schedulers decide; nobody else may ask them anything.
+        ``decision_thread``: the thread in which its schedulers decide; they must not be used in any other thread.
         """
         self._site = site
         self._machine = machine
@@ -59,7 +59,7 @@ class Insight:
         self._ended: dict[str, int] = {}
 
     def take_up(self) -> None:
-        """Learn what happened before the machine was made."""
+        """Read from the store what happened before this coordinator led."""
         self._ended = {phase: count for phase, count in self._store.counts().items() if Phase(phase) in ENDED}
         for record in reversed(self._store.tasks([Phase.FINISHED], LATEST, None)):
             self._note_size(record)
@@ -67,7 +67,7 @@ class Insight:
     # -------------------------------------------------------------------- what happens
 
     def saw(self, instructions: Instructions) -> None:
-        """Something happened and was saved."""
+        """Note events that were saved."""
         self.telemetry.saw(instructions)
         self.reasons.saw(instructions)
         for record in instructions.records:
@@ -79,11 +79,11 @@ class Insight:
 
     def _note_size(self, record: TaskRecord) -> None:
         if record.allocation is not None:
-            with suppress(TapfingerError):  # it may be of a configuration that is no more
+            with suppress(TapfingerError):  # it may be from an earlier configuration
                 self.recent_sizes.granted(self._site.task(record.id, record.spec, 0).type, Resources(record.allocation))
 
     def decided(self, question: RoundQuestion, answer: Answer, took: float) -> None:
-        """A round was decided; shadows have their say when nobody waits for it any more."""
+        """Note the answer of a round, and ask the shadows now that nobody waits for it."""
         if answer.by:
             self.telemetry.decision.labels(answer.by).observe(took)
         watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.recent_sizes, self._clock()))
@@ -91,13 +91,13 @@ class Insight:
         watching.add_done_callback(self._watching.discard)
 
     def known(self) -> Mapping[str, Known]:
-        """What is believed of each task type of the configuration."""
-        self._machine()  # whoever stands by has seen nothing
+        """The belief about each task type of the configuration."""
+        self._machine()  # raises on a standby, which has seen no runs
         return self._learning.known
 
     def _gauges(self) -> Iterator[Metric]:
         try:
             machine = self._machine()
         except TapfingerError:
-            return iter(())  # another coordinator leads, and tells
+            return iter(())  # the leader reports them
         return gauges(machine, self._clock(), self._ended, self.shadows)

@@ -1,11 +1,11 @@
-"""How fast tasks really are: one belief per task type of the configuration, corrected by every run.
+"""Learns how fast tasks really are: one belief per task type of the configuration, updated with every run.
 
-What happens is put into an inbox where it happens, and nowhere else; ``digest`` takes it out in a thread, and gives
-back what has come of it, as data that nobody changes any more. So nobody who answers requests waits for a matrix.
+Observations only go into an inbox. ``digest`` empties the inbox in a thread and returns immutable results, so requests
+never wait for matrix computations.
 
-Only runs that finished teach. What a running attempt reports counts until it ends: then its whole duration takes the
-place of that, or, if it has failed, was cancelled or lost, nothing does. A task that was resized teaches by its
-progress alone, allocation by allocation.
+Only finished runs count. The reported progress of a running attempt counts until the attempt ends. Then its whole
+duration replaces the progress; if it has failed, was cancelled or lost, nothing does. Of a task that was resized, only
+its progress counts, separately for each allocation.
 """
 
 from __future__ import annotations
@@ -30,60 +30,60 @@ from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.profiles.beliefs import Belief, Timed
 from tapfinger.profiles.drift import LATEST, Tracked
 
-#: About configured speeds, where the configuration does not say: deviation of their logarithm.
+#: Default doubt about configured speeds: standard deviation of their logarithm.
 DOUBT = 0.3
 
-#: Seconds between two times that what was learnt is saved.
+#: Seconds between saves of what was learned.
 SAVE = 5.0
 
-#: What was seen and not yet looked at: beyond this the oldest is lost.
+#: Most observations in the inbox; beyond that, the oldest are dropped.
 INBOX = 100_000
 
-#: Agents look at their tasks so often, in seconds: shorter runs are not told apart.
+#: Shortest duration that is assumed for a run, in seconds: agents check their tasks too seldom to tell shorter ones.
 TICK = 0.05
 
-#: Seconds in which a coordinator that begins hears of what ended while there was none: nobody knows when that was.
+#: Seconds after the start of a leader in which it may hear of runs that ended before: their real end is unknown.
 SETTLING = 10.0
 
-#: New beliefs are worked out at most in this share of the time.
+#: Largest share of the time that is spent on computing new beliefs.
 SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Something seen of an attempt."""
+    """An observation of an attempt."""
 
     id: AttemptId
     type: str
-    #: None: it has come to nothing, and whatever it reported does not count.
+    #: None: the attempt does not count, nor does the progress it has reported.
     allocation: Resources | None = None
     seconds: float = 0.0
-    #: From and to which progress; None for whole runs.
+    #: Progress before and after; None for whole runs.
     progress: tuple[float, float] | None = None
-    #: Whether it had one allocation from start to end.
+    #: Whether the attempt had the same allocation from start to end.
     steady: bool = True
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a type; for people, and whoever else does not wait."""
+    """What is known about a type; can be read without waiting for a digest."""
 
     configured: TaskType
     believed: TaskType
     #: Position in the profile -> runs seen there since the speed last changed.
     runs: Mapping[int, float] = field(default_factory=dict)
-    #: Finished runs that have taught, ever.
+    #: Number of all finished runs that counted.
     finished: int = 0
-    #: How much equal runs differ: deviation of the logarithm of their seconds.
+    #: How much equal runs differ: standard deviation of the logarithm of their seconds.
     scatter: float = 0.0
-    #: When this began, and the latest change of speed: since when, and seconds now over seconds before.
+    #: When learning began; and the latest change of speed: since when, and seconds now divided by seconds before.
     since: float = 0.0
     drift: tuple[float, float] | None = None
 
     @property
     def usual(self) -> Resources:
-        """The size that was seen most; the smallest before any was."""
+        """The size with the most runs; the minimum before the first run."""
         if not self.runs:
             return self.configured.minimum
         most = max(self.runs, key=lambda cell: (self.runs[cell], -cell))
@@ -91,7 +91,7 @@ class Known:
 
     @property
     def factor(self) -> float:
-        """How much longer tasks take than configured, at the sizes that were seen; 1 before any was."""
+        """Believed duration divided by configured duration, over the sizes seen so far; 1 before the first run."""
         logs = [
             (n, math.log(self.configured.profile.rates[cell] / self.believed.profile.rates[cell]))
             for cell, n in self.runs.items()
@@ -101,13 +101,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What has come of what was seen."""
+    """The results of a digest."""
 
-    #: Types that are now believed otherwise, also those with sizes of their own.
+    #: Types with a new belief, including types with a task's own bounds.
     revised: tuple[TaskType, ...] = ()
     known: Mapping[str, Known] = field(default_factory=dict)
     events: tuple[LiveEvent, ...] = ()
-    #: To be saved.
+    #: Rows to save.
     learned: tuple[Learned, ...] = ()
 
 
@@ -123,7 +123,7 @@ class _Stretch:
 
 @dataclass(slots=True)
 class _Pupil:
-    """One type."""
+    """What is learned about one type."""
 
     told: TaskType
     digest: str
@@ -157,15 +157,15 @@ class _Pupil:
 
 
 class Learning:
-    """Beliefs about all types of a site. ``digest`` and ``take_up`` are for one thread, the rest for another."""
+    """Beliefs about all types of a site. ``digest`` and ``take_up`` may run in another thread than the rest."""
 
     def __init__(self, site: Site, doubt: float = DOUBT) -> None:
-        """``doubt``: about the configured speeds, as a deviation of their logarithm."""
+        """``doubt``: about the configured speeds, as a standard deviation of their logarithm."""
         self._site = site
         self._doubt = doubt
         self._inbox: deque[Lesson] = deque(maxlen=INBOX)
         self._not_before = 0.0
-        #: Held by whoever changes beliefs: a coordinator that begins to lead does so in another thread.
+        #: Held while beliefs change: a new leader restores them in a different thread from later digests.
         self._changing = threading.RLock()
         self._begin(0.0)
 
@@ -174,17 +174,17 @@ class Learning:
             t.name: _Pupil(doubted(t, self._doubt), digest_of(t, self._doubt), now)
             for t in self._site.configured_types()
         }
-        #: Attempts that report, by type.
+        #: Running attempts that report progress, by type.
         self._open: dict[str, dict[AttemptId, list[_Stretch]]] = {name: {} for name in self._pupils}
         self._unsaved: set[str] = set()
         self._saved = self._began = now
-        #: By type.
+        #: What is known, by type.
         self.known = {name: self._pupils[name].known(self._site.task_types[name]) for name in self._pupils}
 
     # ------------------------------------------------------------------ what is seen
 
     def saw(self, record: TaskRecord) -> None:
-        """What was saved of a task."""
+        """Note a task record that was saved."""
         lesson = lesson_of(record)
         if lesson is not None and lesson.at < self._began + SETTLING and (record.started or 0.0) < self._began:
             lesson = Lesson(lesson.id, lesson.type)
@@ -199,7 +199,7 @@ class Learning:
         progress_now: float,
         seconds: float,
     ) -> None:
-        """The running attempt of a task has come so far within this many seconds, with this allocation (in units)."""
+        """Note progress that a running attempt made in this many seconds, with this allocation (in smallest units)."""
         stretch = (progress_before, progress_now)
         self._inbox.append(Lesson(task.attempt_id, task.spec.type, Resources(allocation), seconds, stretch))
 
@@ -210,9 +210,9 @@ class Learning:
     # ------------------------------------------------------------------ in a thread
 
     def take_up(self, kept: Iterable[Learned], history: Iterable[Lesson], now: float) -> Digest:
-        """Go on from what was kept, and from tasks that have finished since.
+        """Restore what was saved, and learn from tasks that have finished since.
 
-        ``history``: of the latest tasks, in any order; they also make up for what was not kept at all.
+        ``history``: the latest finished tasks, in any order. Of types that were never saved, all of them count.
         """
         with self._changing:
             return self._taken_up(kept, history, now)
@@ -241,7 +241,7 @@ class Learning:
         return replace(found, events=(*events, *found.events))
 
     def digest(self, now: float, every: bool = False) -> Digest:
-        """Take in what was seen; ``every``: look at all types, whether anything was seen of them or not."""
+        """Process the inbox and update beliefs. ``every``: of all types, not only those with new observations."""
         with self._changing:
             return self._digested(now, every)
 
@@ -271,7 +271,7 @@ class Learning:
         return [base.narrowed(t.minimum, t.maximum) for t in types if t.base == base.name]
 
     def last(self, now: float) -> tuple[Learned, ...]:
-        """What is to be saved before the end."""
+        """The rows to save before the coordinator ends."""
         with self._changing:
             due = self.digest(now).learned
             return due + self._to_save(now, force=True)
@@ -283,7 +283,7 @@ class Learning:
         return tuple(self._kept(name) for name in names)
 
     def _kept(self, name: str) -> Learned:
-        """Without what running attempts have reported: when they end, nobody could take it back."""
+        """The row of a type, without the progress of running attempts: it could not be taken back after a restart."""
         pupil = self._pupils[name]
         reported = [stretch.timed for stretches in self._open[name].values() for stretch in stretches]
         for timed in reported:
@@ -320,7 +320,7 @@ class Learning:
         return events
 
     def _report(self, pupil: _Pupil, lesson: Lesson, size: Resources) -> None:
-        """Progress of a running attempt: reports of one allocation, one after the other, are one piece of evidence."""
+        """Note progress of a running attempt. Consecutive reports with the same allocation count as one observation."""
         begin, end = lesson.progress or (0.0, 0.0)
         if not (0.0 <= begin < end <= 1.0 and 0.0 < lesson.seconds < math.inf and within_bounds(pupil.told, size)):
             return
@@ -334,10 +334,10 @@ class Learning:
 
 
 def lesson_of(record: TaskRecord) -> Lesson | None:
-    """What a task teaches, as it was saved; None while there is nothing to say."""
+    """What a saved task record teaches; None while its attempt has not ended."""
     ident, kind = record.attempt_id, record.spec.type
     if record.phase is Phase.FINISHED:
-        # Some end without an error and yet are none that count.
+        # Some runs end without an error and still do not count.
         odd = record.incomplete or record.warnings
         if not odd and record.allocation is not None and record.started is not None and record.ended is not None:
             took = max(record.ended - record.started, TICK)
@@ -348,7 +348,7 @@ def lesson_of(record: TaskRecord) -> Lesson | None:
 
 
 def doubted(task_type: TaskType, doubt: float) -> TaskType:
-    """The type as it is configured, with doubt where it has none of its own."""
+    """The type as configured, with this doubt if its profile has none of its own."""
     profile = task_type.profile
     if profile.doubt is not None:
         return task_type
@@ -356,7 +356,7 @@ def doubted(task_type: TaskType, doubt: float) -> TaskType:
 
 
 def digest_of(task_type: TaskType, doubt: float) -> str:
-    """A short text that differs for profiles that do."""
+    """A short hash of a type's profile and doubt."""
     profile = doubted(task_type, doubt).profile
     parts = (tuple(profile.minimum), tuple(profile.maximum), profile.rates, profile.shape_offset, profile.doubt)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

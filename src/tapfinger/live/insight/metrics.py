@@ -16,17 +16,17 @@ from tapfinger.live.coordinator.inputs import Instructions
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.records import ENDED
 
-#: Seconds; tasks take from moments to days.
+#: Seconds; for tasks, which take from moments to days.
 TASK_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
-#: Seconds; of what should take moments.
+#: Seconds; for work that should take moments.
 QUICK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Telemetry:
-    """Counts what happens; gauges are read when somebody asks."""
+    """Counts events; gauges are computed on request."""
 
     def __init__(self, gauges: Callable[[], Iterable[Metric]]) -> None:
-        """``gauges``: what holds now."""
+        """``gauges``: returns the current gauges."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_Now(gauges))
@@ -60,7 +60,7 @@ class Telemetry:
         )
 
     def saw(self, instructions: Instructions) -> None:
-        """Something happened and was saved."""
+        """Count events that were saved."""
         records = {record.id: record for record in instructions.records}
         for line in instructions.history:
             if isinstance(line, events.Submitted):
@@ -89,20 +89,20 @@ class _Now(Collector):
         yield from self._gauges()
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked before there is anything to ask."""
+        """Describe nothing, so that registering does not collect."""
         return iter(())
 
 
 class CountRequests:
-    """Counts requests and takes their time, by route and never by path: tasks have numbers."""
+    """Counts and times requests by route, not by path: paths with task numbers would make too many labels."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
-        """As every middleware."""
+        """Wrap ``app``."""
         self._app = app
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at what is answered."""
+        """Pass the request on, and note its status and duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

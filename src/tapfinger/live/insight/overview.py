@@ -1,7 +1,7 @@
-"""What a page about the whole site shows: recent placements, how many tasks there were, the latest lines of history.
+"""Data for a page about the whole site: recent attempts, numbers of tasks over time, the latest events.
 
-Made from the history in the store alone, line by line, and of bounded size: neither asking for it nor keeping it grows
-with the queue. Coordinators that stand by can show it as well as the one that decides.
+It is made only from the history in the store, event by event, and has a bounded size: its cost does not grow with the
+queue. Standbys can show it as well as the leader.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.store.store import Store
 
-#: Lines of history that are read when a coordinator starts, or was not asked for so long that more were written.
+#: Most events of the history that are read at the first request, or after a long time without requests.
 LOOK_BACK = 20_000
-#: Lines read at once; in between, others get their turn.
+#: Events read at once; in between, other requests get their turn.
 CHUNK = 250
-#: Attempts kept, those that have ended first forgotten.
+#: Most attempts kept; those that ended first are dropped first.
 RUNS = 2000
-#: Lines kept.
+#: Most events kept.
 LINES = 300
-#: Points kept of how many tasks there were, and seconds between them: an hour.
+#: Most points kept of the numbers of tasks, and seconds between them: an hour in all.
 POINTS, STEP = 1800, 2.0
-#: Characters of a task's name or command line.
+#: Most characters of a task's label.
 LABEL = 80
 
-#: Events -> by how much they change how many tasks wait, and how many are on clusters.
+#: Event -> change of the number of waiting tasks, and of tasks on clusters.
 _CHANGES: dict[type[LiveEvent], tuple[int, int]] = {
     events.Submitted: (1, 0),
     events.Granted: (-1, 1),
@@ -46,26 +46,26 @@ class Overview:
     """Follows the history of one store."""
 
     def __init__(self, store: Store, resources: ResourceTypes) -> None:
-        """Nothing is read before someone asks."""
+        """Nothing is read before the first ``catch_up``."""
         self._store = store
         self._resources = resources
         self._turn = asyncio.Lock()
         self._begin(0)
 
     def _begin(self, seq: int) -> None:
-        #: Numbers of the last line known, and of the last one before all that is known.
+        #: Number of the latest event that was read, and of the last event before the first one that was read.
         self.seq = self._first = seq
         self._runs: dict[AttemptId, Run] = {}
         self._ended: deque[AttemptId] = deque()
         self._lines: deque[tuple[int, LiveEvent]] = deque(maxlen=LINES)
-        # Time, waiting, on clusters (as differences to where the known history begins), number of the line.
+        # Time, tasks waiting, tasks on clusters (both relative to where the known history begins), number of the event.
         self._points: deque[tuple[float, int, int, int]] = deque(maxlen=POINTS)
         self._waiting = self._running = 0
         self._ends = {phase.value: 0 for phase in events.CLOSED}
-        self._base: dict[str, int] | None = None  # what the differences add to
+        self._base: dict[str, int] | None = None  # numbers where the known history begins
 
     async def catch_up(self) -> None:
-        """Read what has been written since."""
+        """Read the events since the last call."""
         async with self._turn:
             last = self._store.last_line()
             if self._base is None or last - self.seq > LOOK_BACK:
@@ -76,7 +76,7 @@ class Overview:
                 self._count()
 
     def _read(self) -> bool:
-        """Take in some lines; whether there may be more."""
+        """Read some events. Returns whether there may be more."""
         lines = self._store.history(self.seq, CHUNK)
         for seq, line in lines:
             self.seq = seq
@@ -84,7 +84,7 @@ class Overview:
         return len(lines) == CHUNK
 
     def _count(self) -> None:
-        """Learn how many tasks there are; another coordinator may be writing, so until that fits what was read."""
+        """Count the tasks. Another coordinator may be writing, so repeat until the count matches the events read."""
         while True:
             found = self._store.counts()
             if self._store.last_line() == self.seq:
@@ -96,7 +96,7 @@ class Overview:
             "running": on_clusters - self._running,
             **{kind: found.get(kind, 0) - count for kind, count in self._ends.items()},
         }
-        # What runs may have been granted long before the lines that were read.
+        # Running attempts may have been granted before the events that were read.
         alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS, None)
         older = {r.attempt_id: self._old_run(r) for r in reversed(alive) if r.attempt_id not in self._runs}
         self._runs = {**older, **self._runs}
@@ -107,7 +107,7 @@ class Overview:
         self._lines.append((self.seq, line))
         waiting, running = _CHANGES.get(type(line), (0, 0))
         if isinstance(line, events.ClosedCancelled) and line.cluster is None:
-            waiting = -1  # it was not on a cluster
+            waiting = -1  # it was waiting, not on a cluster
         if waiting or running:
             self._waiting += waiting
             self._running += running
@@ -153,14 +153,14 @@ class Overview:
             "granted": line.at,
             "started": None,
             "ended": None,
-            #: How the attempt ended; of the last one, how the task did.
+            #: How the attempt ended; for the last attempt, how the task ended.
             "result": None,
             "final": False,
             "seq": self.seq,
         }
 
     def _old_run(self, record: TaskRecord) -> Run:
-        """An attempt whose grant was too long ago to be read: its start stands for it."""
+        """An attempt that was granted before the events that were read; its start is shown as the grant."""
         at = record.submitted if record.started is None else record.started
         size = self._resources.natural(Resources(record.allocation or ()))
         line = events.Granted(at, record.id, record.attempt, record.cluster, size)
@@ -169,7 +169,7 @@ class Overview:
     # --------------------------------------------------------------------- views
 
     def since(self, after: int) -> dict[str, Any]:
-        """What has changed since the line of that number; everything, if that is too long ago to tell."""
+        """Changes since the event with that number; everything, if that is too long ago."""
         whole = after < self._first or after > self.seq or after == 0
         base = self._base or {}
         now = {"waiting": self._waiting, "running": self._running, **self._ends}

@@ -1,4 +1,4 @@
-"""What is believed of task types, as people and programs read it."""
+"""Beliefs about task types, as the HTTP interface shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tapfinger.live.insight.learning import Known, size_of
 
 
 def described(known: Known, site: Site) -> dict[str, Any]:
-    """One line about a type, for people and programs."""
+    """A summary of one task type."""
     usual, slot = known.usual, site.slot_seconds
     doubts = known.believed.profile.doubt
     return {
@@ -28,7 +28,7 @@ def described(known: Known, site: Site) -> dict[str, Any]:
 
 
 def cells(known: Known, site: Site, every: bool = False) -> list[dict[str, Any]]:
-    """What is believed of each size that was seen, or of every one."""
+    """The belief about each size seen so far, or about every size."""
     profile, slot = known.configured.profile, site.slot_seconds
     doubts = known.believed.profile.doubt
     return [

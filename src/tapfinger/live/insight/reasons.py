@@ -1,4 +1,4 @@
-"""Why tasks wait, when they may start, and why they run where they do."""
+"""Explains why tasks wait, when they may start, and why they got their cluster and size."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tapfinger.live.protocol.events import Granted, Requeued
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.store import Store
 
-#: Latest grants that are remembered, to say who has overtaken whom.
+#: Most grants that are remembered, to find tasks that have overtaken others.
 GRANTS = 10_000
-#: Overtakers that are named at most.
+#: Most overtaking tasks in one answer.
 OVERTAKERS = 20
-#: Seconds that a forecast is used for where many tasks are shown.
+#: Seconds for which a forecast is reused when many tasks are shown.
 FRESH = 1.0
-#: Longest wait in seconds for a scheduler's probabilities: it may be thinking.
+#: Longest wait for a scheduler's probabilities, in seconds: it may be deciding.
 PATIENCE = 2.0
 
 
 class Reasons:
-    """Answers questions about the tasks of one coordinator; changes nothing of it."""
+    """Answers questions about the tasks of one coordinator; never changes it."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Reasons:
         recent_sizes: RecentSizes,
         learning: Learning,
     ) -> None:
-        """``machine``: the one that leads now; raises where there is none.
+        """``machine``: returns the leader's state machine; raises if this coordinator does not lead.
 
-        ``decision_thread``: where its schedulers decide.
+        ``decision_thread``: the thread in which its schedulers decide.
         """
         self._site = site
         self._machine = machine
@@ -63,13 +63,13 @@ class Reasons:
         self._worker = Worker("insight")
         self._forecast: tuple[float, Forecast] | None = None
         self._forecasting = asyncio.Lock()
-        #: When, which task, where.
+        #: Time, task and cluster of each grant.
         self._grants: deque[tuple[float, int, str]] = deque(maxlen=GRANTS)
-        #: Since when tasks wait that have run before.
+        #: Task -> since when it waits, for tasks that were requeued.
         self._since: dict[int, float] = {}
 
     def saw(self, instructions: Instructions) -> None:
-        """Something happened and was saved."""
+        """Note events that were saved."""
         for line in instructions.history:
             if isinstance(line, Granted) and line.task is not None:
                 self._grants.append((line.at, line.task, line.cluster or ""))
@@ -81,7 +81,7 @@ class Reasons:
                 self._since.pop(record.id, None)
 
     async def explain(self, record: TaskRecord) -> dict[str, Any]:
-        """Why a task waits, or why it is or was where it is."""
+        """Why a task waits, or why it got its cluster and size."""
         now = self._clock()
         machine = self._machine()
         snapshot = machine.snapshot
@@ -116,11 +116,11 @@ class Reasons:
         }
 
     async def queue(self, limit: int) -> dict[str, Any]:
-        """The first tasks that wait, each with the reason in a sentence."""
+        """The first waiting tasks, each with the reason in one sentence."""
         now, machine = self._clock(), self._machine()
         snapshot = machine.snapshot
         ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
-        said: dict[tuple[str, tuple[int, ...]], str] = {}  # tasks that are alike wait for the same reason
+        said: dict[tuple[str, tuple[int, ...]], str] = {}  # tasks of one kind wait for the same reason
         rows = []
         for position, view in enumerate(snapshot.queue[:limit]):
             kind = (view.type.name, view.eligible)
@@ -141,14 +141,14 @@ class Reasons:
         return lines[-1].at if lines else record.submitted
 
     def _overtakers(self, view: TaskView, since: float) -> list[int]:
-        """Later tasks that were started where this one could run, since it waits."""
+        """Later tasks that were started on clusters where this one could run, while it waited."""
         eligible = (self._site.clusters[n] for n in view.eligible)
         clusters = {cluster.name for cluster in eligible if ever_fits(view.type.minimum, cluster.capacity)}
         later = {task for at, task, where in self._grants if at >= since and task > view.id and where in clusters}
         return sorted(later)
 
     def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
-        """Why clusters that take no tasks take none."""
+        """By name: why a cluster takes no tasks, for those that take none."""
         return {
             str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
             for c in machine.clusters(now)
@@ -164,7 +164,7 @@ class Reasons:
 
     async def _ahead(self, snapshot: Snapshot, fresh: float) -> Forecast:
         """A forecast that is at most this many seconds old."""
-        async with self._forecasting:  # many may ask at once, and one answer is enough
+        async with self._forecasting:  # many may ask at once, and one forecast is enough
             if self._forecast is None or self._clock() - self._forecast[0] > fresh:
                 recent_sizes = self._recent_sizes.copy()
                 made = await self._worker.run(lambda: forecast(snapshot, recent_sizes))
@@ -172,7 +172,7 @@ class Reasons:
             return self._forecast[1]
 
     def _told(self, record: TaskRecord, now: float) -> str:
-        """What became of a task that does not wait."""
+        """The state of a task that does not wait, in one sentence."""
         where = f" on {record.cluster}" if record.cluster else ""
         why = f": {record.reason}" if record.reason else ""
         begun = record.started if record.started is not None else now
@@ -201,5 +201,5 @@ class Reasons:
             found |= dict(zip(names, durations(self._site, task_type, size), strict=True))
             found["measured_factor"] = self._learning.known[task_type.family].factor
         except TapfingerError:
-            pass  # its type or size is none of this configuration
+            pass  # its type or size is not in this configuration
         return found

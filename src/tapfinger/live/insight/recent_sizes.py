@@ -1,4 +1,4 @@
-"""What tasks of each type were granted lately: what a forecast is made of."""
+"""The sizes that tasks of each type were granted last; forecasts use them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tapfinger.live.coordinator.site import seconds_at
 
 @dataclass
 class RecentSizes:
-    """Of the latest tasks; nothing is known of a type that has not run yet."""
+    """The last granted size of each task type; types that have not run yet are missing."""
 
     slot_seconds: float
-    #: A type as it is believed to be by now.
+    #: Returns a type with its current belief.
     believed: Callable[[TaskType], TaskType] = lambda task_type: task_type
-    #: By type, with its size: what it was granted last.
+    #: Name of the type (with a task's own bounds, if any) -> the size that was granted last.
     sizes: dict[str, Resources] = field(default_factory=dict)
 
     def copy(self) -> RecentSizes:
-        """As they are now, for another thread."""
+        """A copy for another thread."""
         return RecentSizes(self.slot_seconds, self.believed, dict(self.sizes))
 
     def granted(self, task_type: TaskType, size: Resources) -> None:
-        """A task of this type was given so much."""
+        """Note the size that a task of this type was granted."""
         self.sizes[task_type.name] = size
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
-        """Seconds that a task takes, as far as can be known."""
+        """Seconds that a task of this type takes at this size, according to current beliefs."""
         return seconds_at(self.believed(task_type), size, self.slot_seconds)

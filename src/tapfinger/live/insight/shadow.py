@@ -1,7 +1,7 @@
-"""Shadow mode: what other schedulers would have done. They see the same questions; their decisions are never executed.
+"""Shadow mode: what other schedulers would have done. They get the same questions; their decisions are never executed.
 
-Each round is judged by itself: a shadow always meets the world that the real scheduler has made. So this says where
-they differ, and not what the site would look like had the shadow decided all along; for that, see ``what-if``.
+Each round is compared on its own: a shadow always sees the state that the real scheduler has produced. So the tally
+shows where they differ, not what the site would look like if the shadow had always decided; for that, see ``what-if``.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tapfinger.live.insight.recent_sizes import RecentSizes
 
 logger = logging.getLogger(__name__)
 
-#: Latest rounds that are kept, and starts kept of each.
+#: Most recent rounds that are kept, and most starts kept of each.
 ROUNDS = 100
 STARTS = 20
 
 
 @dataclass(slots=True)
 class Tally:
-    """How often a shadow agrees, since the coordinator began."""
+    """How often a shadow agrees with the real scheduler, since the coordinator started."""
 
-    #: Rounds in which anything could start and both were asked.
+    #: Rounds in which anything could start and both schedulers answered.
     rounds: int = 0
-    #: Of these, rounds in which both started the same tasks with the same places and sizes.
+    #: Of these, rounds in which both started the same tasks on the same clusters with the same sizes.
     agreed: int = 0
-    #: Rounds it was not asked in, since it was still at an earlier one.
+    #: Rounds in which the shadow was not asked, since it was still busy with an earlier one.
     dropped: int = 0
-    #: Rounds it failed in.
+    #: Rounds in which the shadow failed.
     failed: int = 0
-    #: Tasks that both started, of these at the same place, and with the same size.
+    #: Tasks that both started; of these, on the same cluster, and with the same size.
     both: int = 0
     same_cluster: int = 0
     same_size: int = 0
-    #: Tasks that only one of them started in that round.
+    #: Tasks that only one of them started in a round.
     only_real: int = 0
     only_shadow: int = 0
-    #: Over the tasks that both started: seconds that they would run under the shadow, and did under the real one.
+    #: Sum over the tasks that both started: expected seconds with the shadow's sizes, and with the real sizes.
     shadow_seconds: float = 0.0
     real_seconds: float = 0.0
 
@@ -58,15 +58,15 @@ class _Shadow:
 
 
 class Shadows:
-    """Schedulers that are asked and not obeyed."""
+    """Schedulers that are asked, but whose decisions are never executed."""
 
     def __init__(self, schedulers: Mapping[str, Scheduler]) -> None:
-        """By the name that people know them by."""
+        """``schedulers``: by the name shown to people."""
         self._shadows = {name: _Shadow(Decider(scheduler, name)) for name, scheduler in schedulers.items()}
         self._worker = Worker("shadows")
 
     async def watch(self, question: RoundQuestion, answer: Answer, recent_sizes: RecentSizes, at: float) -> None:
-        """Ask them what the real scheduler has answered; those who are busy are left out."""
+        """Put a question that the real scheduler has answered to the shadows, unless they are busy."""
         if not self._shadows or not answer.by:
             return
         if self._worker.busy:
@@ -122,7 +122,7 @@ def _note(
 
 
 def _log(name: str, slot: int, agrees: bool, rows: list[dict[str, Any]]) -> None:
-    """In the coordinator's log there is room for every round, as long as someone keeps it."""
+    """Log the round: unlike memory, the coordinator's log can hold every round."""
     if not logger.isEnabledFor(logging.INFO):
         return
     told = "; ".join(

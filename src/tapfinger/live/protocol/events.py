@@ -1,6 +1,6 @@
-"""What happens at a live site, as data: the lines of its history, and how they are written as JSON.
+"""The typed events of a live site's history, and how they are stored as JSON.
 
-Sentences for people are made of them where people read (``words.py``); no code reads the sentences.
+``words.py`` turns events into text for people; no code parses that text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """What every line has."""
+    """The fields of every event."""
 
     #: Seconds since the epoch.
     at: float
-    #: Task, its attempt and its cluster, as far as the line is about one.
+    #: Task, its attempt and its cluster; None where the event is not about one.
     task: int | None = None
     attempt: int | None = None
     cluster: str | None = None
 
     @property
     def kind(self) -> str:
-        """Name of its class in the store and in the HTTP interface."""
+        """Name of the event's class in the store and in the HTTP interface."""
         return _KINDS[type(self)]
 
 
@@ -38,10 +38,10 @@ class LiveEvent:
 
 @dataclass(frozen=True, slots=True)
 class Submitted(LiveEvent):
-    """A task was taken and waits."""
+    """A task was accepted and waits."""
 
     type: str = ""
-    #: Size it asked for, where it differs from its type's.
+    #: Bounds of its own, where they differ from its type's.
     minimum: Amounts = field(default_factory=dict)
     maximum: Amounts = field(default_factory=dict)
     #: Clusters it may run on; none means all.
@@ -50,19 +50,19 @@ class Submitted(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What was known when a task got its place and size."""
+    """What was known when a task got its cluster and size."""
 
-    #: Seconds that the profile expects at this size, at the minimum and at the maximum.
+    #: Seconds expected by the profile: at this size, at the minimum and at the maximum.
     expected: float
     at_minimum: float
     at_maximum: float
     minimum: Amounts
     maximum: Amounts
-    #: Other tasks that waited.
+    #: Number of other waiting tasks.
     others: int
     #: Free on that cluster before anything was started in this round.
     free: Amounts
-    #: Clusters that had room for the task.
+    #: Number of clusters that had room for the task.
     fitting: int
     #: Name of the scheduler.
     by: str
@@ -70,11 +70,11 @@ class Grounds:
 
 @dataclass(frozen=True, slots=True)
 class Granted(LiveEvent):
-    """An attempt belongs to a cluster from now on, and holds this much."""
+    """A task was granted to a cluster: a new attempt, with this allocation."""
 
     allocation: Amounts = field(default_factory=dict)
     grounds: Grounds | None = None
-    #: Grounds as a sentence: older versions kept nothing else.
+    #: The grounds as text: older versions stored only that.
     note: str = ""
 
 
@@ -85,25 +85,25 @@ class AttemptStarted(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class AttemptResizing(LiveEvent):
-    """The agent was asked to give a running attempt this much."""
+    """The agent was asked to give a running attempt this allocation."""
 
     allocation: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResized(LiveEvent):
-    """The agent says that a running attempt has this much."""
+    """The agent says that a running attempt has this allocation."""
 
     allocation: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(LiveEvent):
-    """An attempt is over and holds nothing any more; what becomes of its task is the next line."""
+    """An attempt is over and holds no resources; the next event says what happens to its task."""
 
-    #: finished, failed, stopped or lost: as ``Outcome`` defines them.
+    #: finished, failed, stopped or lost, as ``Outcome`` defines them.
     result: str = ""
-    #: Exit code; minus the signal's number if a signal ended it; None where no process has run.
+    #: Exit code; minus the signal's number if a signal ended it; None if no process has run.
     code: int | None = None
     reason: str = ""
 
@@ -120,7 +120,7 @@ class Cancelling(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class AttemptRefused(LiveEvent):
-    """An old attempt reported its end after the task had gone on without it."""
+    """An old attempt reported its end too late to count for the task."""
 
     result: str = ""
 
@@ -134,27 +134,27 @@ class Warned(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskClosed(LiveEvent):
-    """The task has come to its end."""
+    """The task has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedFinished(TaskClosed):
-    """It ended well."""
+    """The task finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedFailed(TaskClosed):
-    """It failed more often than it may be run again."""
+    """The task failed and has no retries left."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedCancelled(TaskClosed):
-    """Someone has cancelled it."""
+    """The task was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLost(TaskClosed):
-    """Its cluster was lost, and it must not be run again."""
+    """The task's cluster was lost, and the task must not be run again."""
 
 
 # ---------------------------------------------------------------------- of the site
@@ -162,19 +162,19 @@ class ClosedLost(TaskClosed):
 
 @dataclass(frozen=True, slots=True)
 class AgentJoined(LiveEvent):
-    """A cluster's agent is heard of."""
+    """A cluster's agent has reported, for the first time or after a silence."""
 
     agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSilent(LiveEvent):
-    """A cluster's agent was not heard of for longer than its lease."""
+    """A cluster's agent has not reported for longer than its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDrained(LiveEvent):
-    """A person wants a cluster to take no new tasks."""
+    """A person has drained a cluster: it takes no new tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,9 @@ class SpeedDrift(LiveEvent):
     """Tasks of a type have become faster or slower."""
 
     type: str = ""
-    #: Duration relative to before.
+    #: Duration now divided by duration before.
     factor: float = 1.0
-    #: When the first of them ended, in seconds since the epoch.
+    #: When the first task with the new speed ended, in seconds since the epoch.
     since: float = 0.0
 
 
@@ -209,14 +209,14 @@ class SpeedForgotten(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent(LiveEvent):
-    """A line that this version cannot read: only its words are known, and they are only shown."""
+    """An event that this version does not know: only its text is kept, and only for display."""
 
     name: str = ""
     words: str = ""
 
     @property
     def kind(self) -> str:
-        """As it was written."""
+        """The kind as it was stored."""
         return self.name
 
 
@@ -244,9 +244,9 @@ TYPES: dict[str, type[LiveEvent]] = {
     "profile restarted": SpeedForgotten,
 }
 _KINDS = {cls: name for name, cls in TYPES.items()}
-#: By the phase in which a task ends.
+#: Event by the phase in which a task ends.
 CLOSED: dict[Phase, type[LiveEvent]] = {phase: TYPES[phase.value] for phase in Phase if phase.value in TYPES}
-#: Lines after which it is another matter whether a cluster takes tasks.
+#: Events that may change whether a cluster takes tasks.
 LINKS = (AgentJoined, AgentSilent, ClusterDrained, ClusterOpened)
 
 # ------------------------------------------------------------------------------ JSON
@@ -258,7 +258,7 @@ def _default(of: Field[Any]) -> Any:
 
 # The name of an OtherEvent is its kind.
 _COMMON = (*(f.name for f in fields(LiveEvent)), "name")
-#: By class: name and default of each field of its own.
+#: Class -> name and default of each of its own fields.
 _OWN = {
     cls: tuple((f.name, _default(f)) for f in fields(cls) if f.name not in _COMMON) for cls in (*_KINDS, OtherEvent)
 }
@@ -267,7 +267,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def own_fields(event: LiveEvent) -> dict[str, Any]:
-    """What a line has besides when, which task and where, as plain data; defaults are left out."""
+    """The fields of an event's own class as plain data, without the common ones; defaults are left out."""
     found: dict[str, Any] = {}
     for name, default in _OWN[type(event)]:
         value = getattr(event, name)
@@ -287,7 +287,7 @@ def encode_fields(event: LiveEvent) -> str:
 def make_event(
     at: float, kind: str, task: int | None, attempt: int | None, cluster: str | None, own: Mapping[str, Any]
 ) -> LiveEvent:
-    """The opposite of ``own_fields``; kinds and fields that a newer version has added do no harm."""
+    """The inverse of ``own_fields``; accepts kinds and fields that a newer version has added."""
     cls = TYPES.get(kind)
     if not own and cls is not None:
         return cls(at, task, attempt, cluster)
@@ -304,10 +304,10 @@ def make_event(
 def decode_event(
     at: float, kind: str, task: int | None, attempt: int | None, cluster: str | None, own: str
 ) -> LiveEvent:
-    """A line of the store."""
+    """An event from a row of the store."""
     return make_event(at, kind, task, attempt, cluster, json.loads(own) if own != "{}" else {})
 
 
 def read_event(line: Mapping[str, Any]) -> LiveEvent:
-    """A line as the HTTP interface shows it (``words.shown``)."""
+    """An event from its form in the HTTP interface (``words.shown``)."""
     return make_event(line["at"], line["kind"], line["task"], line["attempt"], line["cluster"], line["data"])

@@ -1,4 +1,4 @@
-"""What the store keeps of a task type's speed: sums, not runs."""
+"""What the store keeps about a task type's speed: sums over runs, not single runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One row."""
+    """One row of the store."""
 
     type: str
-    #: Of the profile that it began with: another one is another beginning.
+    #: Digest of the configured profile that learning began with; if that profile changes, learning starts over.
     digest: str
-    #: Up to when runs are counted.
+    #: Runs up to this time are counted, in seconds since the epoch.
     at: float
     state: Mapping[str, Any]

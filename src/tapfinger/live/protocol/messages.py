@@ -1,8 +1,7 @@
-"""What coordinator and agents say to each other: two messages, each a whole picture.
+"""The two messages between coordinator and agents. Each gives the complete state.
 
-An agent reports everything it runs; the coordinator answers with everything it wants of it. Nothing
-depends on a single message: one that is lost is made good by the next, and one that is late is
-recognised by its numbers and dropped.
+An agent reports everything it runs; the coordinator answers with everything it wants the agent to do. No single
+message matters: the next one makes up for a lost one, and a late one is recognised by its numbers and dropped.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-#: Raised when a message changes its meaning; both sides must have the same.
+#: Increased when the meaning of a message changes; both sides must have the same version.
 VERSION = 1
 
-#: Longest text that an agent may have noted.
+#: Most characters of a text from an agent.
 LONGEST = 4000
 
 
 def _tidy(text: str) -> str:
-    """As every store can keep it. Not refused: the next report would say the same."""
+    """The text in a form that every store can keep. It is not refused, since the next report would repeat it."""
     return text.replace("\0", "")[:LONGEST]
 
 
-# Bounds of what comes over the wire; whoever makes messages from what there is need not think of them. Numbers beyond
-# these no store could keep, and a coordinator that cannot save ends.
+# Bounds for what comes over the wire; they are not checked when a message is built in code. No store could keep
+# larger numbers, and a coordinator that cannot save ends.
 Number = Annotated[int, Field(ge=0, le=2**53)]
 Said = Annotated[str, AfterValidator(_tidy)]
 
-#: Task and attempt: attempts of a task are numbered from 1 and only one of them may be alive.
+#: Task and attempt: attempts of a task are numbered from 1, and only one of them may be alive.
 AttemptId = tuple[Number, Annotated[int, Field(ge=0, le=2**31 - 1)]]
 
 
@@ -37,13 +36,13 @@ AttemptId = tuple[Number, Annotated[int, Field(ge=0, le=2**31 - 1)]]
 class Outcome:
     """How an attempt ended."""
 
-    #: finished: exit code 0. failed: any other, or it could not start, or it took too long.
-    #: stopped: ended on order or with the lease. lost: the agent cannot tell how it ended, only that it has.
+    #: finished: exit code 0. failed: any other code, or it could not start, or it exceeded its time limit.
+    #: stopped: ended by order or with the lease. lost: the agent knows that it has ended, but not how.
     result: Literal["finished", "failed", "stopped", "lost"]
-    #: Exit code; minus the signal's number if one ended it; None where no process has run.
+    #: Exit code; minus the signal's number if a signal ended it; None if no process has run.
     code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     reason: Said = ""
-    #: Bytes of output it wrote.
+    #: Bytes of output that it wrote.
     output: Number = 0
 
 
@@ -54,31 +53,31 @@ class RunReport:
     id: AttemptId
     #: None while it runs.
     outcome: Outcome | None = None
-    #: Number of the latest change of size that it has seen, and what it has since, carried out or not.
+    #: Number of the latest resize order that the agent has seen, and the allocation after it, carried out or not.
     size: Number = 0
     allocation: dict[str, float] | None = None
-    #: The latest that it has reported of itself and that can be true, from 0 to 1, with numbers of its own; None if
-    #: nothing.
+    #: Latest plausible progress that the attempt has reported, from 0 to 1, with metrics of its own; None if there is
+    #: none.
     progress: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    #: Seconds from its start to that; None where that is not known.
+    #: Seconds from the attempt's start to that report; None if unknown.
     ran: float | None = None
-    #: What was wrong with its reports, each kind once.
+    #: What was wrong with its reports, each kind of fault once.
     faults: tuple[Said, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Agent to coordinator: all that runs, and all that has ended and was not yet taken note of."""
+    """Agent to coordinator: all attempts that run, and all ended ones that the coordinator has not recorded yet."""
 
     cluster: str
-    #: Random name of the agent, kept on its disk: two agents for one cluster can be told apart.
+    #: Random name of the agent, kept on its disk, so that two agents of one cluster can be told apart.
     agent: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
-    #: Rises with every start of the agent.
+    #: Increases with every start of the agent.
     incarnation: Number
-    #: Rises with every report of an incarnation.
+    #: Increases with every report of an incarnation.
     seq: Number
-    #: Of the coordinator that the agent last heard of; 0 before it has heard of any.
+    #: Latest epoch of a coordinator that the agent has heard from; 0 before the first.
     epoch: Number
     runs: tuple[RunReport, ...] = ()
     version: int = VERSION
@@ -95,18 +94,18 @@ class Launch:
     env: dict[str, str]
     #: None: a new empty directory.
     cwd: str | None = None
-    #: Seconds after which it is stopped and has failed; None for no limit.
+    #: Seconds after which the attempt is stopped and counts as failed; None for no limit.
     time_limit: float | None = None
-    #: What becomes of it when the agent's lease ends: the agent stops it, or lets it run on.
+    #: What the agent does when its lease ends: stop the attempt, or let it run on.
     on_disconnect: Literal["stop", "keep"] = "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOrder:
-    """What a running attempt is to get from now on."""
+    """A new allocation for a running attempt."""
 
     id: AttemptId
-    #: Rises with every change of an attempt; an agent carries out none that is not above the last.
+    #: Increases with every resize of an attempt; an agent ignores a number that is not above the last.
     number: int
     #: Natural amounts by resource name.
     allocation: dict[str, float]
@@ -114,25 +113,25 @@ class SizeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Coordinator to agent: all that it should start, stop and forget."""
+    """Coordinator to agent: all attempts that it must start, stop, forget or resize."""
 
     cluster: str
     agent: str
-    #: Of the agent that this is meant for; a restarted one does not obey what was meant for its predecessor.
+    #: Incarnation of the agent these orders are for; a restarted agent ignores orders to its predecessor.
     incarnation: int
-    #: Rises with every start of a coordinator: an older one is not obeyed.
+    #: Increases each time a coordinator starts to lead: agents ignore orders of an older epoch.
     epoch: int
-    #: Rises with every message of an epoch to this cluster.
+    #: Increases with every message of an epoch to this cluster.
     seq: int
-    #: The report this lease answers: the lease runs from when that was sent.
+    #: Number of the report that these orders answer: the lease counts from when that report was sent.
     echo: int
-    #: Seconds; 0 grants none.
+    #: Length of the lease in seconds; 0 grants none.
     lease: float
     starts: tuple[Launch, ...] = ()
-    #: Attempts that must end; one that is unknown to the agent must never start.
+    #: Attempts that must end; if the agent does not know one of them, it must never start it.
     stops: tuple[AttemptId, ...] = ()
-    #: Ended attempts whose outcome is recorded, or does not count.
+    #: Ended attempts with an outcome that is recorded, or does not count.
     forgets: tuple[AttemptId, ...] = ()
-    #: Running attempts whose size is to change.
+    #: New sizes of running attempts.
     sizes: tuple[SizeOrder, ...] = ()
     version: int = VERSION

@@ -14,26 +14,26 @@ from tapfinger.core.model import Resources, ResourceTypes
 from tapfinger.live.protocol.messages import AttemptId, Launch
 from tapfinger.settings import FieldHelp
 
-#: Longest text in a request: what a kernel takes as one argument of a program.
+#: Longest text in a request, in characters: as much as Linux accepts as one argument of a program.
 MAX_TEXT = 128 * 1024
 
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
-#: Python reads Infinity and NaN in JSON, and nobody else does.
+#: Python's JSON parser accepts Infinity and NaN; others do not, so both are refused.
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
-#: Task type of sites that were not configured, and of tasks that name none on the command line.
+#: Task type of the default site, and of tasks that name none on the command line.
 DEFAULT_TYPE = "demo"
 
-#: Phases in which a task has come to its end.
+#: Phases in which a task has ended.
 ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What someone wants to be run. Whoever takes one from outside checks its names (``unknown_field``)."""
+    """A task as someone submits it. For input from outside, check its field names with ``unknown_field``."""
 
-    #: Not forbidden by itself: who reads a task that a newer version has written need not know all about it.
+    #: Unknown fields are not refused here: a store may hold tasks that a newer version has written.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"additionalProperties": False})
 
     argv: Annotated[
@@ -103,8 +103,8 @@ class TaskSpec:
         ),
     ] = "stop"
     requeue_lost: Annotated[bool, FieldHelp("Run it again if its cluster was lost.")] = True
-    # Only its cores can change; it must ask for their number (``live.allotment``), since what it was told at its
-    # start, such as numbers of threads, stays.
+    # Only the number of cores can change. The task must ask for it (``live.agent.allotment``), since settings made at
+    # its start, such as numbers of threads, stay.
     resizable: Annotated[
         bool,
         FieldHelp("It may get more or fewer cores while it runs, if the scheduler does that.", option="--resizable"),
@@ -120,7 +120,7 @@ _FIELDS = tuple(f.name for f in fields(TaskSpec))
 
 
 def unknown_field(names: Iterable[object]) -> str:
-    """What is wrong with names of fields of a task; nothing if they all exist."""
+    """A message about the first unknown field name of a task; empty if all names are known."""
     wrong = next((str(name) for name in names if name not in _FIELDS), None)
     if wrong is None:
         return ""
@@ -131,11 +131,11 @@ def unknown_field(names: Iterable[object]) -> str:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """A task and what has become of it; one row of the store."""
+    """A task and its state; one row of the store."""
 
     id: int
     spec: TaskSpec
-    #: Whose token submitted it.
+    #: Holder of the token that submitted it.
     owner: str
     #: Seconds since the epoch.
     submitted: float
@@ -145,28 +145,28 @@ class TaskRecord:
     cluster: str | None = None
     #: Name of the agent that the attempt was granted to.
     agent: str | None = None
-    #: In units, by resource: what it holds, or more while a change of size is not confirmed.
+    #: In smallest units, by resource: what is debited for it, which may be more than it has during a resize.
     allocation: tuple[int, ...] | None = None
-    #: Size that the agent was asked to give it and has not confirmed yet.
+    #: Size that the agent was asked for and has not confirmed yet.
     wanted: tuple[int, ...] | None = None
-    #: Number of the latest change of size of this attempt.
+    #: Number of the latest resize of this attempt.
     resized: int = 0
     started: float | None = None
     ended: float | None = None
     failures: int = 0
     losses: int = 0
-    #: Whether someone has cancelled it; it ends as cancelled, however its attempt ends.
+    #: Whether someone has cancelled the task; it then ends as cancelled, however its attempt ends.
     cancelled: bool = False
     code: int | None = None
     reason: str = ""
-    #: Bytes of output of the latest attempt that ended.
+    #: Bytes of output of the latest ended attempt.
     output: int = 0
-    #: What the latest attempt has reported of itself: how far it is, from 0 to 1, and numbers of its own.
+    #: What the latest attempt has reported: its progress from 0 to 1, and metrics of its own.
     progress: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    #: Whether it ended with exit code 0 although its last report said that it was not done.
+    #: Whether it ended with exit code 0 before it had reported progress 1.
     incomplete: bool = False
-    #: What was wrong with what the latest attempt reported, each kind once.
+    #: What was wrong with the reports of the latest attempt, each kind of fault once.
     warnings: tuple[str, ...] = ()
 
     @property
@@ -176,7 +176,7 @@ class TaskRecord:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether an attempt may be alive, and holds resources."""
+        """Whether an attempt holds resources, and may be alive."""
         return self.phase in (Phase.PLACED, Phase.RUNNING)
 
 

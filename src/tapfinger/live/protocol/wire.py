@@ -1,4 +1,4 @@
-"""Messages as text between coordinator and agent: one JSON object with one key, the kind. Nothing is ever unpickled."""
+"""Messages between coordinator and agent as text: a JSON object with one key, the kind. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tapfinger.errors import CoordinatorError
 from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report
 
-#: Bytes of output in one message.
+#: Bytes of output that an agent sends in one message.
 CHUNK = 256 * 1024
-#: Most that is taken in one message.
+#: Most bytes of output that a coordinator accepts in one message.
 MAX_PIECE = 2 * CHUNK
 
-#: Longest message of an agent: a report of ten thousand runs, each with a reason.
+#: Longest message from an agent, in bytes: a report of ten thousand runs, each with a reason.
 MAX_REPORT = 8 * 1024 * 1024
 
-#: Longest message to one: orders to start a hundred tasks with the longest arguments there may be.
+#: Longest message to an agent, in bytes: orders to start a hundred tasks with the longest possible arguments.
 MAX_MESSAGE = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of a task's output, from ``offset`` on; an empty one asks how much has come."""
+    """A piece of a task's output, from ``offset`` on; an empty piece asks how much has arrived."""
 
     id: AttemptId
     offset: Number
-    #: Bytes, each as the character of that number.
+    #: Bytes, each as the character with that code.
     data: Annotated[str, Field(max_length=MAX_PIECE, pattern=r"^[\x00-\xff]*$")] = ""
-    #: Bytes just before it that were left out: the task has written more than is kept.
+    #: Bytes left out just before this piece: the task has written more than is kept.
     skipped: Number = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """How much of a task's output the coordinator has; ``full``: it wants none of it."""
+    """How many bytes of a task's output the coordinator has; ``full``: it wants no more of it."""
 
     id: AttemptId
     size: int
@@ -45,10 +45,10 @@ class LogSize:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the coordinator does not listen."""
+    """Why the coordinator refuses an agent."""
 
     reason: str
-    #: Whether it only stands by, and another one would listen; its address, if it is known.
+    #: Whether the coordinator is a standby; the address of the leader, if known.
     standby: bool = False
     leader: str = ""
 
@@ -67,7 +67,7 @@ def encode(message: Message) -> str:
 
 
 def decode(text: str | bytes) -> Message:
-    """Text as a message; whatever else it may be is refused."""
+    """Text as a message; raises CoordinatorError for any other text."""
     try:
         ((name, body),) = _envelope.validate_json(text).items()
         message: Message = _ADAPTERS[name].validate_python(body)

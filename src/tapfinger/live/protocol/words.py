@@ -1,6 +1,6 @@
-"""Words for people, made of typed events: the only place that says what an event means.
+"""Texts about typed events, for people. No other module puts events into words.
 
-Used by the HTTP interface (and so by the command line and the dashboard) and by the log. No code reads the words.
+The HTTP interface (and so the command line and the dashboard) and the log use them. No code parses these texts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def sizes(amounts: Amounts) -> str:
 
 
 def some(amounts: Amounts) -> str:
-    """``2 cpu``: resources of which there is none are left out."""
+    """``2 cpu``: resources with amount 0 are left out."""
     return ", ".join(f"{value:g} {name}" for name, value in amounts.items() if value) or "nothing"
 
 
 def seconds(value: float) -> str:
-    """A duration."""
+    """A duration with its unit."""
     if value < 120.0:
         return f"{value:.0f} s" if value >= 10.0 else f"{value:.1f} s"
     return f"{value / 60:.0f} min" if value < 7200.0 else f"{value / 3600:.1f} h"
 
 
 def grounds(known: events.Grounds) -> str:
-    """Why a task got its place and size, as far as was known when it did."""
+    """Why a task got its cluster and size, from what was known at that time."""
     text = f"{seconds(known.expected)} expected"
     if known.minimum != known.maximum:
         text += (
@@ -77,13 +77,13 @@ _DETAILS: dict[type[LiveEvent], Callable[[Any], str]] = {
 
 
 def detail(event: LiveEvent) -> str:
-    """What there is to say of an event besides its kind, task and cluster; often nothing."""
+    """The details of an event besides its kind, task and cluster; often empty."""
     say = _DETAILS.get(type(event))
     return "" if say is None else say(event)
 
 
 def shown(event: LiveEvent) -> dict[str, Any]:
-    """An event in the HTTP interface: in words for people, and its own fields as ``data`` for programs."""
+    """An event as the HTTP interface shows it: as text for people, and its own fields as ``data`` for programs."""
     return {
         "at": event.at,
         "kind": event.kind,
@@ -96,7 +96,7 @@ def shown(event: LiveEvent) -> dict[str, Any]:
 
 
 def sentence(event: LiveEvent) -> str:
-    """A line of the log."""
+    """An event as a line of the log."""
     about = {"task": event.task, "attempt": event.attempt, "cluster": event.cluster}
     said = detail(event)
     parts = [f"{name}={value}" for name, value in about.items() if value is not None]

@@ -1,1 +1,1 @@
-"""The coordinator at work: its loops, what people and agents ask of it, and who leads."""
+"""The running coordinator: its loops, its requests from people and agents, and leadership."""

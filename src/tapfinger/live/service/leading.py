@@ -1,6 +1,6 @@
-"""The coordinator at work: its state machine, its store and its clock. It saves before it tells anyone.
+"""The running coordinator: its state machine, store and clock. It saves every change before it tells anyone.
 
-Where several share a store, one leads and has a state machine; the others stand by, and answer from the store.
+If several coordinators share a store, one leads and has a state machine; the standbys answer from the store.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from tapfinger.live.store.leadership import TERM
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between something happening and the round it causes: a burst of submissions is decided on together.
+#: Seconds between an event and the round that it causes, so that a burst of submissions is decided in one round.
 SETTLE = 0.02
-#: Seconds between looks of a coordinator that stands by at who leads and what has happened.
+#: Seconds between a standby's checks of the leader and the history.
 LOOK = 0.3
 
 
 class Leading:
-    """The loops of one coordinator; used from one thread. ``Service`` adds what people and agents ask of it."""
+    """The loops of one coordinator. Must be used from one thread. ``Service`` adds requests of people and agents."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Leading:
         fallback: Scheduler,
         shadows: Mapping[str, Scheduler] | None = None,
     ) -> None:
-        """Take up the work that the store holds; where several share it, whoever ``run`` finds can.
+        """Restore the work in the store and lead. With a shared store, ``run`` decides later whether to lead.
 
-        ``shadows`` are asked and not obeyed.
+        ``shadows``: schedulers that are asked, but whose decisions are never executed.
         """
         self.kept = Kept(state, config)
         self.store = self.kept.store
@@ -77,11 +77,11 @@ class Leading:
         self.site = site
         self._state = state
         self._schedulers = scheduler, fallback
-        #: Where others find this coordinator, once it listens.
+        #: Address of this coordinator; empty until it listens.
         self.url = ""
-        #: The first token, where this coordinator has made it.
+        #: The first token, if this coordinator knows it.
         self.token = ""
-        # Wall-clock time that does not jump: leases count differences of it.
+        # Wall-clock time that never jumps: leases are differences of it.
         self._offset = time.time() - boot_clock()
         self._senders: dict[str, Callable[[Message], None]] = {}
         self._unsaved: dict[tuple[str, str], TaskRecord] = {}  # by owner and key
@@ -105,7 +105,7 @@ class Leading:
 
     @property
     def _machine(self) -> Coordinator:
-        """The state machine, which only a leader has; whatever would change something needs it."""
+        """The state machine, which only the leader has; every change needs it."""
         if self._broken is not None:
             raise self._broken
         if self._leading is None:
@@ -114,16 +114,16 @@ class Leading:
 
     @property
     def role(self) -> str:
-        """What this coordinator does now."""
+        """``leader`` or ``standby``."""
         return "standby" if self._leading is None else "leader"
 
     @property
     def leader(self) -> str:
-        """Address of the one that leads, if any is known."""
+        """Address of the leader; empty if unknown."""
         return self._leader if self._leading is None else self.url
 
     def _take_over(self) -> Coordinator | None:
-        """Lead if nobody else does."""
+        """Lead, unless another coordinator does."""
         epoch = self.store.lead(self.url)
         if epoch is None:
             return None
@@ -135,20 +135,20 @@ class Leading:
         return machine
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Save what is left to save, and close the store."""
         self._commits.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
         self.kept.close()
 
     def now(self) -> float:
-        """Seconds since the epoch, never going back."""
+        """Seconds since the epoch; never goes back."""
         return boot_clock() + self._offset
 
     # -------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
-        """Slots and rounds, until cancelled; ends with an error where only a new coordinator can go on."""
+        """Run slots and rounds until cancelled. Raises an error that only a new coordinator can recover from."""
         keeper = asyncio.create_task(self._keep_term())
         try:
             while self._broken is None:
@@ -160,7 +160,7 @@ class Leading:
                     self._ask()
                     self._learning_loop.look(partial(self._learnt, self._machine), self._fail)
                 with suppress(TimeoutError):
-                    # Not wait_for: in Python 3.11 it forgets a cancellation that comes with what is waited for.
+                    # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
                     async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
                         await self._wanted.wait()
                     await asyncio.sleep(SETTLE)
@@ -168,17 +168,17 @@ class Leading:
         finally:
             keeper.cancel()
             if self._deciding is not None:
-                self._deciding.cancel()  # nobody will be there to hear the answer
+                self._deciding.cancel()  # nobody will use the answer
         raise self._broken
 
     def _ask(self) -> None:
-        """Let the schedulers think where nobody waits for them, if there is something to decide."""
+        """Start a decision on the decision thread, if there is something to decide."""
         machine = self._machine
         if (question := machine.ask()) is not None:
             self._deciding = asyncio.create_task(self._decide(machine, question))
 
     async def _decide(self, machine: Coordinator, question: RoundQuestion) -> None:
-        """What they answer is checked against what holds then; of what a deposed leader has asked nothing holds."""
+        """Put a question to the schedulers. The answer is dropped if this coordinator has stopped leading meanwhile."""
         try:
             began = time.perf_counter()
             answer = await self._decision_thread.run(question.answer)
@@ -187,19 +187,19 @@ class Leading:
                 self._act(Decided(answer))
                 self.insight.decided(question, answer, took)
         except NotLeading:
-            pass  # noted where it was found out
-        except Exception as error:  # schedulers' own are caught: without an answer nothing would ever be asked again
+            pass  # already handled where it was found out
+        except Exception as error:  # not a scheduler's: those are caught. Without an answer, no question could follow
             self._fail(error)
 
     def _learnt(self, machine: Coordinator, found: Digest) -> None:
-        """Tasks are believed to be faster or slower; what a deposed leader has learnt is learnt anew."""
+        """Use and save new beliefs. They are dropped if this coordinator has stopped leading meanwhile."""
         if machine is self._leading:
             self.site.believe(found.revised)
             told = Instructions(history=found.events)
             self._commits.put(Change(history=found.events, learned=found.learned), partial(self._tell, told))
 
     async def _keep_term(self) -> None:
-        """Go on leading while nothing is saved; a coordinator that is stuck does not, and another takes over."""
+        """Renew the term while nothing is saved. A coordinator that is stuck does not, so another one takes over."""
         while self.store.shared:
             await asyncio.sleep(TERM / 4)
             if 0.0 < self.store.leads_until < boot_clock() + 0.8 * TERM:
@@ -209,7 +209,7 @@ class Leading:
                     self._fail(error)
 
     async def _stand_by(self) -> None:
-        # What was being saved when this coordinator stopped leading must not go on under a new epoch of its own.
+        # A save that was under way when this coordinator stopped leading must not end in a later epoch of its own.
         await asyncio.to_thread(self._commits.close)
         try:
             machine = await asyncio.to_thread(self._look)
@@ -230,13 +230,13 @@ class Leading:
             logger.warning("this coordinator leads from now on, epoch %d", machine.epoch)
 
     def _look(self) -> Coordinator | None:
-        """Who leads? Takes over where nobody does. Runs in a thread: a store may have much to take up."""
+        """Check who leads, and take over if nobody does. Runs in a thread: restoring a large store takes time."""
         leader = self.store.leader()
         self._leader = "" if leader is None or leader.gone else leader.url
         return self._take_over() if leader is None or leader.gone else None
 
     def _fail(self, error: BaseException) -> None:
-        """What the machine believes is not what is in the store. Only a new one, made from that, can go on."""
+        """Stop using the machine, which no longer matches the store. Only a new machine, made from it, can go on."""
         if self.store.shared and isinstance(error, NotLeading | StoreUnavailable):
             if self._leading is not None:
                 logger.warning("this coordinator leads no longer: %s", error)
@@ -253,13 +253,13 @@ class Leading:
         self._wanted.set()
 
     def _act(self, stimulus: Stimulus) -> tuple[TaskRecord, ...]:
-        """Let the machine decide, save, and only then tell anyone; what it returns is saved when a flush has ended."""
+        """Handle a stimulus, save, and only then tell anyone. The returned records are on disk after a flush."""
         machine = self._machine
         machine.leads_until = self.store.leads_until + self._offset
         try:
             instructions = machine.handle(stimulus, self.now())
         except (ConfigError, UnknownNameError, NotFound, AgentRefused):
-            raise  # refused before anything was changed
+            raise  # refused before anything has changed
         except BaseException as error:
             self._fail(error)
             raise
@@ -288,7 +288,7 @@ class Leading:
         changed.set()
 
     async def change(self, seconds: float) -> None:
-        """Wait until something has happened, but no longer than this."""
+        """Wait until something has happened, at most this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Learning at work: when what was seen is looked at, in which thread, and what becomes of the result."""
+"""Runs `Learning.digest` periodically on the decision thread and hands its results to the coordinator."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tapfinger.live.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: So many finished tasks are looked at by a coordinator that begins: those since what was learnt was last saved.
+#: Number of latest finished tasks that a new leader reads, to learn from those that ended after the last save.
 LOOK_BACK = 2_000
 
 
 class LearningLoop:
-    """Looks at the inbox of one ``Learning`` now and then."""
+    """Digests the inbox of one ``Learning`` periodically."""
 
     def __init__(self, learning: Learning, worker: Worker, clock: Callable[[], float]) -> None:
-        """``worker``: the thread in which schedulers decide, so that they never meet half a belief."""
+        """``worker``: the thread in which schedulers decide, so that they never see a half-updated belief."""
         self.learning = learning
         self._worker = worker
         self._clock = clock
         self._busy: asyncio.Task[None] | None = None
 
     def take_up(self, store: Store) -> Digest:
-        """Learn what happened before, and say so in the store; for a coordinator that begins to lead."""
+        """Restore what was learned, for a coordinator that begins to lead, and save what is new."""
         lessons = filter(None, map(lesson_of, store.tasks([Phase.FINISHED], LOOK_BACK, None)))
         found = self.learning.take_up(store.learned(), lessons, self._clock())
         store.save([], found.events, learned=found.learned)
         return found
 
     def look(self, then: Callable[[Digest], None], failed: Callable[[BaseException], None]) -> None:
-        """Have the inbox looked at, if it is time; ``then`` gets what has come of it, in the event loop."""
+        """Start to digest the inbox if it is due; ``then`` gets the result, in the event loop."""
         if (self._busy is None or self._busy.done()) and self.learning.due(self._clock()):
             self._busy = asyncio.create_task(self._digest(then, failed))
 
@@ -47,10 +47,10 @@ class LearningLoop:
             failed(error)
 
     def close(self, store: Store) -> None:
-        """Keep what is not kept yet."""
+        """Save what is not saved yet."""
         if self._busy is not None:
             self._busy.cancel()
         try:
             store.save([], [], learned=self.learning.last(self._clock()))
-        except Exception:  # the next coordinator learns it from the tasks themselves
+        except Exception:  # the next coordinator learns it from the stored tasks
             logger.warning("what was learnt of the last runs could not be saved", exc_info=True)

@@ -1,4 +1,4 @@
-"""What people and agents ask of the coordinator: tasks, clusters, tokens, reports and output."""
+"""Requests of people and agents to the coordinator: tasks, clusters, tokens, reports and output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tapfinger.live.store.store import Piece
 
 
 class Service(Leading):
-    """One coordinator; used from one thread."""
+    """One coordinator. Must be used from one thread."""
 
     # --------------------------------------------------------------------- people
 
     async def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
-        """Take these tasks; they are on disk when this returns. A key that was used before gives that task."""
+        """Accept tasks and return their ids; they are on disk by then. A key used before returns the earlier task."""
         for spec in specs:
             if refused := refused_names(spec.env, self.config.env_names):
                 raise ConfigError(
@@ -36,7 +36,7 @@ class Service(Leading):
         known = self._known(owner, [spec.key for spec in specs if spec.key is not None])
         fresh: list[TaskSpec] = []
         keys: dict[str, int] = {}  # position in fresh
-        places: list[tuple[bool, int]] = []  # of each: whether it is new; its position in fresh, or its id
+        places: list[tuple[bool, int]] = []  # for each spec: whether it is new; its position in fresh, or its id
         for spec in specs:
             record = known.get(spec.key) if spec.key is not None else None
             same = record.spec if record is not None else fresh[keys[spec.key]] if spec.key in keys else None
@@ -61,26 +61,26 @@ class Service(Leading):
         return [made[place].id if new else place for new, place in places]
 
     def _known(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
-        """Tasks that were submitted under these keys, also those that are not on disk yet."""
+        """Tasks submitted with these keys, including those not yet on disk."""
         unsaved = {key: self._unsaved[owner, key] for key in keys if (owner, key) in self._unsaved}
         return self.store.by_keys(owner, [key for key in keys if key not in unsaved]) | unsaved
 
     async def cancel(self, ident: int) -> TaskRecord:
-        """End a task, or see to it that it ends; one that has ended stays as it is."""
+        """Cancel a task, or order its agent to stop it; a task that has ended stays as it is."""
         if ident in self._machine.tasks:
             self._act(Cancel(ident))
         await self._commits.flush()
         return self.task(ident)
 
     def task(self, ident: int) -> TaskRecord:
-        """A task as it is now."""
+        """The current record of a task."""
         record = self.store.task(ident)
         if record is None:
             raise NotFound(f"there is no task {ident}")
         return self._fresh(record)
 
     def _fresh(self, record: TaskRecord) -> TaskRecord:
-        """With what the task has said since it was saved last."""
+        """Add the progress that the task has reported since its record was last saved."""
         running = None if self._leading is None else self._leading.tasks.get(record.id)
         if running is not None and running.attempt == record.attempt:
             record.progress, record.metrics = running.progress, running.metrics
@@ -88,11 +88,11 @@ class Service(Leading):
 
     @property
     def heard(self) -> int:
-        """Rises when tasks say how far they are."""
+        """A counter that increases when tasks report new progress."""
         return 0 if self._leading is None else self._leading.progress.count
 
     def progress(self) -> list[dict[str, object]]:
-        """How far running tasks are, of those that say so."""
+        """Progress of each running task that reports any."""
         running = () if self._leading is None else self._leading.tasks.values()
         return [
             {"task": r.id, "attempt": r.attempt, "progress": r.progress, "metrics": r.metrics}
@@ -101,25 +101,25 @@ class Service(Leading):
         ]
 
     def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
-        """The latest tasks."""
+        """The latest tasks in these phases, or in any phase, newest first."""
         return [self._fresh(record) for record in self.store.tasks(phases, limit, before)]
 
     def clusters(self) -> list[dict[str, object]]:
-        """Every cluster, for people."""
+        """Every cluster, as shown to people."""
         return standby.clusters(self.site, self.store) if self._leading is None else self._leading.clusters(self.now())
 
     async def drain(self, cluster: str, drained: bool) -> None:
-        """Let a cluster take no new tasks, or take them again."""
+        """Drain a cluster so that it takes no new tasks, or let it take them again."""
         self._act(Drain(cluster, drained))
         await self._commits.flush()
 
     async def give_up(self, cluster: str) -> None:
-        """A person says that a silent cluster is gone."""
+        """Give up a silent cluster that a person says is gone."""
         self._act(GiveUp(cluster))
         await self._commits.flush()
 
     def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
-        """A new token; ``lasts``: seconds, None for ever."""
+        """Make a token. ``lasts``: seconds, None for unlimited."""
         if self._leading is None:
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
@@ -127,25 +127,25 @@ class Service(Leading):
         return tokens.issue(self.store, name, role, cluster, self.now(), lasts)
 
     def revoke(self, name: str) -> None:
-        """A token that works no more."""
+        """Revoke the token of this name."""
         if not self.store.remove_token(name):
             raise NotFound(f"there is no token of the name {name!r}")
 
     # --------------------------------------------------------------------- agents
 
     def connect(self, cluster: str, send: Callable[[Message], None]) -> None:
-        """Orders for this cluster go here from now on."""
+        """Send orders for this cluster with ``send`` from now on."""
         if self._leading is None:
             raise NotLeading(self._leader)
         self._senders[cluster] = send
 
     def disconnect(self, cluster: str, send: Callable[[Message], None]) -> None:
-        """That connection is gone; the agent may have another by now."""
+        """Forget a connection that is gone, unless the agent has a new one."""
         if self._senders.get(cluster) is send:
             del self._senders[cluster]
 
     def report(self, report: Report) -> None:
-        """An agent says what is there."""
+        """Process the report of an agent."""
         if report.version != VERSION:
             raise AgentRefused(f"the agent speaks version {report.version}, the coordinator {VERSION}; use the same")
         heard = self.heard
@@ -154,7 +154,7 @@ class Service(Leading):
             self._announce()
 
     def output(self, cluster: str, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
-        """Keep a piece of output, if it is of a task that is or was on that cluster; ``answer`` once it is kept."""
+        """Keep a piece of output if its attempt is or was on that cluster; ``answer`` is called once it is kept."""
         record = self.store.task(chunk.id[0])
         known = record is not None and 1 <= chunk.id[1] <= record.attempt
         if not known or (record is not None and not self._ran_on(record, chunk.id, cluster)):

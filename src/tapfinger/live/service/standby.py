@@ -1,4 +1,4 @@
-"""What a coordinator that stands by can say of the site: what the one that leads has put into the store."""
+"""What a standby can tell about the site, from what the leader has saved in the store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tapfinger.live.store.store import Store
 
 
 def links(clusters: Iterable[dict[str, object]]) -> dict[str, Any]:
-    """What to keep of the clusters besides their tasks."""
+    """The parts of the clusters to save for standbys; tasks are in the store anyway."""
     return {str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained")} for c in clusters}
 
 
 def clusters(site: Site, store: Store) -> list[dict[str, object]]:
-    """Every cluster for people, as the leader shows it; how long its lease lasts only the leader knows."""
+    """Every cluster, as the leader shows it to people, without the end of its lease: only the leader knows that."""
     on: dict[str | None, list[tuple[int, Resources]]] = {}
     for record in store.tasks([Phase.PLACED, Phase.RUNNING], 1_000_000, None):
         on.setdefault(record.cluster, []).append((record.id, Resources(record.allocation or ())))

@@ -1,4 +1,4 @@
-"""What a coordinator keeps on disk, and how one that begins to lead takes up the work from there."""
+"""What a coordinator keeps on disk, and how a new leader restores its state machine from it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tapfinger.live.store.store import Store
 
 
 class Kept:
-    """The store, the output of tasks and the audit log of one coordinator; nobody else may use its directory."""
+    """The store, the output of tasks and the audit log of one coordinator, which locks its directory."""
 
     def __init__(self, state: Path, config: LiveConfig) -> None:
-        """Open or create all of it below ``state``, or where the configuration says."""
+        """Open or create them below ``state``; the store is where the configuration says, if it does."""
         make_directory(state)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
         self.store = Store(config.store or state / "store.db")
         self.audit = Audit(state / "audit.jsonl")
-        #: Output as files; None where coordinators share the store, which then has the output too.
+        #: Output in files; None if coordinators share the store, which then holds the output too.
         self.files = None if self.store.shared else Logs(state / "logs", config.max_log)
         self.logs: Output = self.files or StoredLogs(self.store)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close all files and release the directory."""
         self.store.close()
         self.audit.close()
         self._lock.close()
@@ -40,14 +40,14 @@ class Kept:
 def make_machine(
     store: Store, site: Site, config: LiveConfig, schedulers: tuple[Scheduler, Scheduler], epoch: int, now: float
 ) -> Coordinator:
-    """The state machine of a coordinator that leads from now on. ``schedulers``: the one that decides, the fallback."""
+    """The state machine of a new leader. ``schedulers``: the one that decides, and its fallback."""
     origin = store.meta("origin")
     if origin is None:
         origin = now
         store.set_meta("origin", origin)
     longest = max(config.lease_seconds, float(store.meta("lease", 0.0)))
     if store.shared:
-        longest += TERM  # a predecessor may have answered reports until then
+        longest += TERM  # the previous leader may have answered reports until the end of its term
     scheduler, fallback = schedulers
     slot = max(0, int((now - origin) / site.slot_seconds))
     machine = Coordinator(
@@ -58,6 +58,6 @@ def make_machine(
         now,
         Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest),
     )
-    # From now on leases of this length are given; the next coordinator must wait as long.
+    # From now on, leases of this length are granted, and the next coordinator must wait that long.
     store.set_meta("lease", config.lease_seconds)
     return machine

@@ -1,4 +1,4 @@
-"""Who did what, when, from where, and whether it was allowed: lines that are only ever added, in a file."""
+"""The audit log: an append-only file of who did what, when, from where, and whether it was allowed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-#: Bytes of one file, and how many older ones are kept beside it.
+#: Most bytes of one file, and number of older files kept beside it.
 MAX_FILE, OLDER = 32 * 1024 * 1024, 4
 
 
@@ -15,7 +15,7 @@ class Audit:
     """The audit log of one coordinator."""
 
     def __init__(self, path: Path, most: int = MAX_FILE) -> None:
-        """Only its owner may read it: it says who works when, and from where."""
+        """Open the log. Only its owner may read it: it tells who works when, and from where."""
         self._path = path
         self._most = most
         self._open()
@@ -25,18 +25,18 @@ class Audit:
         self._file = os.fdopen(handle, "ab", buffering=0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def note(self, at: float, who: str | None, source: str, what: str, status: int, detail: str = "") -> None:
-        """Add a line. ``who``: name of a token; None for someone whom nobody knows. ``status``: as in HTTP."""
+        """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP."""
         line = {"at": round(at, 3), "who": who, "from": source, "what": what, "status": status, "detail": detail}
         if self._file.tell() > self._most:
             self._turn()
         self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     def _turn(self) -> None:
-        """Begin a new file; the oldest goes."""
+        """Start a new file, and drop the oldest."""
         self._file.close()
         for number in range(OLDER, 0, -1):
             older = self._older(number - 1)
@@ -59,13 +59,13 @@ class Audit:
 
 
 def _tail(path: Path, limit: int) -> list[bytes]:
-    """The last lines of a file; of a long one, no more is read than they need."""
+    """The last lines of a file. Of a long file, only its end is read."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         reach = limit * 200
         while True:
             file.seek(max(0, size - reach))
             lines = file.read().splitlines()
-            if reach >= size or len(lines) > limit:  # more than enough: the first may be half a line
+            if reach >= size or len(lines) > limit:  # one more than needed: the first may be half a line
                 return lines[-limit:]
             reach *= 4

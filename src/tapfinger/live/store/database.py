@@ -1,4 +1,4 @@
-"""What a store asks of a database. Statements are written for SQLite; others translate the few words that differ."""
+"""What a store needs from a database. Statements are written for SQLite; others translate the few words that differ."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Transaction(Protocol):
     """Changes that are made together or not at all."""
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Make a change; returns how many rows it changed."""
+        """Run a statement. Returns the number of changed rows."""
         ...
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Make the same change with many values."""
+        """Run the same statement with many rows of values."""
         ...
 
     def define(self, statements: str) -> None:
@@ -25,31 +25,31 @@ class Transaction(Protocol):
         ...
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Read, with the changes of this transaction."""
+        """Read, including the changes of this transaction."""
         ...
 
 
 class Database(Protocol):
-    """Reads and transactions may come from several threads; transactions are made one after the other."""
+    """Reads and transactions may come from several threads; transactions run one after the other."""
 
-    #: For messages; without any password.
+    #: Name for messages, without a password.
     label: str
-    #: Whether several processes may use it at once.
+    #: Whether several processes may use the database at once.
     shared: bool
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Read what has been committed."""
+        """Read committed data."""
         ...
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Committed, and on disk, when the context ends without an error; undone otherwise."""
+        """A transaction: committed and on disk when the context ends without an error, rolled back otherwise."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the database."""
         ...
 
 
 def split(statements: str) -> list[str]:
-    """Statements of a schema one by one; none of them holds a semicolon."""
+    """The single statements of a schema; none of them may contain a semicolon."""
     return [one.strip() for one in statements.split(";") if one.strip()]

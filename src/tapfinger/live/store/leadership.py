@@ -1,7 +1,7 @@
-"""Which of several coordinators leads: a row that says who, and until when by the database's clock.
+"""Leadership among several coordinators: a row names the leader and the end of its term, by the database's clock.
 
-Every transaction of a leader begins by lengthening its term. Where that changes nothing, another one
-leads, and the transaction is undone: whatever a deposed leader still believes, it can save nothing.
+Every transaction of a leader begins by extending its term. If that changes no row, another coordinator leads, and the
+transaction is rolled back. So a deposed leader can save nothing, whatever it still believes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tapfinger.errors import NotLeading
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.store.database import Database, Transaction
 
-#: Seconds that a leader stays one without being heard of.
+#: Seconds that a leader's term lasts without a transaction.
 TERM = 3.0
 
 _NOW = "extract(epoch FROM clock_timestamp())"
-# A leader whose connection is gone is dead, or must begin anew: nobody needs to wait for the end of its term.
+# A leader without a database connection is dead or must start over: nobody needs to wait for the end of its term.
 _FREE = f"(leader.until < {_NOW} OR NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = leader.backend))"
 _TAKE = (
     f"INSERT INTO leader (one, epoch, url, until, backend) VALUES (1, 1, ?, {_NOW} + ?, pg_backend_pid()) "
@@ -28,33 +28,33 @@ _RENEW = f"UPDATE leader SET url = ?, until = {_NOW} + ?, backend = pg_backend_p
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as far as the database knows."""
+    """The leader, according to the database."""
 
     epoch: int
     url: str
-    #: Whether another may take over.
+    #: Whether another coordinator may take over.
     gone: bool
 
 
 class Leadership:
-    """This coordinator's part in it."""
+    """One coordinator's view of leadership."""
 
     def __init__(self, database: Database) -> None:
-        """Not leading yet."""
+        """Start without leading."""
         self._database = database
         self._epoch: int | None = None
-        #: Where this coordinator can be found.
+        #: Address of this coordinator.
         self.url = ""
-        #: Until when it leads, on the boot clock; never later than the database thinks.
+        #: End of this coordinator's term, on the boot clock; never later than in the database.
         self.until = 0.0
 
     def leader(self) -> Leader | None:
-        """Who leads; None before anyone ever has."""
+        """The leader; None if there has never been one."""
         rows = self._database.query(f"SELECT epoch, url, {_FREE} FROM leader")
         return Leader(*rows[0]) if rows else None
 
     def take(self) -> int | None:
-        """Lead if nobody else does: the new epoch, above all before."""
+        """Lead, unless another coordinator does. Returns the new epoch, above all earlier ones, or None."""
         asked = boot_clock()
         with self._database.transaction() as work:
             rows = work.query(_TAKE, (self.url, TERM))
@@ -64,17 +64,17 @@ class Leadership:
         return self._epoch
 
     def fence(self, work: Transaction) -> None:
-        """Lengthen the term as part of a transaction, or undo that."""
+        """Extend the term within a transaction. Raises NotLeading, which rolls the transaction back, if that fails."""
         if self._epoch is None or not work.execute(_RENEW, (self.url, TERM, self._epoch)):
             self.drop()
             raise NotLeading(self._leader_url())
 
     def fenced(self, asked: float) -> None:
-        """A transaction that began then has been committed."""
+        """Note that a transaction that began at ``asked`` was committed."""
         self.until = max(self.until, asked + TERM)
 
     def drop(self) -> None:
-        """Lead no longer."""
+        """Stop leading."""
         self._epoch, self.until = None, 0.0
 
     def _leader_url(self) -> str:

@@ -1,6 +1,6 @@
-"""Output of tasks as the coordinator keeps it: of each attempt the first and the last bytes.
+"""Output of tasks at the coordinator: the first and the last bytes of each attempt.
 
-In files, or in a store that several coordinators share.
+It is kept in files, or in a store that several coordinators share.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from tapfinger.live.store.store import Store
 
 
 class Output(Protocol):
-    """What can be asked of either."""
+    """Read access to output, wherever it is kept."""
 
     def size(self, ident: AttemptId) -> int:
-        """Bytes there were, kept or not."""
+        """Bytes of output that have arrived, kept or left out."""
         ...
 
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
-        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        """A piece of the output and its position: ``offset``, or later if some was left out there."""
         ...
 
 
 class StoredLogs:
-    """Output in the store: whoever leads next has it, and replicas that stand by can show it."""
+    """Output in the store: the next leader has it, and standbys can show it."""
 
     def __init__(self, store: Store) -> None:
-        """``store``: a shared one."""
+        """``store``: a shared store."""
         self._store = store
 
     def size(self, ident: AttemptId) -> int:
-        """Bytes there were, kept or not."""
+        """Bytes of output that have arrived, kept or left out."""
         return self._store.output_size(ident)
 
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
-        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        """A piece of the output and its position: ``offset``, or later if some was left out there."""
         return self._store.output(ident, offset, most)
 
 
 class Logs:
-    """Output in files. Takes it in pieces, in whatever order and however often they come."""
+    """Output in files. Pieces may come in any order and more than once."""
 
     def __init__(self, directory: Path, most: int) -> None:
-        """``most``: bytes kept of an attempt; of what is more than that, the middle is left out."""
+        """``most``: bytes kept of an attempt; of a longer output, the middle is left out."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._most = most
@@ -54,13 +54,13 @@ class Logs:
         return Spool(self._directory / f"{ident[0]}.{ident[1]}", self._most)
 
     def size(self, ident: AttemptId) -> int:
-        """Bytes there were, kept or not."""
+        """Bytes of output that have arrived, kept or left out."""
         return self._spool(ident).end
 
     def add(self, ident: AttemptId, offset: int, data: bytes, skipped: int = 0) -> int:
-        """Keep what is new; returns how much there is. A piece beyond the end is dropped, it will come again.
+        """Append the new part of a piece. Returns the new size. A piece beyond the end is dropped and will come again.
 
-        ``skipped``: bytes just before it that nobody has any more.
+        ``skipped``: bytes just before this piece that were left out for good.
         """
         spool = self._spool(ident)
         end = spool.end
@@ -69,5 +69,5 @@ class Logs:
         return end
 
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
-        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        """A piece of the output and its position: ``offset``, or later if some was left out there."""
         return self._spool(ident).read(offset, most)

@@ -1,6 +1,6 @@
-"""The schema of the store, version by version, and what becomes of rows that older versions wrote.
+"""The schema of the store, version by version, and the conversion of rows that older versions wrote.
 
-Each step brings the schema one version further; none is ever changed once it was released.
+Each step raises the schema by one version; a step never changes once it is released.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tapfinger.live.protocol import events, words
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.store.database import Database, Transaction
 
-#: Lines of history that are rewritten at once.
+#: Rows of the history that are rewritten at once.
 CHUNK = 5_000
 
 # ------------------------------------------------------- version 7: history as data
 
 
 def _make_typed(work: Transaction) -> None:
-    """Sentences in ``detail`` become fields in ``data``, as JSON. The only code that reads sentences."""
+    """Turn text in ``detail`` into JSON fields in ``data``. This is the only code that parses such text."""
     work.define("ALTER TABLE history RENAME COLUMN detail TO data")
     seq = 0
     while rows := work.query(
@@ -41,7 +41,7 @@ def _make_typed(work: Transaction) -> None:
 def typed_line(
     at: float, kind: str, task: int | None, attempt: int | None, cluster: str | None, detail: str, spec: str | None
 ) -> LiveEvent:
-    """The event of an old line; words are kept wherever the event's own words would differ from them."""
+    """The event of an old row. The old text is kept wherever the text of the event would differ from it."""
     own: dict[str, Any] = {}
     with suppress(ValueError, AttributeError):
         if (reader := _READERS.get(kind)) is not None:
@@ -102,7 +102,7 @@ _READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 # -------------------------------------------------------------------------- versions
 
-#: Statements, or what is done with a transaction.
+#: Statements, or a function that changes the schema within a transaction.
 MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     """
     CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -145,7 +145,7 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
 
 
 def migrate(database: Database) -> None:
-    """Bring a store up to date, as one transaction; refuses what a newer version has written."""
+    """Update a store's schema in one transaction; refuses a store that a newer version has written."""
     with database.transaction() as work:
         work.define("CREATE TABLE IF NOT EXISTS migrations (version INTEGER PRIMARY KEY)")
         ((version,),) = work.query("SELECT coalesce(max(version), 0) FROM migrations")

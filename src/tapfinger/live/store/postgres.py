@@ -15,11 +15,11 @@ from tapfinger.live.store.database import Row, split
 if TYPE_CHECKING:
     import psycopg
 
-#: Seconds after which the server ends a session that sleeps in the middle of a transaction, and frees its locks:
-#: a coordinator that was stopped there must not keep another from leading.
+#: Seconds after which the server ends a session that is idle within a transaction, and releases its locks: a suspended
+#: coordinator must not keep another one from leading.
 IDLE = 3.0
 
-#: For a server that cannot be reached; what the address itself says comes first.
+#: Connection settings for unreachable servers; settings in the address take precedence.
 _DEFAULTS: Mapping[str, Any] = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5000,
@@ -27,7 +27,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "application_name": "tapfinger",
 }
 
-#: Words of SQLite's schemas that mean something else to PostgreSQL.
+#: Words in SQLite schemas -> their counterparts in PostgreSQL.
 _TYPES = {
     "INTEGER PRIMARY KEY AUTOINCREMENT": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "INTEGER": "BIGINT",
@@ -43,7 +43,7 @@ def _translated(statement: str) -> bytes:
 
 
 def _plain(values: Sequence[Any]) -> tuple[Any, ...]:
-    """PostgreSQL's text holds every character but NUL, which agents may send in a reason."""
+    """The values without NUL, which agents may send in a reason but PostgreSQL's text cannot hold."""
     return tuple(
         v.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(v, str) and "\0" in v else v for v in values
     )
@@ -60,7 +60,7 @@ class _PostgresTransaction:
         self._cursor.executemany(_translated(statement), map(_plain, rows))
 
     def define(self, statements: str) -> None:
-        # One replica at a time: even CREATE TABLE IF NOT EXISTS can fail where two do it at once.
+        # One coordinator at a time: even CREATE TABLE IF NOT EXISTS can fail if two run it at once.
         self._cursor.execute("SELECT pg_advisory_xact_lock(hashtext('tapfinger schema'))")
         for statement in split(statements):
             self._cursor.execute(_WORDS.sub(lambda word: _TYPES[word[0]], statement).encode())
@@ -70,7 +70,7 @@ class _PostgresTransaction:
 
 
 class _Session:
-    """One connection, made anew after it was lost; whoever was using it learns that it was."""
+    """One connection, which reconnects after a loss; the caller at that time gets StoreUnavailable."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Row]]) -> None:
         self._connect = connect
@@ -105,12 +105,12 @@ class _Session:
 
 
 class Postgres:
-    """One connection writes; another reads."""
+    """One connection for writing and one for reading."""
 
     shared = True
 
     def __init__(self, url: str) -> None:
-        """Connect. A password that is not in the address comes from PGPASSWORD or ~/.pgpass, as with psql."""
+        """Connect. A password that is not in the address is taken from PGPASSWORD or ~/.pgpass, as with psql."""
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
@@ -137,7 +137,7 @@ class Postgres:
 
         connection = psycopg.connect("", autocommit=True, **self._given)
         connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE:g}s'".encode())
-        # On disk before anyone is told, also where the server is set up otherwise; stricter settings stay.
+        # Commits must be on disk before anyone is told, whatever the server's default; stricter settings stay.
         connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
@@ -153,17 +153,17 @@ class Postgres:
             )
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Read what has been committed."""
+        """Read committed data."""
         with self._reader.use() as connection:
             return connection.execute(_translated(statement), _plain(values)).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[_PostgresTransaction]:
-        """On the server's disk when the context ends."""
+        """A transaction, on the server's disk when the context ends."""
         with self._writer.use() as connection, connection.transaction(), connection.cursor() as cursor:
             yield _PostgresTransaction(cursor)
 
     def close(self) -> None:
-        """Let go of both connections."""
+        """Close both connections."""
         self._reader.close()
         self._writer.close()

@@ -33,7 +33,7 @@ class _SqliteTransaction:
 
 
 class Sqlite:
-    """Write-ahead log, full sync. One connection writes; another reads, and sees only what is committed."""
+    """Write-ahead log, full sync. One connection writes; the other reads only committed data."""
 
     shared = False
 
@@ -43,7 +43,7 @@ class Sqlite:
         self.label = str(path)
         self._writing, self._reading = threading.Lock(), threading.Lock()
         try:
-            # Environments of tasks are in it: none of others' business. What belongs to it gets the same rights.
+            # The store holds environments of tasks, so only its owner may read it. SQLite's other files inherit this.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer, self._reader = (
                 sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0) for _ in range(2)
@@ -55,13 +55,13 @@ class Sqlite:
             raise ConfigError(f"{path} cannot be used as a store: {error}") from None
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Read what has been committed."""
+        """Read committed data."""
         with self._reading:
             return self._reader.execute(statement, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[_SqliteTransaction]:
-        """On disk when the context ends."""
+        """A transaction, on disk when the context ends."""
         with self._writing:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -72,6 +72,6 @@ class Sqlite:
             self._writer.execute("COMMIT")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close both connections."""
         self._reader.close()
         self._writer.close()

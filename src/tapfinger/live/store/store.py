@@ -1,6 +1,6 @@
-"""What must survive: tasks, their history, their output, tokens, and who leads. SQLite or PostgreSQL.
+"""The store: tasks, history, output, tokens and leadership, in SQLite or PostgreSQL.
 
-Every change is one transaction that is on disk when ``save`` returns.
+Every change is one transaction, which is on disk when ``save`` returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tapfinger.live.store.leadership import Leader, Leadership
 from tapfinger.live.store.migrations import migrate
 from tapfinger.live.store.sqlite import Sqlite
 
-#: What may change in the life of a task, in the order of the columns.
+#: Fields of a task that may change, in the order of the columns.
 _CHANGING = tuple(f.name for f in fields(TaskRecord) if f.name not in ("id", "spec", "owner", "submitted"))
 _COLUMNS = ("id", "spec", "owner", "submitted", *_CHANGING)
 _changing = attrgetter(*_CHANGING)
@@ -48,45 +48,45 @@ _LEARN = (
     "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
     "at = excluded.at, state = excluded.state"
 )
-#: Values in one statement.
+#: Most values in one statement.
 _AT_ONCE = 500
 _specs = TypeAdapter(TaskSpec)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who may do what; the token itself is known only to its holder."""
+    """A token's hash, name and role; the token itself is known only to its holder."""
 
     hash: str
     name: str
     role: str
-    #: The only cluster that an agent may speak for.
+    #: The cluster that an agent may speak for; None for other roles.
     cluster: str | None
     created: float
-    #: When it stops working; None for never.
+    #: When it expires, in seconds since the epoch; None for never.
     expires: float | None = None
 
     def expired(self, now: float) -> bool:
-        """Whether it works no more."""
+        """Whether the token has expired."""
         return self.expires is not None and now >= self.expires
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of an attempt's output."""
+    """A piece of an attempt's output."""
 
     id: AttemptId
-    #: Where it begins; what comes before it must be there already, or it is not taken.
+    #: Position of its first byte; a piece is refused if the output before it has not arrived yet.
     offset: int
     data: bytes
-    #: Bytes that are kept of the attempt, about: first ones and last ones.
+    #: Approximate number of bytes kept of the attempt: the first and the last ones.
     most: int
-    #: Bytes just before it that nobody has any more.
+    #: Bytes just before this piece that were left out for good.
     skipped: int = 0
 
 
 def open_database(where: Path | str) -> Database:
-    """A file, or the address of a PostgreSQL database."""
+    """Open a file, or the PostgreSQL database at this address."""
     if isinstance(where, Path):
         return Sqlite(where)
     if not where.startswith(("postgresql://", "postgres://")):
@@ -97,10 +97,10 @@ def open_database(where: Path | str) -> Database:
 
 
 class Store:
-    """Reads see what is committed. What several coordinators share, only the one that leads can change."""
+    """Reads see committed data. Only the leader can change a shared store."""
 
     def __init__(self, where: Path | str) -> None:
-        """Open or create it, and bring its schema up to date."""
+        """Open or create the store, and update its schema."""
         self._db = open_database(where)
         try:
             migrate(self._db)
@@ -110,11 +110,11 @@ class Store:
                 raise ConfigError(f"{self._db.label} cannot be used as a store: {error}") from None
             raise
         self._leadership = Leadership(self._db) if self._db.shared else None
-        #: Tokens by hash, and until when they are believed: every request asks for one.
+        #: Cache of tokens by hash, with the time of expiry: every request needs one.
         self._holders: dict[str, tuple[Token, float]] = {}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the database."""
         self._db.close()
 
     @contextmanager
@@ -131,20 +131,20 @@ class Store:
 
     @property
     def shared(self) -> bool:
-        """Whether several coordinators may use it at once."""
+        """Whether several coordinators may use the store at once."""
         return self._leadership is not None
 
     @property
     def leads_until(self) -> float:
-        """Until when this coordinator may act on what it knows, on the boot clock; transactions lengthen it."""
+        """End of this coordinator's term, on the boot clock; every transaction extends it."""
         return math.inf if self._leadership is None else self._leadership.until
 
     def leader(self) -> Leader | None:
-        """Which coordinator leads, if several share the store and one has."""
+        """The leader; None if the store is not shared, or nobody has ever led."""
         return None if self._leadership is None else self._leadership.leader()
 
     def lead(self, url: str) -> int | None:
-        """Lead if nobody else does; returns an epoch above all that were given out before."""
+        """Lead, unless another coordinator does. Returns an epoch above all earlier ones, or None."""
         if self._leadership is not None:
             self._leadership.url = url
             return self._leadership.take()
@@ -153,12 +153,12 @@ class Store:
         return epoch
 
     def renew(self) -> None:
-        """Go on leading; raises where another one does."""
+        """Extend the term; raises NotLeading if another coordinator leads."""
         with self._transaction():
             pass
 
     def stand_down(self) -> None:
-        """Change nothing from here on."""
+        """Stop leading: this coordinator can change nothing from now on."""
         if self._leadership is not None:
             self._leadership.drop()
 
@@ -172,7 +172,7 @@ class Store:
         output: Iterable[Piece] = (),
         learned: Iterable[Learned] = (),
     ) -> None:
-        """All of it or nothing; on disk when this returns."""
+        """Save all of it or nothing; it is on disk when this returns."""
         rows = [_row(record) for record in records]
         lines = [(h.at, h.kind, h.task, h.attempt, h.cluster, encode_fields(h)) for h in history]
         with self._transaction() as work:
@@ -190,12 +190,12 @@ class Store:
                 work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
 
     def learned(self) -> list[Learned]:
-        """What is known of task types by their runs."""
+        """What was learned about the speed of task types."""
         rows = self._db.query("SELECT type, digest, at, state FROM learned ORDER BY type")
         return [Learned(kind, digest, at, json.loads(state)) for kind, digest, at, state in rows]
 
     def unended(self) -> list[TaskRecord]:
-        """Every task that waits or is on a cluster: what a coordinator must know."""
+        """Every task that has not ended: what a new leader must restore."""
         return [_record(row) for row in self._db.query(f"{_SELECT} WHERE ended IS NULL ORDER BY id")]
 
     def task(self, ident: int) -> TaskRecord | None:
@@ -203,7 +203,7 @@ class Store:
         return next((_record(row) for row in self._db.query(f"{_SELECT} WHERE id = ?", (ident,))), None)
 
     def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
-        """The latest tasks in these phases (none: in any), from the newest on; ``before`` to page on."""
+        """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging."""
         where: list[str] = []
         values: list[str | int] = []
         if phases:
@@ -218,11 +218,11 @@ class Store:
         ]
 
     def counts(self) -> dict[str, int]:
-        """How many tasks are in each phase."""
+        """Number of tasks in each phase."""
         return {phase: count for phase, count in self._db.query("SELECT phase, count(*) FROM tasks GROUP BY phase")}
 
     def by_keys(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
-        """The tasks that this owner has submitted under these keys."""
+        """The tasks that this owner has submitted with these keys."""
         found: dict[str, TaskRecord] = {}
         for first in range(0, len(keys), _AT_ONCE):
             some = keys[first : first + _AT_ONCE]
@@ -231,12 +231,12 @@ class Store:
         return found
 
     def next_id(self) -> int:
-        """One more than any task has."""
+        """The id of the next task: one above the highest so far."""
         ((last,),) = self._db.query("SELECT coalesce(max(id), 0) FROM tasks")
         return int(last) + 1
 
     def history(self, after: int, limit: int, task: int | None = None) -> list[tuple[int, LiveEvent]]:
-        """What happened, in order, with the number of each line."""
+        """Events after number ``after``, in order, each with its number; ``task``: only of this task."""
         query = "SELECT seq, at, kind, task, attempt, cluster, data FROM history WHERE seq > ?"
         values: list[int] = [after]
         if task is not None:
@@ -246,18 +246,18 @@ class Store:
         return [(row[0], decode_event(*row[1:])) for row in rows]
 
     def last_line(self) -> int:
-        """Number of the latest line of the history."""
+        """Number of the latest event of the history."""
         ((last,),) = self._db.query("SELECT coalesce(max(seq), 0) FROM history")
         return int(last)
 
     # -------------------------------------------------------------------- output
 
     def output_size(self, ident: AttemptId) -> int:
-        """Bytes of an attempt's output that are kept here."""
+        """Bytes of an attempt's output that have arrived, kept or left out."""
         return _size(self._db, ident)
 
     def output(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
-        """Some of it, and where that begins: at ``offset``, or later if some was left out there."""
+        """A piece of the output and its position: ``offset``, or later if some was left out there."""
         rows = self._db.query(
             "SELECT start, data FROM output WHERE task = ? AND attempt = ? AND start + length(data) > ? "
             "ORDER BY start LIMIT 20",
@@ -268,7 +268,7 @@ class Store:
             if not found:
                 begin = max(offset, start)
             if start > begin + len(found):
-                break  # some was left out here; the next answer goes on behind it
+                break  # some was left out here; the next call continues after it
             found += bytes(data)[begin + len(found) - start :]
         return begin, found[:most]
 
@@ -286,7 +286,7 @@ class Store:
     # -------------------------------------------------------------------- tokens
 
     def add_token(self, token: Token) -> None:
-        """Let someone in; another token of that name is replaced."""
+        """Add a token; one of the same name is replaced."""
         with self._transaction() as work:
             work.execute("DELETE FROM tokens WHERE name = ?", (token.name,))
             work.execute(
@@ -296,21 +296,21 @@ class Store:
         self._holders.clear()
 
     def token(self, hashed: str) -> Token | None:
-        """Whose hash this is; what another process has changed since may be seen a second late."""
+        """The token with this hash. Changes by another process may be seen a second late."""
         found, until = self._holders.get(hashed, (None, 0.0))
         if boot_clock() < until:
             return found
         found = next((Token(*row) for row in self._db.query("SELECT * FROM tokens WHERE hash = ?", (hashed,))), None)
-        if found is not None:  # others could be made up without end
+        if found is not None:  # unknown hashes are not cached: there is no end to them
             self._holders[hashed] = (found, boot_clock() + 1.0)
         return found
 
     def tokens(self) -> list[Token]:
-        """All there are."""
+        """All tokens, by name."""
         return [Token(*row) for row in self._db.query("SELECT * FROM tokens ORDER BY name")]
 
     def remove_token(self, name: str) -> bool:
-        """Let someone in no more; whether there was one of that name."""
+        """Remove a token. Returns whether there was one of that name."""
         with self._transaction() as work:
             removed = work.execute("DELETE FROM tokens WHERE name = ?", (name,)) > 0
         self._holders.clear()
@@ -329,7 +329,10 @@ def _size(where: Database | Transaction, ident: AttemptId) -> int:
 
 
 def _append(work: Transaction, piece: Piece) -> None:
-    """Keep what is new of a piece; one beyond the end is not taken, it will come again. Of much, the middle goes."""
+    """Append the new part of a piece. One beyond the end is refused and will be sent again.
+
+    Of a long output, the middle is deleted.
+    """
     end = _size(work, piece.id)
     start = max(end, piece.offset)
     data = piece.data[start - piece.offset :]
@@ -351,14 +354,14 @@ def _row(record: TaskRecord) -> Row:
     for n in _PLAIN:
         changing[n] = changing[n].value if n == _PHASE else int(changing[n])
     for n in _AS_JSON:
-        # No metrics and no warnings are NULL, as a size that there is none of is.
+        # Empty metrics, empty warnings and missing sizes are stored as NULL.
         changing[n] = json.dumps(changing[n]) if changing[n] else None
     spec = _specs.dump_json(record.spec).decode()
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
 
 def _record(row: Row) -> TaskRecord:
-    """Columns are in the order of the fields; a coordinator that takes over reads a hundred thousand of them."""
+    """A record from a row in the order of the fields. Must be fast: a new leader may read a hundred thousand rows."""
     record = TaskRecord(*row)
     record.spec = _specs.validate_json(row[1])
     record.phase = _PHASES[row[4]]

@@ -1,4 +1,4 @@
-"""Who may do what. A token is shown once, to whom it was made for; the store keeps only its hash."""
+"""Tokens and the roles they give. A token is shown only once, when it is made; the store keeps only its hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tapfinger.errors import ConfigError
 from tapfinger.live.store.store import Store, Token
 
-#: What each role may do; an agent only speaks for its cluster.
+#: What each role may do; an agent may only speak for its own cluster.
 ROLES: dict[str, frozenset[str]] = {
     "viewer": frozenset({"read"}),
     "submitter": frozenset({"read", "submit"}),
@@ -20,12 +20,12 @@ ROLES: dict[str, frozenset[str]] = {
 
 
 def hashed(token: str) -> str:
-    """A token has 256 random bits, so one round of a plain hash cannot be guessed back."""
+    """The hash of a token. One round of a plain hash is safe, since a token has 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def issue(store: Store, name: str, role: str, cluster: str | None, now: float, lasts: float | None = None) -> str:
-    """A new token; one of the same name stops working. ``lasts``: seconds until it does itself; None: for ever."""
+    """Make a token; an earlier one of the same name stops working. ``lasts``: seconds; None for unlimited."""
     if role not in ROLES:
         raise ConfigError(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
     if (role == "agent") != (cluster is not None):
@@ -36,13 +36,13 @@ def issue(store: Store, name: str, role: str, cluster: str | None, now: float, l
 
 
 def holder(store: Store, token: str, now: float) -> Token | None:
-    """Whose token this is, if it is valid."""
+    """The holder of this token; None if it is not valid."""
     found = store.token(hashed(token))
     return found if found is not None and not found.expired(now) else None
 
 
 def first(store: Store, state: Path, now: float) -> str:
-    """The token of the one who set the site up, kept in the state directory; "" where another coordinator has it."""
+    """The first operator's token, kept in the state directory; empty if another coordinator has it."""
     path = state / "token"
     if path.exists():
         kept = path.read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""Encoder of schema ``profiles``: snapshots or batched worlds of any site to inputs, and places on menus to sizes."""
+"""Encoder of schema ``profiles``: snapshots or batched worlds of any site to inputs, and menu places to sizes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tapfinger.profiles.durations import mean_slots
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.profiles.size_menus import BUCKETS, DEPTH, NOWHERE, Menus
 
-#: Slots over which the arrival of work is averaged.
+#: Slots over which arriving work is averaged.
 WINDOW = 100
 
-#: Largest value of a feature of a type or a size, positive or negative.
+#: Largest absolute value of a feature of a type or a size.
 _MOST = 4.0
 
-#: Shares of the way from the minimum to the largest useful size at which a type's speed is told.
+#: Points at which a type's speed is given, as shares of the way from the minimum to the largest useful size.
 _CURVE = {"minimum": 0.0, "eighth": 0.125, "quarter": 0.25, "half": 0.5, "largest": 1.0}
 
 # fmt: off
@@ -56,16 +56,16 @@ _WRITERS: Final = {
 
 
 class ArrivalWindow:
-    """The tasks that arrived over the last slots, as seen in snapshots."""
+    """The tasks that arrived over the last slots, as observed in snapshots."""
 
     def __init__(self) -> None:
-        """Nothing has arrived yet."""
+        """Start with no arrivals."""
         self._arrived: deque[tuple[int, str]] = deque()  # slot and type
         self._first = -1  # the slot of the first snapshot
         self._last = -1  # the latest slot whose arrivals are counted
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take note of what arrived in this slot."""
+        """Record what arrived in this slot."""
         if snapshot.slot == self._last:
             return
         if self._first < 0:
@@ -77,7 +77,7 @@ class ArrivalWindow:
             self._arrived.popleft()
 
     def recent(self, slot: int, kind: Mapping[str, int]) -> tuple[Ints, Bools, Ints]:
-        """As AdvisedWorlds.recent_arrivals, of one world."""
+        """As in AdvisedWorlds.recent_arrivals, for one world."""
         kinds = np.array([[kind[name] for _, name in self._arrived]], dtype=np.int64)
         return kinds, np.ones(kinds.shape, dtype=np.bool_), np.array([min(slot - self._first + 1, WINDOW)])
 
@@ -95,9 +95,9 @@ class ProfileEncoder(StateEncoder):
         known: Mapping[str, Sequence[str]] | None = None,
         who: str = "the model",
     ) -> None:
-        """``advisers``: as many as ADVISERS, to encode snapshots; batched worlds bring their own advice.
+        """``advisers``: one for each of ADVISERS, to encode snapshots; batched worlds bring their own advice.
 
-        ``known`` and ``who``: as StateEncoder.
+        ``known`` and ``who``: as in StateEncoder.
         """
         super().__init__(COLUMN_COUNTS, pending, known, who)
         self._advisers = tuple(advisers)
@@ -105,7 +105,7 @@ class ProfileEncoder(StateEncoder):
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """As StateEncoder; what has arrived is not forgotten."""
+        """As in StateEncoder; recorded arrivals are kept."""
         context, menus = site.context, site.menus
         self.menus = menus
         for adviser in self._advisers:
@@ -114,11 +114,11 @@ class ProfileEncoder(StateEncoder):
         types, *_, resources = menus.allocation.shape
         self._resources, self._types = resources, types
         self._size = np.maximum(menus.capacity, 1).astype(np.float32)
-        #: (T+1, BUCKETS, DEPTH, R) allocations; none of those of no task fit.
+        #: (T+1, BUCKETS, DEPTH, R) allocations; those of no task never fit.
         self._allocation = np.concatenate([menus.allocation, np.full_like(menus.allocation[:1], NOWHERE)])
-        #: The same, one behind the other: what ``Inputs.size`` points into.
+        #: The same, flattened: ``Inputs.size`` indexes into it.
         self._flat = self._allocation.reshape(-1, resources)
-        #: (T+1, sizes) each type's sizes, fastest first; whether its menu begins with the fastest.
+        #: (T+1, sizes) each type's sizes, fastest first; (T+1,) whether the type's menu begins with the fastest.
         self._fastest = np.argsort(
             np.concatenate([menus.slots, menus.slots[:1]]).reshape(types + 1, -1), axis=1, kind="stable"
         )
@@ -146,13 +146,13 @@ class ProfileEncoder(StateEncoder):
         )
 
     def _type_rows(self, context: SchedulerContext) -> Floats:
-        """(T+1, features of a type); the last row is of no task."""
+        """(T+1, features of a type); the last row is for no task."""
         facts = [_type_facts(self.menus, t, context.noise) for t in context.task_types]
         rows = np.array([[feature.source(f) for feature in TYPE.features] for f in facts])
         return np.concatenate([rows, np.zeros_like(rows[:1])]).astype(np.float32).clip(-_MOST, _MOST)
 
     def _size_rows(self) -> Floats:
-        """(sizes of all types and of none, features of a size)."""
+        """(sizes of all types and of no task, features of a size)."""
         menus = self.menus
         real = np.isfinite(menus.slots)
         facts = SizeFacts(
@@ -170,29 +170,29 @@ class ProfileEncoder(StateEncoder):
     # ------------------------------------------------------------------ encoding
 
     def observe(self, snapshot: Snapshot) -> None:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         self._arrivals.observe(snapshot)
 
     def encode_startable(self, snapshot: Snapshot) -> EncodedSnapshot | None:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         if any(can_start(task, snapshot.clusters[n]) for task in snapshot.queue for n in task.eligible):
             return self.encode(snapshot)
         return None
 
     def encode(self, snapshot: Snapshot) -> EncodedSnapshot:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         opinions = [adviser.decide(snapshot).placements for adviser in self._advisers]
         obs = self._observer.observe(snapshot, False, [{p.task: p.cluster for p in opinion} for opinion in opinions])
         load = self._load(*self._arrivals.recent(snapshot.slot, self.menus.kind))
         return EncodedSnapshot(obs.task, self.make(batch_of_one(obs), self._advised(snapshot, obs, opinions), load))
 
     def encode_batch(self, worlds: AdvisedWorlds, live: Ints) -> Inputs:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         load = self._load(*worlds.recent_arrivals(live, WINDOW))
         return self.make(rows_of(worlds.observations, live), worlds.advice(live), load)
 
     def _advised(self, snapshot: Snapshot, obs: GraphObs, opinions: Sequence[Sequence[Placement]]) -> Ints:
-        """As AdvisedWorlds.advice, of one world."""
+        """As in AdvisedWorlds.advice, for one world."""
         place = np.full((1, *obs.task.shape, len(opinions)), -1, dtype=np.int64)
         kind = {task.id: self.menus.kind[task.type.name] for task in snapshot.queue}
         for a, opinion in enumerate(opinions):
@@ -209,7 +209,7 @@ class ProfileEncoder(StateEncoder):
         return work / np.minimum(slots, WINDOW) / len(self._size)
 
     def make(self, obs: Any, advised: Ints, load: Any) -> Inputs:
-        """``obs``: arrays with the fields of observation.GraphObs and a leading batch axis."""
+        """Inputs from ``obs``: arrays with the fields of observation.GraphObs and a leading batch axis."""
         place_mask = obs.task >= 0
         node = np.maximum(obs.node, 0)
         types, width = self._types, self._resources
@@ -302,7 +302,7 @@ class ProfileEncoder(StateEncoder):
         """The sizes that fit, in the menu's order."""
         offered, chosen = self._offered(free)
         rows, agents = np.arange(len(kind))[:, None, None], np.arange(kind.shape[1])[None, :, None]
-        # What is offered comes first, in the menu's order.
+        # Offered sizes come first, in the menu's order.
         order = np.argsort(~offered, axis=3, kind="stable")[..., : self.menus.places]
         at = order[rows, agents, kind]  # (B, N, K, C): place on the whole menu
         count = offered.sum(axis=3)[rows, agents, kind] * startable
@@ -327,7 +327,7 @@ class ProfileEncoder(StateEncoder):
         )
 
     def _offered(self, free: Ints) -> tuple[Bools, Ints]:
-        """(B, N, T+1, PLACES) which places of each type's menu there are now, and the type's size in each of them."""
+        """(B, N, T+1, PLACES) which places of each type's menu are available now, and the size in each of them."""
         # (B, N, T+1, BUCKETS, DEPTH)
         fits: Bools = np.all(self._allocation <= free[:, :, None, None, None, :], axis=5)
         one: Bools = np.any(fits, axis=4)
@@ -339,14 +339,14 @@ class ProfileEncoder(StateEncoder):
         any_fits = one.any(axis=3) & self._several
         return (np.concatenate([any_fits[..., None], one], axis=3), np.concatenate([fastest[..., None], best], axis=3))
 
-    # ------------------------------------------------------------------- the way back
+    # ------------------------------------------------------------------- decoding
 
     def decode(self, inputs: Inputs, cluster: int, place: int, amounts: list[int]) -> Resources:
-        """As StateEncoder: the amount is a place on the menu."""
+        """As in StateEncoder: the amount is a place on the menu."""
         return Resources(self._flat[inputs.size[0, cluster, place, amounts[0]]].tolist())
 
     def decode_batch(self, inputs: Inputs, place: Ints, amounts: Ints) -> Ints:
-        """As StateEncoder: amounts are places on menus."""
+        """As in StateEncoder: amounts are places on menus."""
         batch, clusters, places = inputs.startable.shape
         extra = place.ndim - 2
         rows = np.arange(batch).reshape(-1, *[1] * (extra + 1))
@@ -359,7 +359,7 @@ class ProfileEncoder(StateEncoder):
 def _filled(
     kind: str, writers: str, state: Any, shape: tuple[int, ...], mask: Bools | None = None, first: Floats | None = None
 ) -> Floats:
-    """The features of a kind of node, 0 outside ``mask``; ``first``: columns that are looked up, before the others."""
+    """The features of a kind of node, 0 outside ``mask``; ``first``: looked-up columns that precede the others."""
     out = np.empty((*shape, _WIDTHS[kind]), dtype=np.float32)
     begin = 0 if first is None else first.shape[-1]
     if first is not None:
@@ -386,7 +386,7 @@ def _type_facts(menus: Menus, t: TaskType, noise: Noise) -> TypeFacts:
 
 
 def _slots_on_the_way(t: TaskType, noise: Noise, top: Any, accelerator: int) -> dict[str, float]:
-    """Slots at fixed allocations between the minimum and what fits the largest cluster; then one resource alone."""
+    """Slots at fixed allocations from the minimum to what fits the largest cluster; then one resource alone."""
     low = np.asarray(t.minimum)
     high = np.maximum(low, np.minimum(t.maximum, top))
     cells = {name: np.rint(low + share * (high - low)).astype(int) for name, share in _CURVE.items()}

@@ -18,9 +18,9 @@ from tapfinger.policy.encoding.type_features import AMOUNT_UNIT, TYPES, TypeStat
 
 
 class TypeEncoder(StateEncoder):
-    """Encodes states of one set of clusters and types.
+    """Encodes states of one set of clusters and task types.
 
-    Arrays are made once and their columns written into them: with few tasks, the number of numpy calls is what costs.
+    Each array is allocated once and its columns written into it: with few tasks, the number of numpy calls dominates.
     """
 
     schema = TYPES
@@ -34,10 +34,10 @@ class TypeEncoder(StateEncoder):
         known: Mapping[str, Sequence[str]] | None = None,
         who: str = "the model",
     ) -> None:
-        """``task_types``: names in the order of the columns; by default the context's.
+        """``task_types``: names in the order of the columns; the context's by default.
 
-        ``padded``: whether snapshots keep places without a task, for networks that take states of one size only.
-        ``known`` and ``who``: as StateEncoder.
+        ``padded``: whether snapshots keep places without a task, for networks that accept only one size of state.
+        ``known`` and ``who``: as in StateEncoder.
         """
         by_name = {t.name: t for t in context.task_types}
         types = [by_name[name] for name in task_types or by_name]
@@ -54,11 +54,11 @@ class TypeEncoder(StateEncoder):
         self._writers = {kind: table.writers(sizes) for kind, table in TYPES.tables.items()}
 
     def encode(self, snapshot: Snapshot) -> EncodedSnapshot:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         return self._encoded(self.observer.observe(snapshot, self._padded))
 
     def encode_startable(self, snapshot: Snapshot) -> EncodedSnapshot | None:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         obs = self.observer.observe(snapshot, self._padded)
         return self._encoded(obs) if obs.startable.any() else None
 
@@ -66,19 +66,19 @@ class TypeEncoder(StateEncoder):
         return EncodedSnapshot(obs.task, self.make(batch_of_one(obs)))
 
     def encode_batch(self, worlds: BatchedWorlds, live: Ints) -> Inputs:
-        """As StateEncoder."""
+        """As in StateEncoder."""
         return self.make(rows_of(worlds.observations, live))
 
     def decode(self, inputs: Inputs, cluster: int, place: int, amounts: list[int]) -> Resources:  # noqa: ARG002
-        """Amounts are allocations."""
+        """Amounts already are allocations."""
         return Resources(amounts)
 
     def decode_batch(self, inputs: Inputs, place: Ints, amounts: Ints) -> Ints:  # noqa: ARG002
-        """Amounts are allocations."""
+        """Amounts already are allocations."""
         return amounts
 
     def make(self, obs: Any) -> Inputs:
-        """``obs``: arrays with the fields of observation.GraphObs and a leading batch axis."""
+        """Inputs from ``obs``: arrays with the fields of observation.GraphObs and a leading batch axis."""
         place_mask = obs.task >= 0
         node = np.maximum(obs.node, 0)
         tasks = obs.pending_features  # (B, M, R+T+1)
@@ -111,7 +111,7 @@ class TypeEncoder(StateEncoder):
         )
 
     def _state(self, obs: Any, free: Floats, node: Ints, seen: Ints) -> TypeState:
-        """``seen``: flat node of each task in each pending set that it is in."""
+        """``seen``: flat node of each task, once per pending set that holds it."""
         batch, nodes, _ = obs.pending_features.shape
         order = emptiest_first(free[:, :, self._accelerator])
         rank = ranks(order)
@@ -138,7 +138,7 @@ class TypeEncoder(StateEncoder):
 
 
 def _copies(free: Floats, minimum: Ints) -> Floats:
-    """(B, N, K): how many copies of a task's minimum fit in what is free."""
+    """(B, N, K): number of copies of a task's minimum that fit into the free resources."""
     with np.errstate(divide="ignore"):
         each = np.where(minimum > 0, free // np.maximum(minimum, 1), 1e6)
     return np.asarray(each.min(axis=3), dtype=np.float32).clip(0.0, 1e6)

@@ -1,4 +1,4 @@
-"""Named features: each is declared once, and columns, the documentation page and the schema's digest follow."""
+"""Named features: each is declared once; columns, the documentation page and the schema's digest follow from that."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 from tapfinger.errors import CheckpointMismatch
 
-#: How many columns a feature of each ``per`` has, for one site.
+#: Number of columns of a feature, by its ``per``, for one site.
 Sizes = Mapping[str, int]
 
-#: Writes the values of a feature: where they come from, and the column or columns they go to.
+#: Writes the values of a feature: their source, and the column or columns they go to.
 Writer = tuple[Callable[[Any], Any], int | slice]
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One number that a network is told, or one per resource, task type or adviser."""
+    """One number given to a network, or one per resource, task type or adviser."""
 
     name: str
-    #: Unit and scale of the numbers as the network gets them.
+    #: Unit and scale of the numbers as the network receives them.
     unit: str
     #: One sentence for the documentation page.
     meaning: str
-    #: The values, from the state that the encoder of the schema works out; shaped like the nodes, or to broadcast.
+    #: Computes the values from the state prepared by the schema's encoder; shaped like the nodes, or broadcastable.
     source: Callable[[Any], Any]
-    #: What the feature has one column for each of; empty: a single column.
+    #: The feature has one column for each of these; empty: a single column.
     per: str = ""
     #: Whether it tells a cluster about the other clusters; networks without a graph are compared with and without.
     of_others: bool = False
 
     @property
     def identity(self) -> str:
-        """What must stay the same for a trained network; the wording of ``meaning`` may change."""
+        """What must not change for a trained network; the wording of ``meaning`` may."""
         return f"{self.name}{f' per {self.per}' if self.per else ''} [{self.unit}]"
 
 
@@ -43,14 +43,14 @@ class FeatureTable:
     """The features of one kind of node, in the order of their columns."""
 
     def __init__(self, *features: Feature) -> None:
-        """Names must differ."""
+        """Names must be unique."""
         self.features = features
         names = [feature.name for feature in features]
         if len(set(names)) != len(names):
             raise ValueError(f"a feature is declared twice: {', '.join(n for n in names if names.count(n) > 1)}")
 
     def __add__(self, other: FeatureTable) -> FeatureTable:
-        """These columns, then the other's."""
+        """These columns, followed by the other table's."""
         return FeatureTable(*self.features, *other.features)
 
     def columns(self, sizes: Sizes | None = None) -> dict[str, range]:
@@ -68,7 +68,7 @@ class FeatureTable:
         return sum((sizes or {})[feature.per] if feature.per else 1 for feature in self.features)
 
     def writers(self, sizes: Sizes | None = None) -> list[Writer]:
-        """Each feature's source with the place of its values on the last axis."""
+        """Each feature's source with the position of its values on the last axis."""
         columns = self.columns(sizes)
         return [
             (f.source, slice(at.start, at.stop) if f.per else at.start)
@@ -83,22 +83,22 @@ def write(writers: Sequence[Writer], out: Any, state: Any) -> None:
 
 
 class Schema:
-    """The features of every kind of node that networks of one family are told."""
+    """The features of every kind of node, as given to one family of networks."""
 
     def __init__(self, name: str, sentence: str, tables: Mapping[str, FeatureTable]) -> None:
         """``tables``: by kind of node, which is also the field of ``Inputs`` that holds its columns."""
         self.name, self.sentence, self.tables = name, sentence, dict(tables)
-        #: By kind of node, what each feature is; a model's card keeps this list.
+        #: Identities of the features, by kind of node; a model's card keeps this list.
         self.features: dict[str, list[str]] = {
             kind: [feature.identity for feature in table.features] for kind, table in tables.items()
         }
         self.digest = digest_of(self.features)
 
     def selection(self, wanted: Mapping[str, Sequence[str]], sizes: Sizes, who: str) -> dict[str, list[int]]:
-        """By kind of node, the columns of the features that a model knows; empty if it knows exactly these.
+        """Columns of the features that a model knows, by kind of node; empty if it knows exactly this schema's.
 
-        A model that was trained before a feature was added is not told it. One that knows a feature which is no longer
-        made, or now has another unit, is refused.
+        A model trained before a feature was added does not receive it. A model is rejected if it knows a feature that
+        no longer exists or now has another unit.
         """
         self.check(wanted, who)
         if dict(wanted) == self.features:
@@ -110,7 +110,7 @@ class Schema:
         return chosen
 
     def check(self, wanted: Mapping[str, Sequence[str]], who: str) -> None:
-        """Raise CheckpointMismatch, naming the features, unless this version makes all that are ``wanted``."""
+        """Raise CheckpointMismatch, naming the features, unless this version provides all ``wanted`` ones."""
         missing = [
             f"{identity} of {kind}"
             for kind, identities in wanted.items()
@@ -124,7 +124,7 @@ class Schema:
             )
 
     def difference(self, other: Mapping[str, Sequence[str]]) -> list[str]:
-        """In words, by which features ``other`` differs from this schema."""
+        """The differences between ``other`` and this schema, in words."""
         found = []
         for kind in dict.fromkeys([*self.features, *other]):
             mine, theirs = self.features.get(kind, []), list(other.get(kind, ()))

@@ -1,4 +1,4 @@
-"""The encoder that a model's card asks for."""
+"""The encoder that a model's card calls for."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tapfinger.profiles.site_tables import SiteTables
 
 
 def encoder_for(card: Card, site: SiteTables, advisers: Sequence[Adviser]) -> StateEncoder:
-    """An encoder of the card's schema and features; refuses a card that is for another scenario.
+    """An encoder for the card's schema and features; rejects a card made for another scenario.
 
-    ``advisers``: used by the schema ``profiles`` only.
+    ``advisers``: used only by the schema ``profiles``.
     """
     pending, who = card.size("pending"), f"model {card.name!r}"
     if card.schema == PROFILES.name:
         return ProfileEncoder(site, pending, advisers, card.features, who)
     context = site.context
     _check_fit(card, context)
-    # This network stacks its inputs in one row, so padding must stay.
+    # This network stacks its inputs in one row, so the padding must stay.
     padded = card.network == "vanilla"
     encoder = TypeEncoder(context, pending, card.task_types, padded, card.features, who)
     if padded and encoder.observer.most_running != card.size("running"):
@@ -44,7 +44,7 @@ def _check_fit(card: Card, context: SchedulerContext) -> None:
 
 
 def mismatch(card: Card, field: str, model: object, world: object) -> CheckpointMismatch:
-    """The error of a model that is for something else."""
+    """The error for a model that does not fit."""
     return CheckpointMismatch(
         f"model {card.name!r} does not fit this scenario: its {field} is {model}, the scenario has {world}; "
         "use another model or train one on this scenario"

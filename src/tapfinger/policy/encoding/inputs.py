@@ -1,4 +1,4 @@
-"""The arrays that a network takes, whatever the schema of their features. numpy only."""
+"""The arrays that a network takes, for any feature schema. numpy only."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Inputs(NamedTuple):
     startable: Any  # bool (B, N, K)
     minimum: Any  # int64 (B, N, K, R): lower corner of the legal allocations
     largest: Any  # int64 (B, N, K, R): upper corner, 0 where not startable
-    copies: Any  # float32 (B, N, K): how many copies of the task's minimum fit, the prior of Bayes' rule
-    # With a menu there is one amount (R = 1), the place on it; without, these are empty.
+    copies: Any  # float32 (B, N, K): number of copies of the task's minimum that fit, the prior of Bayes' rule
+    # With a menu there is one amount (R = 1), the place on the menu; without one, these are empty.
     menu: Any  # float32 (B, N, K, C, Fm): features of the sizes that fit, fastest first
-    size: Any  # int64 (B, N, K, C): which sizes these are, for the way back to allocations
+    size: Any  # int64 (B, N, K, C): indices of these sizes, to decode them into allocations
 
 
 def batch_of_one(obs: Any) -> Any:
@@ -43,7 +43,7 @@ def rows_of(obs: Any, which: Ints) -> Any:
 
 
 def trim(inputs: Inputs) -> Inputs:
-    """Only as many nodes, places and running rows as the fullest state has: padding costs as much as tasks do."""
+    """Keep only as many nodes, places and running rows as the fullest state has: padding costs as much as tasks do."""
     nodes = _used(inputs.pending_mask.any(axis=0))
     places = _used(inputs.place_mask.any(axis=(0, 1)))
     running = _used(inputs.running_mask.any(axis=(0, 1)))
@@ -65,5 +65,5 @@ def trim(inputs: Inputs) -> Inputs:
 
 
 def _used(column: Bools) -> int:
-    """Up to and with the last that is true; at least one, since some operations cannot do without."""
+    """Number of elements up to and including the last true one; at least one, which some operations require."""
     return max(1, int(np.flatnonzero(column)[-1]) + 1 if column.any() else 1)

@@ -1,9 +1,9 @@
 """The features of schema ``profiles``: tasks are known by their speed, not by their name.
 
 Everything is relative, so one set of weights serves any clusters, resources and task types. Sizes are chosen from a
-menu (profiles.size_menus): the network is told how long each size that fits takes and what it costs. Of running tasks
-it is told when they should end by their profile and by the progress they reported, never what only a simulator knows.
-Several greedy schedulers give advice, which is told as features too.
+menu (profiles.size_menus): for each size that fits, the network gets its duration and its cost. For running tasks it
+gets the expected end, by their profile and their reported progress, never what only a simulator knows.
+Several greedy schedulers give advice, which is given as features too.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LOG = 3.0
 
 @dataclass(slots=True)
 class TypeFacts:
-    """What the features of one task type are made of."""
+    """What the features of one task type are computed from."""
 
     ideal: float  # slots of the fastest run at this site
     usual: float  # slots of the site's usual run
     least: Any  # (R,) minimum, as shares of a mean cluster
-    most: Any  # (R,) largest useful amounts, the same
+    most: Any  # (R,) largest useful amounts, as shares of a mean cluster
     accelerator: int
     costs: tuple[float, float, float]  # of the slowest, the cheapest and the fastest efficient size
     slots: Mapping[str, float]  # at some allocations between minimum and maximum, by name
     doubt: float
 
     def slowdown(self, where: str) -> float:
-        """Logarithm of the slots at an allocation over the shortest ones."""
+        """Logarithm of the slots at an allocation over the ideal duration, divided by 3."""
         return math.log(self.slots[where] / self.ideal) / 3.0
 
 
@@ -119,18 +119,18 @@ SIZE = FeatureTable(
 
 @dataclass(slots=True)
 class SiteFacts:
-    """What does not change from turn to turn. T types, N clusters; the last of T+1 rows is of no task."""
+    """What does not change from turn to turn. T types, N clusters; the last of T+1 rows is for no task."""
 
     accelerator: int
     single: float  # 1 if a cluster starts at most one task per slot
     usual: float  # slots of the site's usual run
-    relative_accelerator: Any  # (N,) log of the capacity relative to a mean cluster's, halved
-    relative_least: Any  # (N,) the same of the resource in which it is smallest
+    relative_accelerator: Any  # (N,) half the log of the capacity relative to a mean cluster's
+    relative_least: Any  # (N,) the same for the resource in which it is smallest
     ideal: Floats  # (T+1,) slots of the fastest run
-    gap: Floats  # (T+1, N) log of how much longer it is on this very cluster
+    gap: Floats  # (T+1, N) log of the same on this cluster, relative to ``ideal``
     least_cost: Floats  # (T+1,) in usual durations
     types: Floats  # (T+1, features of a type)
-    sizes: Floats  # (sizes of all types and of none, features of a size)
+    sizes: Floats  # (sizes of all types and of no task, features of a size)
 
 
 @dataclass(slots=True)
@@ -142,16 +142,16 @@ class ProfileState:
     clusters: int
     share: Any  # (B, N, R) free share of each resource
     rank: Ints  # (B, N) 0 for the emptiest cluster
-    load: Any  # (B,) work that arrived per slot lately, as a share of what all clusters together can do
+    load: Any  # (B,) work that recently arrived per slot, as a share of what all clusters together can do
     real: Bools  # (B, M) nodes with a task
     node_kind: Ints  # (B, M) type of each node, T for none
     seen: Floats  # (B, M) clusters that have the task in their pending set
     kind: Ints  # (B, N, K) type of each place, T for none
-    copies: Ints  # (B, N, K) how many copies of the task's minimum fit
-    advised: Ints  # (B, N, K, advisers) place on the whole menu of the size each would give, -1 where it starts nothing
+    copies: Ints  # (B, N, K) number of copies of the task's minimum that fit
+    advised: Ints  # (B, N, K, advisers) place on the whole menu of the adviser's size, -1 where it starts nothing
     can: Floats  # (B, N, K) 1 where the task can start
     others: Floats  # (B, N, K) other clusters that could start the task
-    emptier: Floats  # (B, N, K) those of them with a lower rank
+    emptier: Floats  # (B, N, K) number of ``others`` with a lower rank
     matched: Bools  # (B, N, K)
     running: RunningState
     menu: MenuState
@@ -164,13 +164,13 @@ class RunningState:
     mask: Bools  # real tasks
     most: Any  # largest share of the cluster's resources
     accelerator: Any  # share of the cluster's accelerator
-    left: Any  # slots until the task ends, with this one
+    left: Any  # slots until the task ends, including this one
     predicted: Any  # slots of the whole task at its size
     elapsed: Any
-    progress: Any  # as reported, -1 where it was not
+    progress: Any  # as reported, -1 where unreported
     doubt: Any
     usual: float
-    # (B, N) each: share of the cluster whose tasks end in this slot, within half the usual duration, and within it
+    # (B, N) each: share of the cluster held by tasks that end in this slot, within half the usual duration, within it
     freed_next: Any
     freed_soon: Any
     freed_later: Any
@@ -178,17 +178,17 @@ class RunningState:
 
 @dataclass(slots=True)
 class MenuState:
-    """Sizes on the menus; (B, N, K, C) each unless said otherwise."""
+    """Sizes on the menus; (B, N, K, C) each unless stated otherwise."""
 
     at: Ints  # place on the type's whole menu
     real: Bools  # sizes that fit
-    count: Ints  # (B, N, K) how many of them
-    size: Ints  # which size of all types' it is
+    count: Ints  # (B, N, K) number of sizes that fit
+    size: Ints  # index of the size among those of all types
     rows: Floats  # (B, N, K, C, features of a size)
     of_free: Any  # (B, N, K, C, R) share of what is free
-    of_free_most: Floats  # largest of these
+    of_free_most: Floats  # largest of ``of_free``
     of_cluster: Any  # largest share of the cluster
-    cost: Floats  # as the feature, 9 where there is no size
+    cost: Floats  # as in the feature, 9 where there is no size
     advised: Ints  # (B, N, K, advisers)
     accelerator: int
 
@@ -243,7 +243,7 @@ CLUSTER = FeatureTable(
     Feature("can_start", "0 or 1", "Whether any task can start on the cluster.", lambda s: s.obs.startable.any(axis=2)),
 )
 
-#: What is told of a waiting task beside the features of its type.
+#: Features of a waiting task besides those of its type.
 WAITING = FeatureTable(
     Feature("waited", "log(1 + slots) / 3", "Slots since the task arrived.", lambda s: _log(s.obs.age)),
     Feature("waited_to_ideal", "ideal durations / 4, at most 2",
@@ -269,7 +269,7 @@ RUNNING = FeatureTable(
     Feature("doubt", "deviation of log(speed)", "How uncertain the type's speeds are, on average.", lambda r: r.doubt),
 )
 
-#: What is told of a size on the menu beside the features it has everywhere.
+#: Features of a size on the menu besides those it has everywhere.
 FIT = FeatureTable(
     Feature("of_free", "share, at most 2", "Largest share of what is free here.", lambda m: m.of_free_most),
     Feature("of_free_accelerator", "share, at most 2", "Share of the free accelerators here.",
@@ -323,12 +323,12 @@ PROFILES = Schema(
     {"cluster": CLUSTER, "pending": TYPE + WAITING, "running": RUNNING, "pair": PAIR, "menu": SIZE + FIT},
 )
 
-#: Columns of a feature that has one per adviser.
+#: Number of columns of a feature that has one per adviser.
 COLUMN_COUNTS: Final = {"adviser": len(ADVISERS)}
 
 SIZE_COLUMNS: Final = {name: at.start for name, at in SIZE.columns().items()}
 
 
 def adviser_columns(kind: str) -> range:
-    """Where a kind of node tells what the advisers would do, one column for each: ``pair`` or ``menu``."""
+    """Columns that hold the advisers' choices, one per adviser, of a kind of node: ``pair`` or ``menu``."""
     return PROFILES.tables[kind].columns(COLUMN_COUNTS)["advised"]

@@ -1,4 +1,4 @@
-"""Which clusters compete for a waiting task, as arrays: ranks, who else could start it, and a simple division."""
+"""Which clusters compete for a waiting task, as arrays: ranks, other possible starters, and a simple division."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tapfinger.policy.encoding.inputs import Bools, Floats, Ints
 
 
 def starters_of(rank: Ints, node: Ints, startable: Bools, nodes: int) -> tuple[Floats, Floats]:
-    """(B, N, K) each: how many clusters could start the task, and how many of those up to and with this one's rank."""
+    """(B, N, K) each: number of clusters that could start the task, and of those with at most this one's rank."""
     batch, clusters, _ = node.shape
     starters = np.zeros((batch, clusters, nodes), dtype=np.float32)
     at = flat_nodes(node, nodes, rank)
@@ -18,7 +18,7 @@ def starters_of(rank: Ints, node: Ints, startable: Bools, nodes: int) -> tuple[F
 
 
 def flat_nodes(node: Ints, nodes: int, cluster: Ints | None = None) -> Ints:
-    """Index of each node among those of the whole batch (B * M), or with (B, N) ``cluster`` in an array (B, N, M)."""
+    """Index of each node in the whole batch (B * M), or, with (B, N) ``cluster``, in an array (B, N, M)."""
     batch, clusters, _ = node.shape
     if cluster is not None:
         first = (np.arange(0, batch * clusters, clusters)[:, None] + cluster)[..., None] * nodes
@@ -30,13 +30,13 @@ def flat_nodes(node: Ints, nodes: int, cluster: Ints | None = None) -> Ints:
 
 
 def match(order: Ints, node: Ints, startable: Bools, nodes: int) -> Bools:
-    """(B, N, K): a simple division of the tasks among the clusters, each at most one.
+    """(B, N, K): a simple division of the tasks among the clusters, at most one each.
 
-    The emptiest cluster has its oldest task that can start, the next one its oldest of the rest, and so on. A hint, no
-    order: with it, clusters that decide at the same time can keep out of each other's way.
+    The emptiest cluster gets its oldest startable task, the next one its oldest of the rest, and so on. This is a hint,
+    not a command: with it, clusters that decide at the same time can keep out of each other's way.
     """
     meant = np.zeros(startable.shape, dtype=np.bool_)
-    if len(order) == 1:  # numpy is slow where there is one state to go through
+    if len(order) == 1:  # numpy is slow for a single state
         _match_one(order[0].tolist(), node[0].tolist(), startable[0].tolist(), meant[0])
         return meant
     rows = np.arange(len(order))
@@ -62,13 +62,13 @@ def _match_one(order: list[int], node: list[list[int]], startable: list[list[boo
 
 
 def emptiest_first(gpu: Floats) -> Ints:
-    """(B, N): clusters by free accelerators, most first, and then by index.
+    """(B, N): clusters by free accelerators, most first, then by index.
 
-    No two clusters have the same rank: empty ones, which see the same tasks, can tell which of them is meant.
+    No two clusters share a rank: empty clusters, which see the same tasks, can tell which of them is meant.
     """
     return np.argsort(-gpu, axis=1, kind="stable")
 
 
 def ranks(order: Ints) -> Ints:
-    """(B, N): which place each cluster has in the order."""
+    """(B, N): position of each cluster in the order."""
     return order.argsort(axis=1)

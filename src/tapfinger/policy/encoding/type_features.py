@@ -1,6 +1,6 @@
 """The features of schema ``types``: tasks are known by their type, amounts are absolute, as in the paper.
 
-A network of this schema serves the task types and resources it was trained on, and any number of clusters.
+A network of this schema works for the task types and resources it was trained on, with any number of clusters.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from tapfinger.policy.encoding.features import Feature, FeatureTable, Schema
 from tapfinger.policy.encoding.inputs import Bools, Floats, Ints
 
-#: Amounts, counts and slots are divided by these, so that features are about one.
+#: Amounts, counts and slots are divided by these, so that features are close to one.
 AMOUNT_UNIT = 16.0
 _COUNT = 10.0
 _SLOTS = 10.0
-#: Counts and slots are cut here, after the division.
+#: Upper bound of counts and slots, after the division.
 _MOST = 3.0
 
 
@@ -31,10 +31,10 @@ class TypeState:
     size: Floats  # (N, R) capacity, at least one
     free: Floats  # (B, N, R)
     rank: Ints  # (B, N) 0 for the emptiest cluster
-    eligible: Ints  # (B, M) in how many pending sets each node is
+    eligible: Ints  # (B, M) number of pending sets that hold each node
     can: Floats  # (B, N, K) 1 where the task can start
     others: Floats  # (B, N, K) other clusters that could start the task
-    emptier: Floats  # (B, N, K) those of them with a lower rank
+    emptier: Floats  # (B, N, K) number of ``others`` with a lower rank
     matched: Bools  # (B, N, K)
 
 
@@ -75,7 +75,7 @@ RUNNING = FeatureTable(
             lambda s: _capped(s.obs.running_features[..., -1], _SLOTS)),
 )
 
-#: What a cluster must know in order not to want a task that another cluster will get.
+#: What a cluster must know to avoid wanting a task that another cluster will get.
 PAIR = FeatureTable(
     Feature("place", "tasks / 10", "Tasks before it in the pending set.", lambda s: np.arange(s.can.shape[2]) / _COUNT),
     Feature("startable_before", "tasks / 10", "Tasks before it that can start on the cluster.",
