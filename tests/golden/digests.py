@@ -1,7 +1,8 @@
 """Digests of everything that must not change by accident: event logs, protocol histories, the HTTP description.
 
-``python tests/golden/digests.py`` records them in digests.json. Do that only for a change of behaviour that is
-meant, and list the change with its reason in CHANGELOG.md.
+``python tests/golden/digests.py --missing`` records what is new: a scheduler, a scenario. Without ``--missing``
+everything is recorded again. Do that only for a change of behaviour that is meant, and list the change with its
+reason in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,22 +145,36 @@ def recorded() -> dict[str, str]:
     return found
 
 
-def _make() -> Iterator[tuple[str, str]]:
+def expected(name: str) -> str:
+    """The digest in the file."""
+    found = recorded().get(name)
+    if found is None:
+        raise LookupError(f"no digest of {name!r} is recorded; if it is new: python tests/golden/digests.py --missing")
+    return found
+
+
+def _jobs() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Name of each digest, and how it is made."""
     for scenario, spec, override in runs():
         for seed in SEEDS:
-            yield name_of(scenario, spec, override, seed), run_digest(scenario, spec, override, seed)
-    with TemporaryDirectory() as folder:
-        yield "comparison", comparison_digest(Path(folder) / "out")
-        yield "openapi", openapi_digest(Path(folder))
+            yield name_of(scenario, spec, override, seed), partial(run_digest, scenario, spec, override, seed)
+    for name, job in (("comparison", comparison_digest), ("openapi", openapi_digest)):
+        yield name, partial(_in_a_folder, job)
     for replicas in (False, True):
         for seed in HISTORIES:
-            yield f"history {'replicas' if replicas else 'single'} {seed}", history_digest(seed, replicas)
+            yield f"history {'replicas' if replicas else 'single'} {seed}", partial(history_digest, seed, replicas)
+
+
+def _in_a_folder(job: Callable[[Path], str]) -> str:
+    with TemporaryDirectory() as folder:
+        return job(Path(folder))
 
 
 if __name__ == "__main__":
-    made = {}
-    for key, value in _make():
-        made[key] = value
-        sys.stdout.write(f"\r{len(made)} {key}\033[K")
-        sys.stdout.flush()
+    made = recorded() if sys.argv[1:] == ["--missing"] else {}
+    for key, make in _jobs():
+        if key not in made:
+            made[key] = make()
+            sys.stdout.write(f"\r{len(made)} {key}\033[K")
+            sys.stdout.flush()
     FILE.write_text(json.dumps(made, indent=0, sort_keys=True) + "\n")
