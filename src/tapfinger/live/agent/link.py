@@ -54,7 +54,7 @@ class CoordinatorLink:
         caller = asyncio.create_task(self._stay_connected())
         try:
             while not stop.is_set():
-                await self._send(self._host.step())
+                await self._send(self._step())
                 self._doubt()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PULSE):
@@ -64,6 +64,14 @@ class CoordinatorLink:
         finally:
             caller.cancel()
             await asyncio.gather(caller, return_exceptions=True)
+
+    def _step(self, orders: Orders | None = None) -> list[Report]:
+        """A step of the host. A fault of it is neither one of the connection nor the end of the agent."""
+        try:
+            return self._host.step(orders)
+        except Exception:
+            logger.exception("a step of the agent failed; it goes on")
+            return []
 
     async def _send(self, reports: list[Report]) -> None:
         socket = self._socket
@@ -119,6 +127,8 @@ class CoordinatorLink:
                 logger.warning("no connection to %s: %s", url, error)
             except InvalidURI as error:
                 raise CoordinatorError(f"{url} is no address of a coordinator: {error}") from None
+            except Exception:
+                logger.exception("the connection to %s failed; another one is made", url)
             finally:
                 self._socket = None
             await asyncio.sleep(pause)
@@ -132,7 +142,7 @@ class CoordinatorLink:
             message = decode(text)
             self._heard = time.monotonic()
             if isinstance(message, Orders):
-                await self._send(self._host.step(message))
+                await self._send(self._step(message))
             elif isinstance(message, LogSize):
                 self._host.arrived(message)
             elif isinstance(message, Refusal) and message.standby:

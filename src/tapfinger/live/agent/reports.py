@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,5 +44,6 @@ class Following:
         last = check.last
         if last is None:
             return Said(None, {}, None, tuple(check.faults))
-        ran = None if self.started is None else max(0.0, last.t - self.started)
+        # The task says when it was, and may say anything: nothing has run for longer than has passed.
+        ran = None if self.started is None else max(0.0, min(last.t, time.time()) - self.started)
         return Said(last.progress, dict(last.metrics), ran, tuple(check.faults))

@@ -7,7 +7,8 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
@@ -58,6 +59,10 @@ class _Kept:
     asked: bool = False
     #: Whether the coordinator wants no more of its output.
     full: bool = False
+    #: Whether to stop it at once, where an order to stop it could not be carried out yet; None: no such order.
+    stop_again: bool | None = None
+    #: What was last logged as wrong with it, so that the log does not repeat it.
+    complaint: str = ""
 
 
 class Host:
@@ -119,13 +124,17 @@ class Host:
                 shutil.rmtree(directory, ignore_errors=True)  # the file is written before the start: nothing runs
                 continue
             run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
-            outcome = self._backend.poll(run)
             size = int(saved.get("size", 0))
-            following = Following(run.reports, saved.get("started"))
-            self._runs[run.id] = _Kept(run, following, size, ended=outcome is not None)
+            kept = self._runs[run.id] = _Kept(run, Following(run.reports, saved.get("started")), size)
+            outcome: Outcome | None = None
+            with self._forgiving(kept, "the backend could not say how it is"):
+                outcome = self._backend.poll(run)
+            kept.ended = outcome is not None
             if outcome is None:
                 self._devices.hold(run.devices)
-            said = following.look(self._clock(), at_once=True) or Said(None)
+            said = Said(None)
+            with self._forgiving(kept, "its reports could not be read"):
+                said = kept.following.look(self._clock(), at_once=True) or said
             found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation, said))
             logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
         return found
@@ -147,15 +156,23 @@ class Host:
     def _listen(self, ends: Iterable[AttemptId]) -> dict[AttemptId, Said]:
         """What tasks have reported since the last call. Reports of tasks that have just ended are read completely."""
         over, now = set(ends), self._clock()
-        looks = {
-            ident: kept.following.look(now, at_once=ident in over)
-            for ident, kept in self._runs.items()
-            if ident in over or not kept.ended
-        }
-        return {ident: said for ident, said in looks.items() if said is not None}
+        found = {}
+        for ident, kept in self._runs.items():
+            if ident in over or not kept.ended:
+                with self._forgiving(kept, "its reports could not be read"):
+                    if (said := kept.following.look(now, at_once=ident in over)) is not None:
+                        found[ident] = said
+        return found
 
     def _poll(self) -> dict[AttemptId, Outcome | None]:
-        ends = {i: self._backend.poll(kept.run) for i, kept in self._runs.items() if not kept.ended}
+        ends: dict[AttemptId, Outcome | None] = {}
+        for ident, kept in self._runs.items():
+            if not kept.ended:
+                if kept.stop_again is not None:
+                    self._stop(kept, kept.stop_again)
+                ends[ident] = None  # where the backend cannot say, the task may be alive
+                with self._forgiving(kept, "the backend could not say how it is"):
+                    ends[ident] = self._backend.poll(kept.run)
         for ident, outcome in ends.items():
             if outcome is not None:
                 self._runs[ident].ended = True
@@ -169,11 +186,14 @@ class Host:
             if isinstance(instruction, Report):
                 reports.append(instruction)
             elif isinstance(instruction, HoldLease):
-                write_lease(self._lease, instruction.until)
+                try:
+                    write_lease(self._lease, instruction.until)
+                except OSError as error:  # tasks then end with the lease that is written
+                    logger.error("the lease could not be written: %s", error)
             elif isinstance(instruction, StartRun):
                 reports += self._start(instruction.launch)
             elif isinstance(instruction, StopRun):
-                self._backend.stop(self._runs[instruction.id].run, instruction.at_once)
+                self._stop(self._runs[instruction.id], instruction.at_once)
             elif isinstance(instruction, ResizeRun):
                 reports += self._resize(instruction.size)
             elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
@@ -182,28 +202,54 @@ class Host:
         return reports
 
     def _start(self, launch: Launch) -> list[Report]:
-        outcome: Outcome
         try:
             devices = self._devices.lease(launch.allocation)
         except NoRoom as error:
             # Not the task's fault: it goes back to the queue.
-            return self._do(
-                self.machine.handle(Observed({launch.id: Outcome("lost", reason=str(error))}), self._clock())
-            )
-        directory = self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}"
-        directory.mkdir(exist_ok=True)
-        run = Run(launch, directory, devices, self._lease)
-        self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
-        self._keep(run.id)  # on disk before the start: a restarted agent must know every run that may be alive
+            return self._not_started(launch.id, Outcome("lost", reason=str(error)))
+        run = Run(launch, self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}", devices, self._lease)
+        kept = self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
+        try:
+            run.directory.mkdir(exist_ok=True)
+            self._keep(run.id)  # on disk before the start: a restarted agent must know every run that may be alive
+        except OSError as error:
+            return self._not_started(run.id, Outcome("lost", reason=f"the agent cannot write to its disk: {error}"))
         try:
             self._backend.start(run)
         except BackendError as error:
-            logger.warning("task %d attempt %d could not start: %s", *launch.id, error)
-            self._devices.release(devices)
-            self._runs[run.id].ended = True
-            outcome = Outcome("failed", 127, str(error))
-            return self._do(self.machine.handle(Observed({run.id: outcome}), self._clock()))
+            return self._not_started(run.id, Outcome("failed", 127, str(error)))
+        except Exception as error:
+            logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
+            self._stop(kept, at_once=True)  # whatever of it has started
+            reason = f"the backend failed to start it: {type(error).__name__}: {error}"
+            return self._not_started(run.id, Outcome("failed", 127, reason))
         return []
+
+    def _not_started(self, ident: AttemptId, outcome: Outcome) -> list[Report]:
+        """An attempt that ends before it has begun."""
+        logger.warning("task %d attempt %d could not start: %s", *ident, outcome.reason)
+        if (kept := self._runs.get(ident)) is not None:
+            self._devices.release(kept.run.devices)
+            kept.ended = True
+        return self._do(self.machine.handle(Observed({ident: outcome}), self._clock()))
+
+    def _stop(self, kept: _Kept, at_once: bool) -> None:
+        """Stop a task; where that fails, it is tried again at every look."""
+        kept.stop_again = at_once
+        with self._forgiving(kept, "it could not be stopped"):
+            self._backend.stop(kept.run, at_once)
+            kept.stop_again = None
+
+    @contextmanager
+    def _forgiving(self, kept: _Kept, what: str) -> Iterator[None]:
+        """Whatever goes wrong with one task is logged, and neither the agent nor another task suffers from it."""
+        try:
+            yield
+        except Exception as error:
+            complaint = f"{what}: {type(error).__name__}: {error}"
+            if complaint != kept.complaint:
+                kept.complaint = complaint
+                logger.error("task %d attempt %d: %s", *kept.run.id, complaint)
 
     def _keep(self, ident: AttemptId) -> None:
         kept = self._runs[ident]
@@ -224,7 +270,7 @@ class Host:
             try:
                 self._backend.resize(run, size.allocation, devices)
                 kept.run = resized
-            except BackendError as error:
+            except Exception as error:  # also what the backend's author did not foresee
                 logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
             before, after = (run, resized) if kept.run is resized else (resized, run)
             self._devices.release(without(before.devices, after.devices))
@@ -241,7 +287,7 @@ class Host:
         """Stop every task. Returns whether any is left; call it until none is."""
         left = [i for i, outcome in self._poll().items() if outcome is None]
         for ident in left:
-            self._backend.stop(self._runs[ident].run, at_once=False)
+            self._stop(self._runs[ident], at_once=False)
         return bool(left)
 
     # --------------------------------------------------------------------- output
@@ -261,9 +307,10 @@ class Host:
             if kept.shipped is None:
                 chunks.append(LogChunk(ident, 0))
             else:
-                start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
-                if data:
-                    chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
+                with self._forgiving(kept, "its output could not be read"):
+                    start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
+                    if data:
+                        chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
             kept.asked = len(chunks) > before
         return chunks
 
@@ -277,7 +324,11 @@ class Host:
     def _clean(self, ident: AttemptId) -> None:
         """Remove a run if its end is recorded and its output has arrived."""
         kept = self._runs[ident]
-        done = kept.full or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
+        done = kept.full
+        try:
+            done = done or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
+        except (OSError, ValueError):  # the task has tampered with it: there is nothing to wait for
+            done = True
         if kept.forgotten and done:
             del self._runs[ident]
             shutil.rmtree(kept.run.directory, ignore_errors=True)

@@ -82,11 +82,22 @@ class Supervised:
             work = run.directory / "work"
             work.mkdir(exist_ok=True)
             return work.resolve()
-        path, roots = Path(run.launch.cwd).resolve(), [Path(root).resolve() for root in self.context.roots]
+        wanted, roots = run.launch.cwd, [Path(root).resolve() for root in self.context.roots]
+        try:
+            path = Path(wanted).resolve()
+            there = path.is_dir()
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that lead in a circle
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise LaunchFailed(f"working directory {wanted} cannot be used on this cluster: {why}") from None
         if roots and not any(path.is_relative_to(root) for root in roots):
             raise LaunchFailed(f"working directory {path} is not within {', '.join(map(str, roots))}")
-        if not path.is_dir():
+        if not there:
             raise LaunchFailed(f"working directory {path} does not exist on this cluster")
+        if not os.access(path, os.X_OK):
+            raise LaunchFailed(
+                f"working directory {path} may not be entered by the agent, which runs as user {os.getuid()}; "
+                "choose a directory that it may enter (--cwd), or change the permissions of this one"
+            )
         return path
 
     def _environment(self, run: Run, mark: str) -> dict[str, str]:

@@ -136,7 +136,7 @@ class Decider(SchedulerWrapper):
         try:
             agents = explain(top=1).agents
             return {(o.task, agent.cluster): float(o.probability) for agent in agents for o in agent.options}
-        except Exception:  # a third-party scheduler may raise anything; its probabilities are left out then
+        except (Exception, SystemExit):  # third-party code; its probabilities are left out then
             logger.exception("scheduler %s could not explain itself", self.name)
             return {}
 
@@ -190,7 +190,7 @@ class RoundQuestion:
                 decider.know(self.context)
                 session.play_round(decider)
                 break
-            except Exception as error:  # a scheduler may raise anything; the next one decides then
+            except (Exception, SystemExit) as error:  # a scheduler may raise anything; the next one decides then
                 logger.exception("scheduler %s failed", decider.name)
                 fault += f"{decider.name}: {type(error).__name__}: {error}. "
         return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), sizes, fault, by)

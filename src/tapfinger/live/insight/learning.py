@@ -11,6 +11,7 @@ its progress counts, separately for each allocation.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import threading
 import time
@@ -23,12 +24,14 @@ from tapfinger.core.estimates import work
 from tapfinger.core.feasibility import within_bounds
 from tapfinger.core.model import NO_NOISE, Resources, TaskType
 from tapfinger.live.coordinator.site import Site
-from tapfinger.live.protocol.events import LiveEvent, SpeedDrift, SpeedForgotten
+from tapfinger.live.protocol.events import LiveEvent, SpeedDrift, SpeedForgotten, Warned
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.profiles.beliefs import Belief, Timed
 from tapfinger.profiles.drift import LATEST, Tracked
+
+logger = logging.getLogger(__name__)
 
 #: Default doubt about configured speeds: standard deviation of their logarithm.
 DOUBT = 0.3
@@ -176,6 +179,8 @@ class Learning:
         }
         #: Running attempts that report progress, by type.
         self._open: dict[str, dict[AttemptId, list[_Stretch]]] = {name: {} for name in self._pupils}
+        #: Attempts that are not listened to, because of what they said.
+        self._unteachable: set[AttemptId] = set()
         self._unsaved: set[str] = set()
         self._saved = self._began = now
         #: What is known, by type.
@@ -251,9 +256,9 @@ class Learning:
         touched = set(self._pupils) if every else set()
         while self._inbox:
             lesson = self._inbox.popleft()
-            if lesson.type in self._pupils:
+            if lesson.type in self._pupils and lesson.id not in self._unteachable:
                 touched.add(lesson.type)
-                events += self._take(lesson, now)
+                events += self._take_safely(lesson, now)
         revised: list[TaskType] = []
         for name in sorted(touched):
             pupil = self._pupils[name]
@@ -292,6 +297,18 @@ class Learning:
         for timed in reported:
             pupil.tracked.belief.add(timed)
         return kept
+
+    def _take_safely(self, lesson: Lesson, now: float) -> list[LiveEvent]:
+        """As ``_take``; an attempt that says what cannot be worked with is not listened to any more."""
+        try:
+            return self._take(lesson, now)
+        except Exception as error:
+            logger.warning("task %d attempt %d teaches nothing about speed: %s", *lesson.id, error)
+            self._unteachable.add(lesson.id)
+            for stretch in self._open[lesson.type].pop(lesson.id, ()):
+                self._pupils[lesson.type].tracked.belief.add(stretch.timed, -1.0)
+            text = f"nothing is learnt of its speed: what it reported cannot be worked with ({error})"
+            return [Warned(now, *lesson.id, text=text)]
 
     def _take(self, lesson: Lesson, now: float) -> list[LiveEvent]:
         pupil, size = self._pupils[lesson.type], lesson.allocation

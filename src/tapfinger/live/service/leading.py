@@ -185,7 +185,7 @@ class Leading:
             took = time.perf_counter() - began
             if machine is self._leading:
                 self._act(Decided(answer))
-                self.insight.decided(question, answer, took)
+                self._aside(partial(self.insight.decided, question, answer, took))
         except NotLeading:
             pass  # already handled where it was found out
         except Exception as error:  # not a scheduler's: those are caught. Without an answer, no question could follow
@@ -273,7 +273,7 @@ class Leading:
         return instructions.records
 
     def _tell(self, instructions: Instructions) -> None:
-        self.insight.saw(instructions)
+        self._aside(partial(self.insight.saw, instructions))
         if logger.isEnabledFor(logging.INFO):
             for line in instructions.history:
                 log_event(logger, line)
@@ -282,6 +282,13 @@ class Leading:
                 send(orders)
         if instructions.history:
             self._announce()
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do something that tasks do not depend on: only the store may stop a coordinator."""
+        try:
+            work()
+        except Exception:
+            logger.exception("insight failed; tasks are not affected")
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
