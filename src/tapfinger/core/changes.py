@@ -1,4 +1,4 @@
-"""Who came and who left between one slot and the next."""
+"""Tasks that came or left between one slot and the next."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from tapfinger.core.contract import Snapshot, TaskView
 
 
 class Changes(NamedTuple):
-    """What differs from the slot that was observed before."""
+    """Differences from the slot observed before."""
 
-    #: Tasks that were not there then, in the order of the snapshot.
+    #: Tasks that were not there before, in the order of the snapshot.
     came: tuple[TaskView, ...]
-    #: Tasks that are not there any more, as they were last seen.
+    #: Tasks that are gone, as they were last seen.
     left: tuple[TaskView, ...]
-    #: Slots since then; 0 for the first observation.
+    #: Slots since the last observation; 0 for the first one.
     slots: int
 
 
 class TaskTracker:
-    """Compares the tasks of each slot with those of the slot before."""
+    """Compares the tasks of each slot with the tasks of the slot before."""
 
     def __init__(self, whom: Callable[[Snapshot], Iterable[TaskView]] = Snapshot.tasks) -> None:
-        """``whom``: the tasks of a snapshot that are tracked; all of them if left out."""
+        """``whom``: selects the tasks of a snapshot to track; all of them by default."""
         self._whom = whom
         #: Tasks as last seen, by id.
         self.there: dict[int, TaskView] = {}
-        #: The slot that was observed last; -1 before the first.
+        #: The last observed slot; -1 before the first observation.
         self.slot = -1
 
     def observe(self, snapshot: Snapshot) -> Changes | None:
-        """What has changed; None if this slot was observed already. Call it in every slot."""
+        """Return what has changed, or None if this slot was observed already. Call it in every slot."""
         if snapshot.slot == self.slot:
             return None
         before, self.there = self.there, {task.id: task for task in self._whom(snapshot)}

@@ -24,20 +24,20 @@ def posterior(scores: Sequence[float], copies: Sequence[int]) -> list[float]:
 class Contest:
     """Clusters that want the same task."""
 
-    #: By cluster.
+    #: Proposals for the task, in order of cluster.
     rivals: tuple[Proposal, ...]
-    #: How many copies of the task's minimum fit in each one's free resources.
+    #: How many copies of the task's minimum fit in each rival's free resources.
     copies: tuple[int, ...]
 
     @property
     def winner(self) -> Proposal:
         """The rival with the largest posterior; a tie goes to the lowest cluster index."""
-        # The denominator of Bayes' rule is the same for all rivals: weights are compared, not rounded quotients.
+        # All rivals have the same denominator in Bayes' rule, so weights are compared instead of rounded quotients.
         return max(zip(self.rivals, self.copies, strict=True), key=lambda rival: rival[0].score * rival[1])[0]
 
     @property
     def prior(self) -> list[float]:
-        """Pr(n) of each rival: what its posterior would be if all wanted the task alike."""
+        """Pr(n) of each rival: its posterior if all wanted the task equally."""
         return posterior([1.0] * len(self.rivals), self.copies)
 
     @property
@@ -47,7 +47,7 @@ class Contest:
 
 
 def contest(rivals: Iterable[Proposal], free: Sequence[Resources], minimum: Resources) -> Contest:
-    """The contest of these rivals for one task with this minimum."""
+    """The contest between these rivals for one task with this minimum."""
     ordered = tuple(sorted(rivals, key=lambda p: p.cluster))
     return Contest(ordered, tuple(free[p.cluster].copies_of(minimum) for p in ordered))
 
@@ -56,7 +56,7 @@ def resolve(proposals: Iterable[Proposal], free: Sequence[Resources], minimum: M
     """Grant each wanted task to the competitor with the largest posterior; the others are void this turn.
 
     ``free`` is what each cluster has left, ``minimum`` each wanted task's minimum. A tie goes to the
-    lowest cluster index, so there is always exactly one winner. Winners are listed by cluster.
+    lowest cluster index, so there is always exactly one winner. Winners are listed in order of cluster.
     """
     wanted: dict[int, list[Proposal]] = {}
     for proposal in proposals:

@@ -47,13 +47,13 @@ class TaskView:
     #: Indices of the clusters it may run on (D_j).
     eligible: tuple[int, ...]
     phase: Phase
-    #: Where it was placed; None while it waits.
+    #: Index of the cluster it was placed on; None while it waits.
     cluster: int | None = None
-    #: What it holds; None while it waits, zeros while it is paused.
+    #: Resources it holds; None while it waits, zeros while it is paused.
     allocation: Resources | None = None
     #: Slots it has run so far, at any size.
     elapsed: int = 0
-    #: What it has been served: slots run times amounts held, of each resource; None before it runs.
+    #: Service received: slots run times the amount held, for each resource; None before it runs.
     service: Resources | None = None
     #: Progress in [0, 1) as last reported by the task; None if it does not report.
     progress: float | None = None
@@ -66,11 +66,11 @@ class ClusterView:
     index: int
     name: str
     capacity: Resources
-    #: What is not held by tasks now (B, or e of the paper's state).
+    #: Resources that no task holds now (B, or e of the paper's state).
     free: Resources
     #: Placed and running tasks, in order of placement.
     running: tuple[TaskView, ...]
-    #: Paused tasks, in order of placement; only preemptive schedulers make any.
+    #: Paused tasks, in order of placement; only preemptive schedulers pause tasks.
     paused: tuple[TaskView, ...]
     #: False while the cluster is lost or closed: nothing can be placed there.
     up: bool
@@ -78,7 +78,7 @@ class ClusterView:
     starts_left: int | None
 
     def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
-        """What would be free if running tasks held these sizes, by id; below zero where that is too much."""
+        """Free resources if running tasks held these sizes, by task id; negative where they exceed the capacity."""
         free = self.free
         for task in self.running:
             size = sizes.get(task.id)
@@ -87,7 +87,7 @@ class ClusterView:
         return free
 
     def with_sizes(self, sizes: Mapping[int, Resources]) -> ClusterView:
-        """As if running tasks held these sizes, by id; where that is too much, nothing is free."""
+        """The cluster as if running tasks held these sizes, by task id; no free amount goes below zero."""
         if not any(task.id in sizes for task in self.running):
             return self
         free = self.free_with(sizes)
@@ -111,7 +111,7 @@ class Snapshot:
 
     @property
     def free(self) -> tuple[Resources, ...]:
-        """What each cluster has free."""
+        """Free resources of each cluster."""
         return tuple(cluster.free for cluster in self.clusters)
 
     def on_clusters(self) -> Iterator[TaskView]:
@@ -126,7 +126,7 @@ class Snapshot:
             yield from cluster.running
 
     def tasks(self) -> Iterator[TaskView]:
-        """Every task in the system: those on clusters, then those that wait."""
+        """Every task in the system: tasks on clusters, then waiting tasks."""
         yield from self.on_clusters()
         yield from self.queue
 
@@ -157,7 +157,7 @@ class Snapshot:
 
     @property
     def tasks_in_system(self) -> int:
-        """Waiting, running and paused tasks; its sum over slots is the objective."""
+        """Number of waiting, running and paused tasks; its sum over slots is the objective."""
         return len(self.queue) + sum(len(c.running) + len(c.paused) for c in self.clusters)
 
     def after(self, placements: Sequence[Placement]) -> Snapshot:
@@ -176,7 +176,7 @@ class Snapshot:
         return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=tuple(waiting.values()))
 
     def booked(self, placements: Sequence[Placement]) -> Snapshot:
-        """The room and the queue that these placements leave, in the same turn; their tasks do not show as running."""
+        """Free resources and queue after these placements, in the same turn; placed tasks do not show as running."""
         if not placements:
             return self
         later = self.after(placements)
@@ -185,15 +185,15 @@ class Snapshot:
         return replace(later, turn=self.turn, clusters=clusters)
 
     def with_sizes(self, sizes: Mapping[int, Resources]) -> Snapshot:
-        """As if running tasks held these sizes, by id; see ``ClusterView.with_sizes``."""
+        """The snapshot as if running tasks held these sizes, by task id; see ``ClusterView.with_sizes``."""
         return replace(self, clusters=tuple(cluster.with_sizes(sizes) for cluster in self.clusters))
 
     def with_queue(self, tasks: Iterable[TaskView]) -> Snapshot:
-        """As if only these tasks waited, oldest first."""
+        """The snapshot as if only these tasks waited, oldest first."""
         return replace(self, queue=tuple(tasks))
 
     def closed(self, clusters: Collection[int]) -> Snapshot:
-        """As if these clusters were down: for whoever must start nothing there, since they are held for others."""
+        """The snapshot as if these clusters were down, so that nothing starts on clusters held for other tasks."""
         if not clusters:
             return self
         return replace(self, clusters=tuple(replace(c, up=False) if c.index in clusters else c for c in self.clusters))
@@ -203,7 +203,9 @@ _set = object.__setattr__  # the way to write a field of a frozen dataclass
 
 
 def _resources(allocation: tuple[int, ...]) -> Resources:
-    """Amounts as ``Resources``. What is no tuple stays: ``core.feasibility.check_amounts`` refuses it with a reason."""
+    """Amounts as ``Resources``. Anything but a tuple is kept: ``core.feasibility.check_amounts`` refuses it with a
+    reason.
+    """
     return Resources(allocation) if type(allocation) is tuple else allocation  # type: ignore[return-value]
 
 
@@ -265,7 +267,7 @@ class Decision:
 
     @property
     def void(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether there is nothing to do."""
         return not self.placements and not self.resizes
 
 
@@ -279,14 +281,14 @@ class SchedulerContext:
 
     resources: ResourceTypes
     clusters: tuple[Cluster, ...]
-    #: Task types with their speed profiles as far as they are known: a profile that may be wrong carries its doubt.
+    #: Task types with their speed profiles, as far as known; a profile that may be wrong has a ``doubt``.
     task_types: tuple[TaskType, ...]
     mode: Mode
     #: Seed of the scheduler's own randomness; never the workload's.
     seed: int = 0
     #: Share of a slot's gain lost when a task's allocation changes.
     switching_cost: float = 0.0
-    #: How much a slot's progress varies: what repeated measurements of a profile would show.
+    #: Random variation of progress per slot, as repeated measurements of a profile would show it.
     noise: Noise = field(default=NO_NOISE)
     #: Real seconds in one slot.
     slot_seconds: float = 10.0
@@ -297,7 +299,7 @@ class Scheduler(Protocol):
     """The contract. ``tapfinger.testing.check_scheduler`` tests an implementation of it."""
 
     #: True: ``decide`` is called once per slot and plans the whole slot (central schedulers).
-    #: False: called turn after turn until it is void (one agent per cluster, Algorithm 1).
+    #: False: ``decide`` is called turn after turn until its decision is void (one agent per cluster, Algorithm 1).
     one_shot: bool
 
     def reset(self, context: SchedulerContext) -> None:
@@ -305,17 +307,17 @@ class Scheduler(Protocol):
         ...
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Say what to start (and resize) now; void is a legal answer."""
+        """Decide what to start (and resize) now; a void decision is legal."""
         ...
 
 
 @runtime_checkable
 class LearningScheduler(Scheduler, Protocol):
-    """A scheduler that keeps tables made of speed profiles, and wants to hear when these are believed otherwise.
+    """A scheduler that keeps tables derived from speed profiles and needs to know when beliefs about them change.
 
-    One that reads profiles from the snapshot needs none of this: those are always the latest.
+    A scheduler that reads profiles from the snapshot does not need this: a snapshot always has the latest ones.
     """
 
     def learn(self, context: SchedulerContext) -> None:
-        """The run's context with other profiles: make tables of them anew, and forget nothing else."""
+        """Rebuild the tables from the profiles of this context, and keep everything else."""
         ...

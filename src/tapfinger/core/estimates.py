@@ -1,10 +1,11 @@
-"""How far a task is and how long it takes: the only place that estimates it.
+"""Estimates of a task's progress and remaining time. All such estimates are made here.
 
-A task may report its progress. Of one that does not, the estimate is what its speed profile says about the slots it
-has run, as if it had always held what it holds now.
+A task may report its progress. If it does not, progress is estimated from its speed profile and the slots it has run,
+as if it had always held its current allocation.
 
 The formulas follow from the profile: one slot at allocation x adds ``rate(x) * shape(progress)``. ``work`` is the
-integral of ``1 / shape``, so ``rate * slots = work(progress before, progress after)``, but for rounding to whole slots.
+integral of ``1 / shape``, so ``rate * slots = work(progress before, progress after)``, apart from rounding to whole
+slots.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from tapfinger.core.model import Resources, SpeedProfile, TaskType
 
 #: A task that still runs has at least this share of its work left, whatever its profile or its reports say.
 LEAST_LEFT = 0.01
-#: Progress that is assumed at most.
+#: Upper bound of estimated progress.
 MOST_PROGRESS = 1.0 - LEAST_LEFT
 
-#: Reported progress from which on a task's own pace says more about it than its profile does.
+#: Reported progress from which a task's own pace is trusted more than its profile.
 TELLING_PROGRESS = 0.1
 
-#: A task that has run for longer than expected takes at least this share of its time so far.
+#: Minimum remaining time of a task that overruns its expected time, as a share of its time so far.
 OVERRUN = 0.1
 
 
 def work(shape_offset: float | None, begin: float = 0.0, end: float = 1.0) -> float:
-    """Rate times slots that a task needs from one progress to another."""
+    """Work from one progress to another, as rate times slots."""
     if shape_offset is None:
         return end - begin
     return 2.0 * (math.sqrt(shape_offset - begin) - math.sqrt(shape_offset - end))
 
 
 def duration(task_type: TaskType, size: Resources) -> float:
-    """Slots from start to end at this size, not rounded up to whole ones."""
+    """Slots from start to end at this size, not rounded up to whole slots."""
     return work(task_type.profile.shape_offset) / task_type.profile.rate(size)
 
 
 def advanced(profile: SpeedProfile, size: Resources, slots: float, progress: float = 0.0) -> float:
-    """Progress after so many more slots at this size; at most ``MOST_PROGRESS``."""
+    """Progress after ``slots`` more slots at this size; at most ``MOST_PROGRESS``."""
     done = profile.rate(size) * slots
     if profile.shape_offset is None:
         return min(MOST_PROGRESS, progress + done)
@@ -49,14 +50,14 @@ def advanced(profile: SpeedProfile, size: Resources, slots: float, progress: flo
 
 
 def progress_of(task: TaskView, size: Resources | None = None) -> float:
-    """Progress as the task reported it; otherwise as if it had always held ``size``, or what it holds."""
+    """Reported progress; without a report, estimated as if the task had always held ``size`` (or what it holds)."""
     if task.progress is not None:
         return task.progress
     return advanced(task.type.profile, size or held_by(task), task.elapsed)
 
 
 def held_by(task: TaskView) -> Resources:
-    """What a task holds; its minimum while it holds nothing."""
+    """Allocation of a task; its minimum while it holds nothing."""
     return task.type.minimum if task.allocation is None or task.allocation.none else task.allocation
 
 
@@ -66,16 +67,16 @@ def share_left(progress: float) -> float:
 
 
 def slots_left(task: TaskView, size: Resources | None = None) -> int:
-    """Whole slots until the task ends, if it goes on at ``size``, or at what it holds."""
+    """Whole slots until the task ends if it continues at ``size`` (default: what it holds)."""
     size = size or held_by(task)
     return task.type.profile.slots(size, progress_of(task, size))
 
 
 def left_at_pace(ran: float, whole: float, progress: float | None, least: float = 0.0) -> float:
-    """Time that a real task still takes, in the unit of ``ran`` and ``whole``, which are its time so far and in all.
+    """Remaining time of a real task, in the unit of ``ran`` (its time so far) and ``whole`` (its expected total time).
 
-    From ``TELLING_PROGRESS`` on, its own pace counts: what it has reported in the time it ran, ``least`` if that is
-    longer. Before, or if it reports nothing, ``whole`` counts; one that overruns it takes ``OVERRUN`` of its time more.
+    From ``TELLING_PROGRESS`` on, the task's own pace counts: its reported progress over ``ran``, or over ``least`` if
+    that is longer. Before that, or without reports, ``whole`` counts; at least ``OVERRUN`` of the time so far is left.
     """
     if progress is not None and progress >= TELLING_PROGRESS:
         return max(ran, least) * (1.0 / progress - 1.0)

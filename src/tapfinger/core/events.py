@@ -1,4 +1,4 @@
-"""What happens (events, from the executor) and what is to be done (commands, to the executor)."""
+"""What has happened (events, from the executor) and what to do (commands, to the executor)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TaskArrived:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """A placed task runs."""
+    """A placed task has started to run."""
 
     slot: int
     task: int
@@ -37,7 +37,7 @@ class TaskResized:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task ended well at the end of ``slot``; completion time = slot - arrival + 1."""
+    """A task finished at the end of ``slot``; completion time = slot - arrival + 1."""
 
     slot: int
     task: int
@@ -46,7 +46,7 @@ class TaskFinished:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task ended badly at the end of ``slot`` and leaves the system."""
+    """A task failed at the end of ``slot`` and leaves the system."""
 
     slot: int
     task: int
@@ -72,7 +72,7 @@ class ClusterJoined:
 
 @dataclass(frozen=True, slots=True)
 class ClusterClosed:
-    """A cluster takes no new tasks (its agent is silent, or it is drained); those on it stay. Joining opens it."""
+    """A cluster takes no new tasks (its agent is silent, or it is drained); its tasks stay. Joining reopens it."""
 
     slot: int
     cluster: int
@@ -88,14 +88,14 @@ class TaskWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequeued:
-    """A task on a cluster has ended there and waits again, at its old place in the order of arrival."""
+    """A task on a cluster has ended there and waits again, at its old position in the order of arrival."""
 
     slot: int
     task: int
     cluster: int
 
 
-#: The last three happen to real clusters only.
+#: The last three occur only on real clusters.
 Event = (
     TaskArrived
     | TaskStarted

@@ -1,7 +1,8 @@
-"""What is legal: which task may start where, at which size, and which decisions. The only place that knows.
+"""What is legal: where a task may start, at which size, and which decisions are valid. All such rules are here.
 
 A task may start on a cluster that is up, that may still start a task in this slot and that the task is eligible for,
-with an allocation x of ``minimum <= x <= min(maximum, free)``. The compiled kernels mirror it (``tapfinger.sim``).
+with an allocation x of ``minimum <= x <= min(maximum, free)``. The compiled kernels (``tapfinger.sim``) mirror these
+rules.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tapfinger.errors import (
     TooManyStarts,
 )
 
-#: Clusters that a message lists at most.
+#: Maximum number of clusters that a message lists.
 MOST_SHOWN = 8
 
 _STARTED = (Phase.RUNNING, Phase.PAUSED)
@@ -38,28 +39,28 @@ def largest_allocation(task_type: TaskType, free: Resources) -> Resources | None
 
 
 def within_bounds(task_type: TaskType, size: tuple[int, ...]) -> bool:
-    """Whether the type allows this size, on whatever cluster."""
+    """Whether the type allows this size, regardless of the cluster."""
     minimum = task_type.minimum
     return len(size) == len(minimum) and minimum.fits(size) and all(map(le, size, task_type.maximum))
 
 
 def ever_fits(minimum: Resources, capacity: Resources) -> bool:
-    """Whether a task of this minimum could run on a cluster of this capacity if it were empty."""
+    """Whether a task with this minimum could run on an empty cluster of this capacity."""
     return minimum.fits(capacity)
 
 
 def may_start(cluster: ClusterView) -> bool:
-    """Whether the cluster may start a task now, whatever its size."""
+    """Whether the cluster may start a task of any size now."""
     return cluster.up and (cluster.starts_left is None or cluster.starts_left > 0)
 
 
 def room(cluster: ClusterView) -> Resources | None:
-    """What a task that starts there now may get at most; None where nothing may start."""
+    """The most that a task starting on the cluster now may get; None if nothing may start."""
     return cluster.free if may_start(cluster) else None
 
 
 def can_start(task: TaskView, cluster: ClusterView) -> bool:
-    """Whether the task may start on the cluster now, at its minimum at least."""
+    """Whether the task may start on the cluster now, with at least its minimum."""
     return may_start(cluster) and cluster.index in task.eligible and task.type.minimum.fits(cluster.free)
 
 
@@ -128,9 +129,9 @@ def check_eligible(
     label: str = "",
     describe: Callable[[Resources], str] = lambda amounts: str(tuple(amounts)),
 ) -> None:
-    """Refuse a task whose minimum fits no cluster it may run on: it would wait for ever.
+    """Refuse a task whose minimum fits none of its eligible clusters: it would wait forever.
 
-    For the message: ``label`` is what to call the task, ``describe`` puts amounts in words.
+    For the message, ``label`` names the task and ``describe`` puts amounts in words.
     """
     listed = list(clusters)
     who = f"{label or f'task {task.id}'} ({task.type.name})"
@@ -156,10 +157,10 @@ def check_decision(
     held: Mapping[int, HeldTask],
     story: Callable[[int], str],
 ) -> dict[int, Resources]:
-    """Raise on the first fault; return what is free afterwards on the clusters that the decision touches.
+    """Raise on the first fault; return what the decision leaves free on each cluster it affects.
 
-    ``waiting`` and ``held``: the tasks of the queue and those on clusters, by id. ``story``: what is known of a task,
-    for messages.
+    ``waiting`` and ``held``: tasks in the queue and tasks on clusters, by id. ``story``: describes a task, for
+    messages.
     """
     free: dict[int, Resources] = {}
     seen: set[int] = set()
@@ -241,7 +242,7 @@ def _raise_capacity(decision: Decision, cluster: ClusterView, held: Mapping[int,
 
 
 def check_form(decision: object) -> None:
-    """Refuse what only looks like a decision: a generator, say, would be used up by the checks."""
+    """Refuse anything that only looks like a decision: a generator, for example, would be used up by the checks."""
     if not isinstance(decision, Decision):
         raise InvalidDecision(f"a scheduler must return a Decision, got {decision!r}")
     for name, kind in (("placements", Placement), ("resizes", Resize)):

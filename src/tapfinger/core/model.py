@@ -16,17 +16,18 @@ from tapfinger.errors import ConfigError
 #: and a task of ten slots must take ten.
 DONE = 1.0 - 1e-9
 
-#: A profile that needs more slots than this at some allocation is taken for a mistake.
+#: A profile that needs more slots than this at some allocation is treated as a mistake.
 MAX_SLOTS = 1_000_000
 
-#: A profile table with more cells than this is refused: bound the maximum of insensitive resources.
+#: Maximum number of cells of a profile table. To stay below it, lower the maximum of resources that do not affect the
+#: speed.
 MAX_CELLS = 300_000
 
 
 class Resources(tuple[int, ...]):
     """Amounts of each resource type, counted in smallest units (x, b, C and B of the paper).
 
-    Which position means what is said once, by the scenario's resource names.
+    The scenario's resource names define the meaning of each position.
     """
 
     __slots__ = ()
@@ -44,7 +45,7 @@ class Resources(tuple[int, ...]):
         return Resources([a - b for a, b in zip(self, other, strict=True)])
 
     def at_most(self, other: tuple[int, ...]) -> Resources:
-        """The smaller of both, amount by amount."""
+        """The smaller of the two, amount by amount."""
         return Resources([min(a, b) for a, b in zip(self, other, strict=True)])
 
     @property
@@ -59,7 +60,7 @@ class Resources(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceRole:
-    """What an amount of a resource is on a real machine, and what holds a task to its amount."""
+    """What a resource is on a real machine, and what holds a task to its amount."""
 
     #: device: whole devices with ids, each for one task. share: parts of devices with ids, as small as the resource's
     #: unit. divisible: an amount without ids.
@@ -71,7 +72,7 @@ class ResourceRole:
     variable: str = "CUDA_VISIBLE_DEVICES"
 
 
-#: Roles of resources by name, for what a declaration leaves out. Resources of any other name are only counted.
+#: Default roles by resource name, for declarations without a role. Resources with any other name are only counted.
 USUAL_ROLES = {
     "cpu": ResourceRole("device", "cores"),
     "gpu": ResourceRole("device", "visible"),
@@ -85,13 +86,13 @@ class ResourceTypes:
 
     #: Names in the order every ``Resources`` uses.
     names: tuple[str, ...] = ("cpu", "gpu")
-    #: How much of the natural quantity one unit is, for example 4 for memory handed out in 4 GiB steps.
+    #: Natural quantity of one unit, for example 4 for memory handed out in 4 GiB steps.
     units: tuple[float, ...] = (1.0, 1.0)
-    #: What each is on a real machine; left out: as usual for its name.
+    #: Role of each resource; if left out, the default for its name.
     roles: tuple[ResourceRole, ...] = ()
 
     def __post_init__(self) -> None:
-        """Fill in usual roles, and refuse those that nothing could carry out."""
+        """Fill in default roles, and refuse roles that could not be enforced."""
         if not self.roles:
             object.__setattr__(self, "roles", tuple(USUAL_ROLES.get(name, ResourceRole()) for name in self.names))
         means: dict[str, str] = {}
@@ -120,19 +121,19 @@ class ResourceTypes:
 
     @property
     def accelerator(self) -> int:
-        """Position of the resource that speeds tasks up most: the first that is made visible by ids, or the last."""
+        """Position of the resource that speeds tasks up most: the first enforced by visible ids, or else the last."""
         name = self.enforced_by("visible")
         return self.names.index(name) if name else len(self.names) - 1
 
     @property
     def processor(self) -> int:
-        """Position of the resource that feeds it: the cores, or the first other one; the only one if there is one."""
+        """Position of the resource that feeds the accelerator: the cores, or else the first other one, or 0."""
         if name := self.enforced_by("cores"):
             return self.names.index(name)
         return next((r for r in range(len(self.names)) if r != self.accelerator), 0)
 
     def parse(self, amounts: Mapping[str, float], where: str) -> Resources:
-        """Natural quantities by name -> counts of units; every name must be given, none extra."""
+        """Natural quantities by name -> counts of units; every name must be given, and no others."""
         unknown = sorted(set(amounts) - set(self.names))
         missing = [name for name in self.names if name not in amounts]
         if unknown or missing:
@@ -151,7 +152,7 @@ class ResourceTypes:
         return Resources(counts)
 
     def natural(self, amounts: Resources) -> dict[str, float]:
-        """Counts of units -> natural quantities by name, for people."""
+        """Counts of units -> natural quantities by name, for people to read."""
         return {n: a * u for n, u, a in zip(self.names, self.units, amounts, strict=True)}
 
     def describe(self, amounts: Resources) -> str:
@@ -179,14 +180,14 @@ class SpeedProfile:
     doubt: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tables of the wrong size or with rates that never end a task."""
+        """Refuse tables of the wrong size, and rates at which a task would never end."""
         cells = math.prod(self.extent)
         for what, table in (("cells", self.rates), ("doubts", self.doubt)):
             if table is not None and len(table) != cells:
                 box = f"{tuple(self.minimum)} to {tuple(self.maximum)}"
                 raise ConfigError(f"a profile from {box} has {cells} {what}, got {len(table)}")
         worst = min(self.rates)
-        # The sum, since min and max pass over a NaN that is not the first.
+        # The sum finds any NaN; min and max overlook one that is not the first.
         if not math.isfinite(sum(self.rates)) or not worst > 1.0 / MAX_SLOTS:
             raise ConfigError(
                 f"every rate of a profile must be finite and above {1 / MAX_SLOTS:g}; the smallest is {worst:g}"
@@ -254,7 +255,7 @@ class SpeedProfile:
 
 @dataclass(frozen=True)
 class TaskType:
-    """A kind of ML task: what it needs at least, what it can use at most, how fast it runs."""
+    """A kind of ML task: its minimum, its maximum and its speed."""
 
     name: str
     #: b_j: an allocation below it is illegal.
@@ -283,7 +284,7 @@ class TaskType:
         return self.name if self.base is None else self.base
 
     def narrowed(self, minimum: Resources, maximum: Resources) -> TaskType:
-        """The same type between tighter bounds: what a task with bounds of its own is for schedulers."""
+        """The same type within tighter bounds: the type that schedulers see for a task with bounds of its own."""
         name = f"{self.family}[{','.join(map(str, minimum))}:{','.join(map(str, maximum))}]"
         profile = self.profile.narrowed(minimum, maximum)
         return TaskType(name, minimum, maximum, profile, self.weight, base=self.family)
@@ -295,7 +296,7 @@ class Task:
 
     id: int
     type: TaskType
-    #: Slot of arrival; it can start in that very slot.
+    #: Slot of arrival; the task can start in that same slot.
     arrival: int
     #: Indices of clusters, ascending.
     eligible: tuple[int, ...]
@@ -303,7 +304,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One edge cluster and what it has in total (C)."""
+    """One edge cluster and its total resources (C)."""
 
     name: str
     capacity: Resources
@@ -322,7 +323,7 @@ class Noise:
     amplitude: float = 0.0
 
     def apply(self, gain: float, key: int, slot_of_task: int) -> float:
-        """The gain really made in the task's ``slot_of_task``-th running slot."""
+        """Actual gain in the task's ``slot_of_task``-th running slot."""
         if self.kind == "none":
             return gain
         u = self.amplitude * (2.0 * unit_uniform(key, slot_of_task) - 1.0)

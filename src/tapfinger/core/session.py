@@ -12,26 +12,26 @@ from tapfinger.core.state import EdgeState
 from tapfinger.core.wrapper import name_of
 from tapfinger.errors import InvalidDecision
 
-#: A scheduler that never becomes void would hang a multi-task round; each turn must place at least
-#: one task, so this is only reached by resizing for ever.
+#: Maximum number of turns in a slot: a scheduler that is never void would hang a multi-task round. Placements run out,
+#: so only endless resizing reaches this limit.
 MAX_TURNS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class SlotOutcome:
-    """What an executor says after a slot."""
+    """What an executor reports after a slot."""
 
-    #: Starts, resizes and ends of this slot, then what holds at the beginning of the next (arrivals).
+    #: Starts, resizes and ends of this slot, then events at the beginning of the next slot (such as arrivals).
     events: list[Event] = field(default_factory=list)
-    #: Progress that running tasks reported.
+    #: Progress reported by running tasks, by task id.
     progress: Mapping[int, float] = field(default_factory=dict)
 
 
 class Executor(Protocol):
-    """Carries out commands and says what happened: the simulator, or real clusters."""
+    """Carries out commands and reports what happened: the simulator, or real clusters."""
 
     def begin(self) -> list[Event]:
-        """What holds before the first slot (first arrivals)."""
+        """Events before the first slot (the first arrivals)."""
         ...
 
     def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
@@ -48,19 +48,19 @@ class Session:
     """One run of one scheduler on one executor."""
 
     def __init__(self, state: EdgeState, executor: Executor, sinks: Iterable[Callable[[Event], None]] = ()) -> None:
-        """Apply what holds before the first slot; each sink gets every event in canonical order."""
+        """Apply the events before the first slot; each sink gets every event in canonical order."""
         self.state = state
         self._executor = executor
         self._sinks = tuple(sinks)
         self._commands: list[Command] = []
-        #: Proposals that lost a conflict so far.
+        #: Number of proposals that have lost a conflict so far.
         self.conflicts = 0
         #: Sum over slots of tasks in the system: the objective.
         self.total_tasks_in_system = 0
         self.take(executor.begin())
 
     def take(self, events: list[Event]) -> None:
-        """Apply what happened and pass it on; live clusters also report between the ends of slots."""
+        """Apply events and pass them on to the sinks; live clusters also report events during a slot."""
         events.sort(key=event_key)
         for event in events:
             self.state.apply(event)
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether every task has come and gone."""
+        """Whether every task has arrived and ended."""
         return self._executor.exhausted and self.state.tasks_in_system == 0
 
     def turn(self, decision: Decision) -> bool:
@@ -87,12 +87,12 @@ class Session:
         raise InvalidDecision(f"{name_of(scheduler)} was still not void after {MAX_TURNS} turns in one slot")
 
     def collect(self) -> list[Command]:
-        """What was decided and not yet handed on; whoever takes it carries it out."""
+        """Return the commands that were not yet handed on, and forget them; the caller must carry them out."""
         commands, self._commands = self._commands, []
         return commands
 
     def end_slot(self) -> int:
-        """Let the slot pass; returns the tasks that were in the system (minus the reward)."""
+        """Let the slot pass; return the number of tasks that were in the system (the negated reward)."""
         count = self.state.tasks_in_system
         self.total_tasks_in_system += count
         outcome = self._executor.run_slot(self.state.slot, self.collect())

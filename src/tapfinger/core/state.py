@@ -1,6 +1,6 @@
 """The state of all clusters and tasks, with no I/O: events and decisions in, commands and snapshots out.
 
-Tasks leave the state when they end, so its size follows the tasks in the system, not those ever seen.
+Tasks leave the state when they end, so its size depends on the tasks in the system, not on all tasks ever seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tapfinger.core.feasibility import check_decision, check_eligible, check_for
 from tapfinger.core.model import Cluster, Resources, Task
 from tapfinger.errors import InvalidDecision, InvalidTransition
 
-#: Waiting tasks that differ only in age: name of the type, and eligible clusters.
+#: Kind of a waiting task: name of its type, and its eligible clusters. Tasks of one kind differ only in age.
 Kind = tuple[str, tuple[int, ...]]
 
 
@@ -79,17 +79,17 @@ class EdgeState:
         self._closed = [False] * len(self.clusters)  # up, but nothing new is placed there
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
         self._waiting: dict[int, TaskView] = {}  # insertion order = arrival order
-        self._tasks: dict[int, Task] = {}  # the waiting ones
-        self._alike: dict[Kind, dict[int, TaskView]] = {}  # the waiting ones by kind, each in order of arrival
+        self._tasks: dict[int, Task] = {}  # waiting tasks only
+        self._alike: dict[Kind, dict[int, TaskView]] = {}  # waiting tasks by kind, each in order of arrival
         self._held: dict[int, _Held] = {}
         self._on: list[dict[int, _Held]] = [{} for _ in self.clusters]  # the same, by cluster
         self._cluster_views: list[ClusterView | None] = [None] * len(self.clusters)
         self._queue_view: tuple[TaskView, ...] | None = ()
 
-    # ---------------------------------------------------------------- what is
+    # ------------------------------------------------------------------ views
 
     def fork(self, window: int | None = None) -> EdgeState:
-        """A copy that goes its own way; what is frozen is shared, so it costs little. ``window``: as in snapshot."""
+        """An independent copy; frozen parts are shared, so it is cheap. ``window``: as in ``snapshot``."""
         twin = EdgeState(self.clusters, self.mode)
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
@@ -104,13 +104,13 @@ class EdgeState:
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Number of waiting tasks."""
         return len(self._waiting)
 
     def snapshot(self, window: int | None = None) -> Snapshot:
         """A frozen picture; parts that did not change are shared with the previous one.
 
-        ``window``: with more tasks waiting than that, only the first of each kind are shown, about that many in all.
+        ``window``: if more tasks than this wait, only the oldest of each kind are shown, about this many in total.
         """
         if window is not None and len(self._waiting) > window:
             return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window))
@@ -119,7 +119,7 @@ class EdgeState:
         return Snapshot(self.slot, self.turn, self.cluster_views(), self._queue_view)
 
     def cluster_views(self) -> tuple[ClusterView, ...]:
-        """The clusters alone: however long the queue is, they are quickly looked at."""
+        """The clusters without the queue: quick to get, however long the queue is."""
         for index, cached in enumerate(self._cluster_views):
             if cached is None:
                 self._cluster_views[index] = self._view_cluster(index)
@@ -127,7 +127,7 @@ class EdgeState:
         return tuple(views)
 
     def kinds(self) -> list[TaskView]:
-        """The first waiting task of each kind: where one can start, all of that kind can."""
+        """The oldest waiting task of each kind: if it can start on a cluster, all others of its kind can as well."""
         return [next(iter(views.values())) for views in self._alike.values()]
 
     def _first_of_each(self, window: int) -> tuple[TaskView, ...]:
@@ -158,10 +158,10 @@ class EdgeState:
 
     @property
     def tasks_in_system(self) -> int:
-        """Waiting, running and paused tasks."""
+        """Number of waiting, running and paused tasks."""
         return len(self._waiting) + len(self._held)
 
-    # ------------------------------------------------------------- what is to be
+    # --------------------------------------------------------------- decisions
 
     def commit(self, decision: Decision) -> list[Command]:
         """Check the whole decision, then carry it out; a decision with any fault changes nothing."""
@@ -172,7 +172,7 @@ class EdgeState:
         try:
             free = check_decision(decision, self.cluster_views(), self._waiting, self._held, self.story)
         except InvalidDecision as error:
-            error.args = (f"slot {self.slot}: {error}",)  # the same error, with when it happened
+            error.args = (f"slot {self.slot}: {error}",)  # the same error, with its slot
             raise
         commands: list[Command] = []
         for resize in decision.resizes:
@@ -196,10 +196,10 @@ class EdgeState:
         self._on[held.cluster][held.task.id] = held
         self._cluster_views[held.cluster] = None
 
-    # ------------------------------------------------------------ what happened
+    # ------------------------------------------------------------------ events
 
     def apply(self, event: Event) -> None:
-        """Take note of something that happened."""
+        """Update the state with an event."""
         if isinstance(event, TaskArrived):
             self._arrive(event.task)
         elif isinstance(event, TaskStarted):
@@ -234,7 +234,7 @@ class EdgeState:
         self._wait(task)
 
     def _wait(self, task: Task, view: TaskView | None = None) -> None:
-        """``view``: the task's, if it waits in another state already."""
+        """``view``: the task's view, if it already waits in another state."""
         view = view or TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
         self._tasks[task.id] = task
         self._waiting[task.id] = view
@@ -242,7 +242,7 @@ class EdgeState:
         self._queue_view = None
 
     def _leave(self, ident: int) -> Task:
-        """The queue without this task."""
+        """Remove this task from the queue and return it."""
         task = self._tasks.pop(ident)
         del self._waiting[ident]
         kind = (task.type.name, task.eligible)
@@ -274,7 +274,7 @@ class EdgeState:
         self._cluster_views[cluster] = None
 
     def _return(self, tasks: Sequence[Task]) -> None:
-        """A lost task is as old as before: it goes back to its place in the order of arrival."""
+        """Put lost tasks back into the queue, at their old positions in the order of arrival."""
         for task in tasks:
             self._wait(task)
             kind = (task.type.name, task.eligible)
@@ -303,7 +303,7 @@ class EdgeState:
                 self._held[task].progress = reported
 
     def has_run(self, task: int, slots: int) -> None:
-        """A running task had run for so many slots before this state began, at the size it has."""
+        """Record that a running task had run for ``slots`` slots before this state began, at its present size."""
         held = self._expect(task, Phase.RUNNING)
         held.elapsed = slots
         held.service = Resources([slots * amount for amount in held.allocation]) if slots else None
@@ -312,7 +312,7 @@ class EdgeState:
     # ------------------------------------------------------------------ checks
 
     def story(self, task: int) -> str:
-        """What is known of a task, for messages."""
+        """Description of a task, for messages."""
         if task in self._waiting:
             view = self._waiting[task]
             return f"task {task} waits since slot {view.arrival} for one of clusters {list(view.eligible)}"
@@ -357,11 +357,11 @@ def _in_order(waiting: dict[int, TaskView]) -> dict[int, TaskView]:
 
 
 def _assert(condition: bool, message: str) -> None:
-    """An assertion that ``python -O`` keeps."""
+    """An assertion that ``python -O`` does not remove."""
     if not condition:
         raise AssertionError(message)
 
 
 def eligible_ids(row: Iterable[bool]) -> tuple[int, ...]:
-    """A row of booleans, one per cluster, as indices."""
+    """Indices of the true values in a row of booleans, one per cluster."""
     return tuple(index for index, may in enumerate(row) if may)

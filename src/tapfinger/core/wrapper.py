@@ -1,4 +1,4 @@
-"""A scheduler around another: the base class of whatever times, logs, explains or corrects a scheduler's decisions."""
+"""A scheduler around another: the base class for timing, logging, explaining or correcting a scheduler's decisions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tapfinger.core.contract import Decision, LearningScheduler, Scheduler, Sche
 class SchedulerWrapper:
     """Forwards everything to the scheduler inside; a subclass overrides what it changes.
 
-    ``one_shot`` and ``name`` are those of the inner scheduler, so that a wrapped scheduler is called as often, and is
-    called the same in messages, as it would be without the wrapper.
+    ``one_shot`` and ``name`` are those of the inner scheduler, so a wrapped scheduler is called as often, and has the
+    same name in messages, as without the wrapper.
     """
 
     def __init__(self, inner: Scheduler) -> None:
@@ -20,7 +20,7 @@ class SchedulerWrapper:
 
     @property
     def counters(self) -> dict[str, int]:
-        """How often each rule of the inner scheduler came into play in this run, where it declares that."""
+        """How often each rule of the inner scheduler was applied in this run; empty if it has no counters."""
         return dict(getattr(self.inner, "counters", {}))
 
     def reset(self, context: SchedulerContext) -> None:
@@ -28,7 +28,7 @@ class SchedulerWrapper:
         self.inner.reset(context)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Tell the inner scheduler of changed speed profiles, if it wants to hear of them."""
+        """Tell the inner scheduler about changed speed profiles, if it can learn."""
         if isinstance(self.inner, LearningScheduler):
             self.inner.learn(context)
 
@@ -38,5 +38,5 @@ class SchedulerWrapper:
 
 
 def name_of(scheduler: Scheduler) -> str:
-    """What messages call a scheduler: its ``name`` if it has one, otherwise its class."""
+    """Name of a scheduler in messages: its ``name`` if it has one, otherwise its class."""
     return getattr(scheduler, "name", type(scheduler).__name__)

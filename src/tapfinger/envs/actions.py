@@ -1,4 +1,4 @@
-"""How actions and observations look as Gymnasium spaces.
+"""Actions and observations as Gymnasium spaces.
 
 An agent's action is (place, amount of each resource): a place in its cluster's pending set, or the
 number after the last place for void, and the allocation in smallest units.
@@ -21,12 +21,12 @@ from tapfinger.workloads.world import World
 Ints = npt.NDArray[np.int64]
 Masks = tuple[npt.NDArray[np.int8], ...]
 
-#: Bound of counts that have none of their own (backlog, slots run); the last integer exact in float32.
+#: Upper bound of otherwise unbounded counts (backlog, slots run): float32 holds all integers up to it exactly.
 MANY = 2.0**24
 
 
 class ActionCoding:
-    """Spaces, masks and reading of the actions of every cluster of one world."""
+    """Spaces, masks and parsing of the actions of every cluster of one world."""
 
     def __init__(self, world: World, pending: int) -> None:
         """``pending``: size of the pending set an agent chooses from."""
@@ -41,10 +41,10 @@ class ActionCoding:
         return [self.pending + 1, *(amount + 1 for amount in self.most[n])]
 
     def masks(self, obs: GraphObs, minimum: Ints) -> list[Masks]:
-        """Per cluster what ``MultiDiscrete.sample`` takes; void is always open, so no component is wholly masked.
+        """Masks per cluster, as ``MultiDiscrete.sample`` takes them; void is always open, so no component is fully
+        masked.
 
-        Which amounts are legal depends on the place; an amount is open wherever it is legal for some
-        startable task.
+        Which amounts are legal depends on the place; an amount is open if it is legal for some startable task.
         """
         places = np.ones((len(self.most), self.pending + 1), dtype=np.int8)
         places[:, :-1] = obs.startable
@@ -61,7 +61,7 @@ class ActionCoding:
         ]
 
     def read(self, n: int, action: Any) -> list[int]:
-        """Cluster n's action as plain integers; what is no action at all is an error."""
+        """Cluster n's action as plain integers; anything that is not an action raises an error."""
         numbers = np.asarray(action)
         if numbers.shape != (1 + len(self.names),) or not np.issubdtype(numbers.dtype, np.integer):
             raise InvalidDecision(
@@ -79,7 +79,7 @@ def minimum_of(obs: GraphObs) -> Ints:
 
 
 def feature_box(amounts: Sequence[int], width: int, *rows: int, last: float) -> spaces.Box:
-    """Rows of (amounts; ones; a number up to ``last``), ``width`` wide."""
+    """Space of rows, ``width`` wide: amounts, then values up to 1, then a number up to ``last``."""
     high = np.ones(width, dtype=np.float32)
     high[: len(amounts)] = np.maximum(1, amounts)  # a bound of 0 would look like a mistake to checkers
     high[-1] = last
@@ -87,11 +87,11 @@ def feature_box(amounts: Sequence[int], width: int, *rows: int, last: float) -> 
 
 
 def amount_box(amounts: Sequence[int], *rows: int) -> spaces.Box:
-    """Rows of allocations."""
+    """Space of rows of allocations."""
     high = np.broadcast_to(np.maximum(1, amounts), (*rows, len(amounts))).astype(np.int64)
     return spaces.Box(np.zeros_like(high), high, dtype=np.int64)
 
 
 def mask_box(size: int) -> spaces.Box:
-    """One component's mask."""
+    """Space of one component's mask."""
     return spaces.Box(0, 1, (size,), dtype=np.int8)

@@ -1,4 +1,4 @@
-"""One episode played turn by turn: what the readable environments share.
+"""One episode played turn by turn; the readable environments share it.
 
 Nothing here decides what is legal or who wins a conflict: that is core.feasibility, core.conflict
 and core.session.
@@ -22,7 +22,7 @@ from tapfinger.sim.run import new_session
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, build_world
 
-#: shared: minus the tasks in the system, the same for every agent; its sum is the objective.
+#: shared: minus the tasks in the system, the same for every agent; its negated sum is the objective.
 #: own: minus the tasks that are on the agent's cluster or wait in its queue.
 Reward = Literal["shared", "own"]
 
@@ -35,16 +35,16 @@ class TurnOutcome:
 
     #: Whether the round was settled, so that the slot has ended.
     settled: bool
-    #: Minus the reward of each cluster: 0 on turns inside a slot.
+    #: Negated reward of each cluster; 0 on turns inside a slot.
     cost: tuple[int, ...]
-    #: Who got the task it wanted.
+    #: Whether each cluster got the task it wanted.
     granted: tuple[bool, ...]
-    #: Why an action was taken for void; empty for legal ones.
+    #: Why an action was treated as void; empty for legal ones.
     illegal: tuple[str, ...]
 
 
 class Episode:
-    """A session of the simulator, and its present observation."""
+    """A session of the simulator, and its current observation."""
 
     def __init__(
         self, world: World, workload: Workload, observer: Observer, reward: Reward, sinks: Iterable[EventSink] = ()
@@ -117,7 +117,7 @@ class Episode:
 
 
 def check_options(reward: str, pending: int, max_slots: int | None) -> None:
-    """Refuse options that no environment takes."""
+    """Refuse options that no environment accepts."""
     if reward not in get_args(Reward):
         raise ConfigError(f"reward {reward!r} must be one of {', '.join(get_args(Reward))}")
     if pending < 1:

@@ -21,10 +21,10 @@ Obs = dict[str, npt.NDArray[Any]]
 
 
 class EdgeJointEnv(gymnasium.Env[Obs, npt.NDArray[np.int64]]):
-    """The clusters' actions (place, amounts) one after the other in one vector.
+    """An action is one vector: the actions (place, amounts) of all clusters, one after the other.
 
     The reward is minus the tasks in the system when a slot ends and 0 on other turns. An illegal
-    part of an action is taken for void and explained in ``info["illegal"]``.
+    part of an action is treated as void and explained in ``info["illegal"]``.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class EdgeJointEnv(gymnasium.Env[Obs, npt.NDArray[np.int64]]):
 
     @property
     def graph(self) -> GraphObs:
-        """The observation with everything it is made of."""
+        """The observation as a graph, from which the arrays are made."""
         return self.episode.obs
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Begin the workload of ``seed``; without one, the next of the environment's own stream."""
+        """Begin the workload of ``seed``; without one, the next workload of the environment's own stream."""
         super().reset(seed=seed, options=options)
         workload = draw_workload(self.world, seed if seed is not None else int(self.np_random.integers(2**31)))
         self._episode = Episode(self.world, workload, self._observer, "shared", self._sinks)
@@ -105,12 +105,12 @@ class EdgeJointEnv(gymnasium.Env[Obs, npt.NDArray[np.int64]]):
         return self._observe(), -float(outcome.cost[0]), done, cut, self._info(outcome)
 
     def action_mask(self) -> Masks:
-        """The present mask, as ``action_space.sample`` takes it."""
+        """The current mask, as ``action_space.sample`` takes it."""
         obs = self.graph
         return tuple(mask for masks in self._coding.masks(obs, minimum_of(obs)) for mask in masks)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """The present mask as one vector, for learners that ask the environment for it under this name."""
+        """The current mask as one vector, for learners that ask the environment for it under this name."""
         return np.concatenate(self.action_mask()).astype(np.bool_)
 
     def _observe(self) -> Obs:

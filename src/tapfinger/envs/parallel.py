@@ -24,8 +24,8 @@ Obs = dict[str, Any]
 class EdgeParallelEnv(ParallelEnv):  # type: ignore[misc]
     """Every agent names a place in its pending set and an allocation; conflicts are settled by Bayes' rule.
 
-    The reward is 0 on the turns inside a slot and is paid when the slot ends. An illegal action is
-    taken for void and explained in ``info["illegal"]``.
+    The reward is 0 on the turns inside a slot and is paid when the slot ends. An illegal action is treated as void and
+    explained in ``info["illegal"]``.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EdgeParallelEnv(ParallelEnv):  # type: ignore[misc]
 
     @property
     def _mask_key(self) -> str:
-        # With scores the mask covers only a part of the action, so it must not pass for the whole one's.
+        # With scores the mask covers only a part of the action, so it must not look like the mask of the whole.
         return "choice_mask" if self._scores else "action_mask"
 
     def observation_space(self, agent: str) -> spaces.Dict:
@@ -136,7 +136,7 @@ class EdgeParallelEnv(ParallelEnv):  # type: ignore[misc]
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> tuple[dict[str, Obs], dict[str, dict[str, Any]]]:
-        """Begin the workload of ``seed``; without one, the next of the environment's own stream."""
+        """Begin the workload of ``seed``; without one, the next workload of the environment's own stream."""
         if seed is not None or self._rng is None:
             self._rng, _ = seeding.np_random(seed)
         workload = draw_workload(self.world, seed if seed is not None else int(self._rng.integers(2**31)))

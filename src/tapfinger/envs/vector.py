@@ -19,19 +19,19 @@ from tapfinger.workloads.world import World, draw_workload
 class BatchStep(NamedTuple):
     """What one turn of every world did. B worlds, N clusters."""
 
-    #: The simulator's own arrays, written anew by every step: copy what you keep.
+    #: The simulator's own arrays, overwritten by every step: copy what you keep.
     observations: Observations
     reward: Floats  # (B, N) 0 on turns inside a slot
     terminated: Bools  # (B,) every task has ended
     truncated: Bools  # (B,) max_slots have passed
     settled: Bools  # (B,) the step ended a slot
-    granted: Bools  # (B, N) who got the task it wanted
+    granted: Bools  # (B, N) whether the cluster got the task it wanted
 
 
 class EdgeBatchEnv:
     """B worlds of one scenario; equal to EdgeParallelEnv, action by action.
 
-    An illegal action raises InvalidDecision: a policy that uses the masks exactly cannot make one.
+    An illegal action raises InvalidDecision: a policy that applies the masks exactly never takes one.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Between a scheduler and the world: the scheduler sees beliefs in place of true speed profiles.
+"""A wrapper that shows a scheduler beliefs in place of true speed profiles.
 
-What it was told in the context is where beliefs begin; what tasks are seen to do, in one snapshot
-after another, corrects them.
+Beliefs begin with the profiles of the context. They are corrected by what tasks are seen to do, in one snapshot after
+another.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tapfinger.profiles.beliefs import Belief
 
 
 class Believing(SchedulerWrapper):
-    """A scheduler that knows of speed profiles only what it was told and what it has seen since."""
+    """A scheduler that knows about speed profiles only what it was told and what it has seen since."""
 
     def __init__(self, scheduler: Scheduler, learn: bool = True) -> None:
-        """``learn``: False leaves beliefs as they were told."""
+        """``learn``: if False, beliefs stay at the initial knowledge."""
         super().__init__(scheduler)
         self._learn = learn
 
@@ -40,14 +40,14 @@ class Believing(SchedulerWrapper):
         super().reset(context)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Ignore what others believe: beliefs follow from what tasks are seen to do."""
+        """Ignore beliefs from outside: beliefs here follow from what tasks are seen to do."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Look at what has happened, then ask the scheduler."""
+        """Update beliefs from the snapshot, then ask the scheduler."""
         if self._learn:
             self._see(snapshot)
         decision = self.inner.decide(self._retold.show(snapshot, self._types))
-        # Looked at in the next turn only: by then it has been checked and carried out.
+        # Used only in the next turn: by then the decision has been checked and carried out.
         self._last = snapshot, decision
         return decision
 
@@ -59,7 +59,7 @@ class Believing(SchedulerWrapper):
             self._revise()
 
     def _revise(self) -> None:
-        """Take over beliefs that have changed, and let the scheduler know."""
+        """Adopt beliefs that have changed, and tell the scheduler."""
         changed = self._evidence.revised()
         if not changed:
             return
@@ -69,21 +69,21 @@ class Believing(SchedulerWrapper):
 
 
 class Retold:
-    """Snapshots with other task types in the place of theirs; whatever did not change is made once."""
+    """Snapshots with believed task types in place of the true ones; unchanged parts are reused."""
 
     def __init__(self) -> None:
-        """Nothing was shown yet."""
+        """Start with nothing shown."""
         self._types: Mapping[str, TaskType] = {}
-        #: By task id and by cluster: the view as it came, and as it was shown.
+        #: By task id and by cluster: the original view, and the view that was shown.
         self._shown: dict[int, tuple[TaskView, TaskView]] = {}
         self._clusters: dict[int, tuple[ClusterView, ClusterView]] = {}
 
     def show(self, snapshot: Snapshot, types: Mapping[str, TaskType]) -> Snapshot:
-        """The same with every task's type as ``types`` has it by name; another mapping for other types."""
+        """The snapshot with each task's type taken from ``types`` by name; new types need a new mapping."""
         if types is not self._types:
             self._types, self._shown, self._clusters = types, {}, {}
         clusters = tuple(map(self._cluster, snapshot.clusters))
-        # Only those that wait now are remembered: whoever was placed is seen with its cluster.
+        # Only waiting tasks are remembered: a placed task is shown with its cluster.
         before, self._shown = self._shown, {}
         return replace(snapshot, clusters=clusters, queue=tuple(self._task(view, before) for view in snapshot.queue))
 
@@ -112,28 +112,28 @@ class _Stay:
     """A task on a cluster, as last seen."""
 
     type: str
-    #: What it holds now, and what it held when it last held something.
+    #: Present allocation, and the last one that was not zero.
     allocation: Resources
     size: Resources
     elapsed: int = 0
     progress: float | None = None
     #: Slots of work still lost to changes of allocation.
     overhead: float = 0.0
-    #: Whether it has run with one allocation only, and lost nothing: then its duration tells its rate.
+    #: Whether it has run with one allocation only and lost no work; then its rate follows from its duration.
     steady: bool = True
 
 
 class Evidence:
-    """Reads off snapshots and decisions how fast tasks have run, and holds the beliefs that follow."""
+    """Finds out from snapshots and decisions how fast tasks have run, and holds the resulting beliefs."""
 
     def __init__(self, context: SchedulerContext) -> None:
-        """Types whose profile carries no doubt are certain: there is nothing to learn."""
+        """Types whose profile has no doubt are certain: there is nothing to learn about them."""
         self._beliefs = {t.name: Belief(t, context.noise) for t in context.task_types if t.profile.doubt is not None}
         self._switching_cost = context.switching_cost
         self._stays: dict[int, _Stay] = {}
 
     def look(self, snapshot: Snapshot) -> None:
-        """What one slot has done. ``snapshot``: of the first turn of the next one."""
+        """Learn from one slot. ``snapshot``: the first turn of the next slot."""
         waiting = {task.id for task in snapshot.queue}
         gone = dict(self._stays)
         for view in snapshot.on_clusters():
@@ -141,7 +141,7 @@ class Evidence:
             if stay is not None and view.allocation is not None:
                 self._see(stay, view, view.allocation)
         for ident, stay in gone.items():
-            # One that waits again was lost with its cluster. One that reported has told its rate by that.
+            # A task that waits again was lost with its cluster. A task that reported has already shown its rate.
             if ident not in waiting and stay.progress is None and stay.steady:
                 self._beliefs[stay.type].see_end(stay.size, stay.elapsed + 1)
             del self._stays[ident]
@@ -156,7 +156,7 @@ class Evidence:
         stay.elapsed, stay.progress, stay.allocation = view.elapsed, view.progress, allocation
 
     def note(self, snapshot: Snapshot, decision: Decision) -> None:
-        """What the scheduler decided then: a task may have ended before the next snapshot."""
+        """Record the decision on a snapshot: a task may end before the next snapshot."""
         for resize in decision.resizes:
             stay = self._stays.get(resize.task)
             if stay is not None and not resize.allocation.none:
@@ -174,5 +174,5 @@ class Evidence:
                 self._stays[task.id] = _Stay(task.type.name, allocation, allocation)
 
     def revised(self) -> list[TaskType]:
-        """Types that are now believed to be otherwise than before."""
+        """Types for which beliefs have changed since the last call."""
         return [new for belief in self._beliefs.values() if (new := belief.revised()) is not None]

@@ -1,12 +1,12 @@
-"""What is believed of a task type's speed, and how tasks that are seen to run change it.
+"""Beliefs about a task type's speed, and how observed tasks change them.
 
 A Gaussian process on the logarithm of the rate, over all allocations x of the type:
 
     log rate(x) = log told(x) + doubt(x) * (a + f(x) + e(x))
 
-a is one number for the whole type (it is off by a factor), f is smooth in the logarithm of the
-allocation relative to the minimum, e is an allocation's own. Their variances are shares of one, so
-that ``doubt`` of the profile as told is the standard deviation to begin with.
+a is one number for the whole type (a common factor), f is smooth in the logarithm of the allocation relative to the
+minimum, e is independent for each allocation. Their variances sum to one, so that the standard deviation begins at the
+``doubt`` of the profile as told.
 """
 
 from __future__ import annotations
@@ -24,51 +24,52 @@ from tapfinger.core.model import DONE, MAX_SLOTS, Noise, Resources, TaskType
 
 Floats = npt.NDArray[np.float64]
 
-#: Shares of the variance: the whole type, smooth over allocations, each allocation's own.
+#: Shares of the variance: common to the whole type, smooth over allocations, independent for each allocation.
 WHOLE: Final = 0.8
 SMOOTH: Final = 0.18
 OWN: Final = 0.02
 
-#: Over which distance in log allocation f forgets: a factor of four.
+#: Correlation length of f in log allocation: a factor of four.
 LENGTH: Final = math.log(4.0)
 
-#: No observation is more exact than this, whatever it rests on (standard deviation of a log rate).
+#: Minimum standard deviation of an observed log rate, whatever it is based on.
 FLOOR: Final = 0.005
 
-#: Runs under equal conditions differ by this much before any were seen to (standard deviation of the logarithm of their
-#: seconds), as if this many had been.
+#: Assumed difference between runs under equal conditions (standard deviation of the logarithm of their seconds), and
+#: its weight in runs.
 SCATTER: Final = 0.1
 SCATTER_RUNS: Final = 4.0
 
-#: Of one allocation at most this many timed runs count, the latest with full weight: what changes slowly is followed.
+#: Maximum number of timed runs that count per allocation, the latest with full weight, so that slow changes are
+#: followed.
 MEMORY: Final = 100.0
 
-#: After a change of speed: doubt left about the factor, and about each allocation that was seen before it.
+#: After a change of speed: remaining doubt about the factor, and about each allocation seen before the change.
 CHANGED: Final = 0.2
 CHANGED_OWN: Final = 0.05
 
-#: Rates are given this many standard deviations too high, at most those of the floor. Schedulers round durations up to
-#: whole slots: a task that takes four must not be believed to take five for what nobody could have seen.
+#: Standard deviations, of at most ``FLOOR`` each, by which log rates are given too high. Schedulers round durations up
+#: to whole slots: a task that takes four must not be believed to take five because of an error too small to be seen.
 HAIR: Final = 2.0
 
-#: Beliefs count as changed once, at an allocation that was seen, the log rate has moved by this much, or the doubt by
-#: this share of what it was in the beginning.
+#: Beliefs count as changed when, at an observed allocation, the log rate has moved by ``NEWS`` or the doubt has fallen
+#: by more than ``LESS_DOUBT`` of its initial value.
 NEWS: Final = 0.05
 LESS_DOUBT: Final = 0.25
 
-#: Inference uses this many allocations at most, those that were seen most: its cost grows with their cube.
+#: Maximum number of allocations used for inference, those observed most: its cost grows with their cube.
 MOST_SEEN: Final = 100
 
-#: Predictions are made for this many allocations at a time: memory stays small however large the box.
+#: Number of allocations predicted at a time, so that memory stays small however large the box is.
 _CHUNK = 4096
 
-#: Less of a run than this is a rest that rounding has left.
+#: Number of runs below which the sum is a rounding error.
 _NEXT_TO_NOTHING = 1e-6
 
 #: Stands for an amount of 0, which has no logarithm.
 _HALF_UNIT = 0.5
 
-#: Bounds of log rates: a duration short of MAX_SLOTS, as profiles demand, and a millionth of a slot.
+#: Bounds of log rates: a duration just below MAX_SLOTS, as profiles demand, and a millionth of a slot.
 _SLOWEST, _FASTEST = -math.log(MAX_SLOTS) + 1e-6, math.log(1e6)
 
 
@@ -94,30 +95,30 @@ def log_sizes(minimum: Resources, maximum: Resources) -> Floats:
 
 @dataclass(slots=True)
 class _Seen:
-    """All that was seen of one allocation, as sums: in which order it came leaves no trace."""
+    """Observations of one allocation, as sums that do not depend on their order (up to ``MEMORY`` timed runs)."""
 
-    #: Slots in which progress was reported; the progress; the same slots, each times its shape and the share not lost.
+    #: Slots with reported progress; their progress; the same slots, each times its shape and the share not lost.
     slots: int = 0
     gain: float = 0.0
     work: float = 0.0
-    #: Runs seen to end; their log rates; variances of these, by rounding to slots and by noise.
+    #: Runs seen to end; their log rates; variances of the log rates, by rounding to slots and by noise.
     ends: int = 0
     log_rate: float = 0.0
     rounding: float = 0.0
     spread: float = 0.0
-    #: Runs that were timed to the second, each counted by the share of it that was seen; their log rates, and the
-    #: squares of these.
+    #: Runs timed to the second, each counted by the share of it that was seen; their log rates, and the squares of the
+    #: log rates.
     runs: float = 0.0
     timed: float = 0.0
     squares: float = 0.0
 
     @property
     def weight(self) -> float:
-        """How much was seen."""
+        """Amount of observations."""
         return self.slots + self.ends + self.runs
 
     def time(self, log_rate: float, share: float) -> None:
-        """One more run, or with a negative share one less."""
+        """Add a run; a negative share removes one."""
         if self.runs + share > MEMORY:
             kept = (MEMORY - share) / self.runs
             self.runs, self.timed, self.squares = kept * self.runs, kept * self.timed, kept * self.squares
@@ -127,7 +128,7 @@ class _Seen:
             self.runs = self.timed = self.squares = 0.0
 
     def estimate(self, noise: Noise, scatter: float = SCATTER) -> tuple[float, float]:
-        """Log rate and its variance; the latter infinite if nothing can be said yet."""
+        """Log rate and its variance; the variance is infinite if nothing is known yet."""
         found: list[tuple[float, float]] = []
         if self.runs:
             found.append((self.timed / self.runs, scatter**2 / self.runs + FLOOR**2))
@@ -135,7 +136,7 @@ class _Seen:
             gain = _without_noise(self.gain / self.slots, noise)
             found.append((math.log(gain * self.slots / self.work), _spread(gain, noise) ** 2 / self.slots + FLOOR**2))
         if self.ends:
-            # Equal runs are rounded alike, so their number makes noise smaller but not this.
+            # Equal runs are rounded alike, so more runs reduce the noise but not the rounding error.
             variance = self.rounding / self.ends + self.spread / self.ends**2 + FLOOR**2
             found.append((self.log_rate / self.ends, variance))
         if not found:
@@ -146,19 +147,19 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A run, or some of it, at one allocation."""
+    """A timed run, or a part of one, at one allocation."""
 
     allocation: Resources
     log_rate: float
-    #: How much of the task it was.
+    #: Share of the task that was run.
     share: float
 
 
 class Belief:
-    """The posterior of one task type."""
+    """Posterior belief about the speed of one task type."""
 
     def __init__(self, told: TaskType, noise: Noise) -> None:
-        """``told``: the type as described, with its doubt; ``noise``: of progress, for weighing what is seen."""
+        """``told``: the type as described, with its doubt; ``noise``: noise of progress, for weighing observations."""
         self._type = told
         self._noise = noise
         profile = told.profile
@@ -166,11 +167,11 @@ class Belief:
         self._doubt = np.zeros(len(self._prior)) if profile.doubt is None else np.array(profile.doubt)  # (cells,)
         self._sizes = log_sizes(told.minimum, told.maximum)  # (cells, resources)
         self._seen: dict[int, _Seen] = {}
-        #: What was seen before the speed changed, and by how much the logarithm of the rate did.
+        #: Observations before the speed changed, and the change of the log rate.
         self._before: dict[int, _Seen] = {}
         self._shift = 0.0
         self._news = False
-        #: Log rates and doubt as last given to anybody; (cells,).
+        #: Log rates and doubt as last returned; (cells,).
         self._given = (self._prior, self._doubt)
 
     def see_progress(self, allocation: Resources, before: float, gain: float, lost: float = 0.0) -> None:
@@ -181,9 +182,9 @@ class Belief:
         seen.work += self._type.profile.shape(before) * (1.0 - lost)
 
     def see_end(self, allocation: Resources, slots: int) -> None:
-        """A task that had this allocation from start to end took this many slots: the last one perhaps only in part."""
+        """A task that had this allocation from start to end took this many slots, the last perhaps in part."""
         slowest = least_rate(slots, self._type.profile.shape_offset)
-        # A task of one slot may be as fast as it likes: half a slot is assumed at least, the rest makes no difference.
+        # A task of one slot may be arbitrarily fast: at least half a slot is assumed, as less makes no difference.
         fastest = least_rate(slots - 1, self._type.profile.shape_offset) if slots > 1 else 2.0 * slowest
         mean_gain = 1.0 / slots
         gain = _without_noise(mean_gain, self._noise)
@@ -194,7 +195,7 @@ class Belief:
         seen.spread += _spread(gain, self._noise) ** 2 / slots
 
     def see_run(self, allocation: Resources, slots: float, begin: float = 0.0, end: float = 1.0) -> Timed:
-        """A run took this many slots, to the second, from progress ``begin`` to ``end``; it can be taken back."""
+        """A run took ``slots``, timed to the second, from progress ``begin`` to ``end``; ``add`` can take it back."""
         whole = work(self._type.profile.shape_offset, begin, end)
         timed = Timed(allocation, math.log(whole / max(slots, 1.0 / MAX_SLOTS)), end - begin)
         self.add(timed)
@@ -205,14 +206,14 @@ class Belief:
         self._at(timed.allocation).time(timed.log_rate, times * timed.share)
 
     def deviation(self, timed: Timed) -> float | None:
-        """Log rate of a run minus that of the others at its allocation; None if there are none."""
+        """Log rate of a run minus the mean of the other runs at its allocation; None if there are none."""
         seen = self._seen.get(self._type.profile.index(timed.allocation))
         return None if seen is None or seen.runs < 1.0 else timed.log_rate - seen.timed / seen.runs
 
     def surprise(self, timed: Timed) -> float | None:
-        """The same in deviations that such runs have.
+        """``deviation`` of a run, in standard deviations of such runs.
 
-        Of runs whose speed does not change, one after the other, these are independent and standard normal.
+        As long as the speed does not change, the surprises of successive runs are independent and standard normal.
         """
         off = self.deviation(timed)
         if off is None:
@@ -236,7 +237,7 @@ class Belief:
         return {cell: seen.runs for cell, seen in self._seen.items() if seen.runs}
 
     def changed(self, shift: float) -> None:
-        """From here on log rates are higher by about this much: how sizes compare is kept, the rest is seen anew."""
+        """From now on log rates are higher by about ``shift``: how sizes compare is kept, the rest is learned again."""
         self._before, self._seen, self._shift = self._seen, {}, shift
         self._news = True
 
@@ -250,7 +251,7 @@ class Belief:
         return {**sums, "shift": self._shift}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As it was when ``state`` was made, of the same profile."""
+        """Restore what ``state`` returned for the same profile."""
         self._seen, self._before = (
             {int(cell): _Seen(runs=r, timed=t, squares=q) for cell, (r, t, q) in state[name].items()}
             for name in ("seen", "before")
@@ -262,21 +263,21 @@ class Belief:
         return self._seen.setdefault(self._type.profile.index(allocation), _Seen())
 
     def revised(self) -> TaskType | None:
-        """The type as it is believed now; None while that is hardly news since the last time."""
+        """The type as it is believed now; None if that has hardly changed since the last time."""
         if not self._news:
             return None
         self._news = False
         solved = self._solve()
         if solved is None:
             return None
-        # Elsewhere beliefs only follow those at allocations that were seen, so looking there is enough.
+        # Beliefs elsewhere only follow those at observed allocations, so it is enough to look at these.
         (mean, doubt), cells = self._predict(solved, solved.cells), solved.cells
         moved = np.abs(mean - self._given[0][cells]) >= NEWS
         surer = self._given[1][cells] - doubt > LESS_DOUBT * self._doubt[cells]
         return self.believed() if (moved | surer).any() else None
 
     def believed(self) -> TaskType:
-        """The type with the mean of the posterior as its rates, and what doubt is left."""
+        """The type with the posterior mean as its rates, and the remaining doubt."""
         solved = self._solve()
         if solved is None:
             return self._type
@@ -289,20 +290,20 @@ class Belief:
         return replace(self._type, profile=profile)
 
     def _solve(self) -> _Solved | None:
-        """Inference at the allocations that were seen; None if nothing was."""
+        """Inference at the observed allocations; None if there are none."""
         found = self._observed(self._seen, False) + self._observed(self._before, True)
         if not found:
             return None
         cells = np.array([row[0] for row in found])
         value, variance, before = (np.array([float(row[n]) for row in found]) for n in (1, 2, 3))
-        # What was seen before a change is off by one number that nobody knows exactly.
+        # Observations before a change share one error: the size of the change is not known exactly.
         together = CHANGED**2 * np.outer(before, before)
         covariance = self._covariance(cells, cells) + np.diag(variance) + together
         root = np.linalg.inv(np.linalg.cholesky(covariance))
         return _Solved(cells, root, root.T @ (root @ (value - self._prior[cells])))
 
     def _observed(self, seen: Mapping[int, _Seen], before: bool) -> list[tuple[int, float, float, bool]]:
-        """Cell, log rate, its variance, and whether that was before the change; of those that were seen most."""
+        """(cell, log rate, its variance, whether before the change) for the allocations observed most."""
         scatter = self.scatter if any(s.runs for s in seen.values()) else SCATTER
         estimates = {cell: s.estimate(self._noise, scatter) for cell, s in seen.items()}
         usable = [cell for cell, (_, variance) in estimates.items() if math.isfinite(variance)]
@@ -325,15 +326,15 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """What prediction needs: S allocations seen."""
+    """What prediction needs. S observed allocations."""
 
     cells: npt.NDArray[np.int64]  # (S,)
-    root: Floats  # (S, S) inverse of the lower root of the covariance of what was seen
+    root: Floats  # (S, S) inverse of the lower Cholesky factor of the observations' covariance
     weight: Floats  # (S,) of each deviation from the prior
 
 
 def _without_noise(mean_gain: float, noise: Noise) -> float:
-    """The gain per slot without noise that shows this mean with it.
+    """Noise-free gain per slot that would show this mean under noise.
 
     Noise has mean zero, but additive noise never takes a gain below zero: with u uniform on +-A, the
     mean of max(0, g + u) for g < A is (g + A)^2 / 4A, which is solved for g here.
@@ -356,6 +357,7 @@ def least_rate(slots: float, shape_offset: float | None) -> float:
     """The smallest rate that ends a task within this many slots."""
     if shape_offset is None:
         return DONE / slots
-    # Within a slot a task keeps the speed it had at its beginning, so it ends before the integral does: by half the
-    # log of the first over the last shape (exact to 2 % in one slot with an offset of 1.2, and to 0.3 % in two).
+    # Within a slot a task keeps the speed it had at the beginning of the slot, so it ends earlier than the integral
+    # says: by half the log of the first over the last shape (exact to 2 % in one slot with an offset of 1.2, and to
+    # 0.3 % in two).
     return work(shape_offset) / (slots + 0.25 * math.log(shape_offset / (shape_offset - 1.0)))

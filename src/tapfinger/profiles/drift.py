@@ -1,8 +1,8 @@
-"""Noticing that a task type has become faster or slower: new code, other data, a slower disk.
+"""Detects that a task type has become faster or slower: new code, other data, a slower disk.
 
-Each run is compared with earlier ones at the same allocation (``Belief.surprise``). As long as nothing changes these
-numbers are independent and standard normal, whatever the surface looks like, so a two-sided cumulative sum of what
-exceeds SLACK stays small: it reaches ALARM once in several hundred thousand runs by Siegmund's formula. A change
+Each run is compared with earlier ones at the same allocation (``Belief.surprise``). As long as nothing changes, these
+numbers are independent and standard normal, whatever the surface looks like, so a two-sided cumulative sum of the
+excess over SLACK stays small: by Siegmund's formula it reaches ALARM once in several hundred thousand runs. A change
 drives it there within a few runs.
 """
 
@@ -17,16 +17,16 @@ from typing import Any, Final
 from tapfinger.core.model import Resources
 from tapfinger.profiles.beliefs import Belief, Timed
 
-#: Deviations that are nothing unusual, however long they last.
+#: Surprise, in standard deviations, that is not unusual, however long it lasts.
 SLACK: Final = 0.5
 
-#: What is summed up to this is a change.
+#: Cumulative sum from which the speed counts as changed.
 ALARM: Final = 12.0
 
-#: One run says no more than this: a few that hang are no change of the type.
+#: Largest surprise that one run may contribute: a few runs that hang are no change of the type.
 MOST: Final = 3.0
 
-#: So many of the latest runs are remembered one by one: those since a change count on, those before it do not.
+#: Number of latest runs remembered one by one: after a change, those since then still count, those before do not.
 LATEST: Final = 60
 
 
@@ -34,17 +34,17 @@ LATEST: Final = 60
 class Drift:
     """A change of speed."""
 
-    #: Seconds of a task now over what they were.
+    #: Seconds of a task now, divided by its seconds before.
     factor: float
-    #: How many of the latest runs were made since.
+    #: Number of latest runs made since the change.
     runs: int
 
 
 class Tracked:
-    """A belief that forgets how fast a type was when that has changed."""
+    """A belief that forgets a type's old speed when the speed has changed."""
 
     def __init__(self, belief: Belief) -> None:
-        """Nothing was seen yet."""
+        """Start with no runs seen."""
         self.belief = belief
         self._latest: deque[Timed] = deque(maxlen=LATEST)
         self._surprises: deque[float | None] = deque(maxlen=LATEST)
@@ -53,7 +53,7 @@ class Tracked:
         self._counts = [0, 0]
 
     def take(self, timed: Timed) -> Drift | None:
-        """One run, or some of it at one allocation, has come to its end; what has changed, if anything has."""
+        """Record a run, or a part of one at one allocation; return the change of speed, if there is one."""
         surprise = self.belief.surprise(timed)
         self.belief.add(timed)
         self._latest.append(timed)
@@ -68,7 +68,7 @@ class Tracked:
         return self._change(self._since(self._counts[0 if self._sums[0] >= ALARM else 1]))
 
     def _since(self, most: int) -> int:
-        """How many of the latest runs, at most this many, were made since the change: where that is likeliest."""
+        """Likeliest number of runs made since the change, at most ``most``."""
         best, runs, total, count = 0.0, 1, 0.0, 0
         for n, surprise in enumerate(list(reversed(self._surprises))[:most], start=1):
             if surprise is not None:
@@ -78,11 +78,11 @@ class Tracked:
         return runs
 
     def _change(self, runs: int) -> Drift:
-        """Take what was seen since the change apart from what was seen before it."""
+        """Separate what was seen since the change from what was seen before it."""
         since = list(self._latest)[-runs:]
         for timed in since:
             self.belief.add(timed, -1.0)
-        # Those at allocations of which nothing else is known say nothing of the change.
+        # Runs at allocations without other runs say nothing about the change.
         known = [(timed.share, self.belief.deviation(timed)) for timed in since]
         told = [(share, off) for share, off in known if off is not None]
         shift = sum(share * off for share, off in told) / sum(share for share, _ in told) if told else 0.0
@@ -101,7 +101,7 @@ class Tracked:
         return {**self.belief.state(), "sums": self._sums, "counts": self._counts, "latest": latest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As it was when ``state`` was made, of the same profile."""
+        """Restore what ``state`` returned for the same profile."""
         self.belief.restore(state)
         self._sums, self._counts = list(map(float, state["sums"])), list(map(int, state["counts"]))
         rows = state["latest"]

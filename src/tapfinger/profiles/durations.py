@@ -1,4 +1,4 @@
-"""What a profile says about sizes: mean durations as repeated runs would show them, and the sizes worth having."""
+"""Mean durations of a profile's sizes, as repeated runs would show them, and its efficient sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tapfinger.core.model import DONE, Noise, Resources, SpeedProfile, TaskType
 #: Sampled runs per rate when progress is noisy; the standard error of a mean is then below 2 %.
 _SAMPLES = 1024
 
-#: Results kept: enough for all types of a comparison; where beliefs change, old ones must not pile up.
+#: Number of cached results: enough for all types of a comparison; results of old beliefs must not pile up.
 _KEPT = 256
 
-#: A larger size is kept only if it is at least this much faster than every smaller one.
+#: A larger size is kept only if its duration is at most this share of that of every smaller one.
 _WORTH_HAVING = 0.99
 
 
@@ -38,14 +38,14 @@ def mean_slots(profile: SpeedProfile, noise: Noise) -> npt.NDArray[np.float64]:
         return np.asarray(slots[cell_of], dtype=np.float64)
     if profile.shape_offset is not None:
         return _played(rates, profile.shape_offset, noise)[cell_of]
-    # Where progress can stand still for a slot, thresholds are no simple function of the draws.
+    # If progress can stand still for a slot, thresholds are not a simple function of the draws.
     clipped = int(np.searchsorted(rates, noise.amplitude)) if noise.kind == "additive" else 0
     slots = np.concatenate([_played(rates[:clipped], None, noise), _by_threshold(rates[clipped:], noise)])
     return np.asarray(slots[cell_of], dtype=np.float64)
 
 
 def _draws(noise: Noise) -> Iterator[npt.NDArray[np.float64]]:
-    """(samples,) deviations, slot after slot without end; the same for every rate."""
+    """(samples,) deviations, slot after slot, without end; the same for every rate."""
     rng = np.random.default_rng(20230201)  # fixed: the estimate is part of the profile, not of a run
     while True:
         yield rng.uniform(-noise.amplitude, noise.amplitude, _SAMPLES)
@@ -55,7 +55,7 @@ def _played(rates: npt.NDArray[np.float64], offset: float | None, noise: Noise) 
     """Mean slots at ascending rates, by playing every sampled run slot by slot."""
     progress = np.zeros((len(rates), _SAMPLES))
     count = np.zeros((len(rates), _SAMPLES))
-    left = len(rates)  # the fastest end first, and need no more playing
+    left = len(rates)  # the fastest end first and are no longer played
     for u in _draws(noise):
         going = progress[:left] < DONE
         left = int(np.flatnonzero(going.any(axis=1))[-1]) + 1 if going.any() else 0
@@ -72,17 +72,17 @@ def _played(rates: npt.NDArray[np.float64], offset: float | None, noise: Noise) 
 
 
 def _by_threshold(rates: npt.NDArray[np.float64], noise: Noise) -> npt.NDArray[np.float64]:
-    """The same for speeds that do not change with progress, and never stand still: without playing each rate.
+    """The same for speeds that do not change with progress and never stand still, without playing each rate.
 
-    After k slots a run has made k * rate + sum of u (additive) or rate * (k + sum of u) (relative). So each
-    sample has a least rate that is done by then, and a rate goes on in as many samples as have a higher one.
+    After k slots a run has made k * rate + sum of u (additive) or rate * (k + sum of u) (relative). So each sample has
+    a least rate that is done by then, and a rate is still running in every sample whose least rate is higher.
     """
     going = np.zeros(len(rates))  # summed over slots and samples
     total = np.zeros(_SAMPLES)
     least = np.full(_SAMPLES, np.inf)
     for k, u in enumerate(_draws(noise), start=1):
         total += u
-        # It may have been done earlier, and then slip back: hence the minimum.
+        # A run may have been done earlier and then slip back: hence the minimum.
         least = np.minimum(least, (DONE - total) / k if noise.kind == "additive" else DONE / (k + total))
         some = int(np.searchsorted(rates, least.max()))
         every = int(np.searchsorted(rates, least.min()))

@@ -8,7 +8,7 @@ from tapfinger.core.contract import SchedulerContext
 from tapfinger.core.model import Resources
 from tapfinger.profiles.durations import efficient_sizes
 
-#: Room for a task this many times slower than it could be is as bad as no room.
+#: Stretch at which room for a task is as bad as no room.
 WORST_STRETCH = 3.0
 
 
@@ -24,7 +24,7 @@ class EfficientSize:
 
 
 class EfficientSizes:
-    """Efficient sizes of every type, and what follows from them and the clusters alone."""
+    """Efficient sizes of every type, and figures that follow from these sizes and the clusters alone."""
 
     def __init__(self, context: SchedulerContext) -> None:
         """Price the sizes of all types; made once per ``SiteTables``."""
@@ -47,7 +47,7 @@ class EfficientSizes:
         return EfficientSize(allocation, slots, slots * share)
 
     def ideal_on(self, type_name: str, cluster: int) -> float:
-        """Shortest duration on the cluster, were it empty; infinite where the minimum does not fit."""
+        """Shortest duration in slots on the cluster if it were empty; infinite if the minimum does not fit."""
         key = (type_name, cluster)
         if key not in self._ideal_on:
             capacity = self.clusters[cluster].capacity
@@ -56,11 +56,11 @@ class EfficientSizes:
         return self._ideal_on[key]
 
     def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
-        """Shortest duration on any of these clusters, were it empty."""
+        """Shortest duration in slots on any of these clusters if it were empty."""
         return min(self.ideal_on(type_name, n) for n in eligible)
 
     def durations(self, free: Resources) -> float:
-        """Shortest duration in this room, bounded, summed over the types: the less, the more the room is worth."""
+        """Shortest durations in this room, bounded, summed over the types; the less, the more the room is worth."""
         total = 0.0
         for options in self.of.values():
             worst = WORST_STRETCH * options[0].slots
@@ -68,5 +68,5 @@ class EfficientSizes:
         return total
 
     def free_share(self, free: Resources) -> float:
-        """Free resources in mean clusters, summed over resources; for ties between clusters."""
+        """Free resources as shares of a mean cluster, summed over resources; for ties between clusters."""
         return sum((a / c for a, c in zip(free, self.mean_capacity, strict=True) if c), start=0.0)

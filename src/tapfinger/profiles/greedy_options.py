@@ -1,4 +1,4 @@
-"""Options of the greedies that several rooms of the package must agree on: as tuned, and as advisers of a network."""
+"""Options of Greedy that several parts of the package share: the tuned defaults, and those of a network's advisers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schedulers are told of speed profiles before the first slot: the truth, something like it, or nothing."""
+"""What schedulers are told about speed profiles before the first slot: the truth, an approximation, or nothing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tapfinger.profiles.beliefs import Floats, bounded_rates, log_sizes
 #: Doubt about a profile that may be anything, as a standard deviation of log rates: a factor of e either way.
 DISTRUST: Final = 1.0
 
-#: Slots that a task of an unknown type is assumed to take where no type is known.
+#: Assumed duration of an unknown type, in slots, if no type is known.
 USUAL_SLOTS: Final = 10.0
 
-#: Of an unknown type: twice of every resource makes it faster by two to this power.
+#: Assumed speed-up of an unknown type: twice as much of every resource makes it faster by two to this power.
 SPEED_UP: Final = 0.5
 
 
 def told_types(task_types: Sequence[TaskType], knowledge: KnowledgeConfig, seed: int) -> tuple[TaskType, ...]:
-    """The task types as schedulers are told of them; a pure function of the seed."""
+    """The task types as told to schedulers; a pure function of the seed."""
     everything = [t.name for t in task_types]
     about = knowledge.types or (everything[:1] if knowledge.kind == "wrong" else everything)
     told: list[TaskType] = []
@@ -34,7 +34,7 @@ def told_types(task_types: Sequence[TaskType], knowledge: KnowledgeConfig, seed:
             rng = np.random.default_rng(np.random.SeedSequence([seed, 5, i]))
             told.append(_noisy(true, knowledge.amount, rng))
         elif knowledge.kind == "wrong":
-            # Nobody knows which of them is wrong: all are doubted.
+            # Schedulers do not know which type is wrong, so all are doubted.
             factor = knowledge.factor if true.name in about else 1.0
             told.append(_retold(true, np.log(true.profile.rates) + math.log(factor), DISTRUST))
         elif knowledge.kind == "missing" and true.name in about:
@@ -50,17 +50,17 @@ def _retold(true: TaskType, log_rates: Floats, doubt: float) -> TaskType:
 
 
 def _noisy(true: TaskType, amount: float, rng: np.random.Generator) -> TaskType:
-    """Half of the variance is common to the type, as of another machine; half is each measurement's own."""
+    """Half of the variance is common to the type, as on another machine; half is independent for each measurement."""
     log_rates = np.log(true.profile.rates)
     part = amount * math.sqrt(0.5)
     return _retold(true, log_rates + part * rng.standard_normal() + part * rng.standard_normal(len(log_rates)), amount)
 
 
 def usual_profile(box: TaskType, known: Iterable[TaskType]) -> SpeedProfile:
-    """What may be assumed of a type of which only minimum and maximum are known.
+    """Assumed profile of a type of which only minimum and maximum are known.
 
-    It takes as long as the known types do in the geometric mean over their allocations, and larger
-    allocations make it faster, but less than in proportion.
+    It takes as long as the known types do in the geometric mean over their allocations. Larger allocations make it
+    faster, but less than in proportion.
     """
     pace = [np.mean(np.log(t.profile.rates)) - math.log(work(t.profile.shape_offset)) for t in known]
     sizes = log_sizes(box.minimum, box.maximum).mean(axis=1)  # (cells,)

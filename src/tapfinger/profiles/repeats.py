@@ -1,4 +1,4 @@
-"""Repeated runs of the same allocations: what they say together, and how far one run can be trusted."""
+"""Repeated runs of the same allocations: their combined result, and how far one run can be trusted."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Standard deviation of log seconds of a run, before any was repeated; it counts as one repeated allocation.
+#: Assumed standard deviation of a run's log seconds; it counts as much as one repeated allocation.
 USUAL: Final = 0.03
 
-#: No run is more exact than this.
+#: Minimum standard deviation of a run's log seconds.
 FLOOR: Final = 0.001
 
-#: An allocation's own spread counts against that of all others as if those were this many repeats.
+#: Weight of the common noise against an allocation's own spread, in repeats.
 OTHERS: Final = 2.0
 
-#: What the n-th run of each allocation has in common counts as if seen this many times less often.
+#: Shrinkage of what all n-th runs have in common: the weight of no effect, in allocations.
 _SHY: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """What repeats say, allocation by allocation."""
+    """Result of the repeats, allocation by allocation."""
 
     #: (cells,) logarithm of the mean seconds, as profiles average them.
     log_seconds: Floats
-    #: (cells,) variance of that by noise.
+    #: (cells,) variance of the log seconds due to noise.
     variance: Floats
-    #: Variance of the log seconds of one usual run.
+    #: Variance of the log seconds of one typical run.
     noise: float
 
 
 def summarise(cells: Sequence[Sequence[float]]) -> Repeats:
-    """Seconds of each repeat of each cell, in the order in which they were run.
+    """Combine the seconds of each repeat of each cell, in the order in which they were run.
 
-    What all first runs have in common against all second ones (caches that are cold, disks that spin up) is no
-    noise: it is the same for every cell. Noise is the median spread, so that a few runs that went wrong do not
-    make all the others doubtful; cells whose own repeats disagree are trusted less.
+    A difference between all first and all second runs (cold caches, disks that spin up) is not noise: it is the same
+    for every cell. Noise is the median spread, so that a few runs that went wrong do not make all the others doubtful;
+    cells whose own repeats disagree are trusted less.
     """
     logs = [np.log(np.asarray(seconds, dtype=np.float64)) for seconds in cells]
     counts = np.array([len(runs) for runs in logs], dtype=np.float64)
@@ -64,7 +64,7 @@ def summarise(cells: Sequence[Sequence[float]]) -> Repeats:
 
 
 def _turns(logs: Sequence[Floats]) -> Floats:
-    """What the first, second, ... run of every cell has in common, in logarithms."""
+    """What the first, second, ... runs of all cells have in common, in log seconds."""
     most = max(map(len, logs), default=0)
     turn = np.zeros(most)
     many = [runs for runs in logs if len(runs) > 1]

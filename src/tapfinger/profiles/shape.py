@@ -1,7 +1,7 @@
-"""The shape of progress: how much of the way a task has gone after each part of its time, from measured curves.
+"""The shape of progress: how far a task is after each part of its time, from measured curves.
 
-Progress whose speed falls as sqrt(offset - progress) is the paper's model of training towards a loss. The offset is
-fitted here; curves that it does not describe are left alone.
+In the paper's model of training towards a loss, speed falls as sqrt(offset - progress). The offset is fitted here; for
+curves that no offset describes, speed is taken as constant.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Offsets that are tried: from a task that all but stops at its end to one that hardly slows down.
+#: Offsets to try: from a task that all but stops at its end to one that hardly slows down.
 OFFSETS: Final = tuple(float(1.0 + x) for x in np.geomspace(0.005, 5.0, 120))
 
-#: The fit is used if it misses the curves by no more than this (root of the mean square), and a constant speed misses
-#: them at least so many times as much.
+#: The fit is used if it misses the curves by at most ``GOOD`` (root of the mean square), and a constant speed misses
+#: them by at least ``BETTER`` times as much.
 GOOD: Final = 0.05
 BETTER: Final = 1.5
 
-#: Parts of the time at which curves are compared; a curve of fewer points says nothing of its shape.
+#: Parts of the time at which curves are compared; and the minimum number of points of a curve that is used.
 _AT = np.linspace(0.0, 1.0, 21)
 LEAST_POINTS: Final = 4
 
@@ -34,18 +34,18 @@ Curve = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Shape:
-    """What the curves of one task type say."""
+    """Result of fitting the curves of one task type."""
 
-    #: None: as good as constant, or nothing that an offset describes.
+    #: None: speed is nearly constant, or no offset describes the curves.
     offset: float | None
-    #: How far the offset, and a constant speed, miss the curves.
+    #: How far the best offset, and a constant speed, miss the curves.
     missed: float
     missed_constant: float
-    #: How many curves could be used.
+    #: Number of curves that could be used.
     curves: int
 
     def describe(self) -> str:
-        """For people."""
+        """Description for people to read."""
         if not self.curves:
             return "no curves of progress, so its speed is taken as constant"
         constant = f"a constant speed misses its {self.curves} curves by {self.missed_constant:.3f}"
@@ -63,7 +63,7 @@ def from_losses(points: Sequence[tuple[float, float]]) -> Curve:
 
 
 def fit_shape(curves: Sequence[Curve]) -> Shape:
-    """One offset for all curves of a task type; those that do not go from 0 to 1 are not used."""
+    """Fit one offset to all curves of a task type; curves that do not go from 0 to 1 are not used."""
     usable = [at for at in map(_resampled, curves) if at is not None]
     if not usable:
         return Shape(None, math.nan, math.nan, 0)

@@ -1,7 +1,7 @@
 """Everything that schedulers derive from a site's clusters, task types and speed profiles, in one object.
 
 A scheduler makes its ``SiteTables`` once per ``reset`` or ``learn`` and hands it to every rule, greedy and encoder
-that it uses. Nobody changes it, apart from tables that are filled in when they are first asked for.
+that it uses. It does not change, apart from tables that are filled in on first use.
 """
 
 from __future__ import annotations

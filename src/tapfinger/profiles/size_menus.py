@@ -1,11 +1,11 @@
-"""Short menus of sizes with what is known of their speed: numpy tables for one set of clusters and task types.
+"""Short menus of sizes with their speed: numpy tables for one set of clusters and task types.
 
-What a profile-aware policy chooses from and sees. Everything is relative (to a mean cluster, to the task's ideal, to
-the site's usual duration), so that the numbers mean the same at any site.
+A profile-aware policy sees these menus and chooses from them. Everything is relative (to a mean cluster, to the task's
+ideal, to the site's usual duration), so that the numbers mean the same at any site.
 
-A type's sizes worth having may be a thousand, so they are sorted into buckets by their duration. A menu has one place
-per bucket: of its sizes that fit now, the one that is best for its price. Where buckets hold several sizes, the first
-place is the fastest of all that fit.
+A type may have a thousand efficient sizes, so they are sorted into buckets by their duration. A menu has one place per
+bucket: of the bucket's sizes that fit now, the one that is best for its price. If some bucket holds several sizes, the
+first place is the fastest of all sizes that fit.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Buckets of a type at most, and sizes in one.
+#: Maximum number of buckets per type, and of sizes per bucket.
 BUCKETS = 15
 DEPTH = 6
 
-#: Places of a menu: the buckets, after the fastest.
+#: Places of a menu: the fastest size, then one per bucket.
 PLACES = BUCKETS + 1
 
-#: More than any cluster has.
+#: Amount that is more than any cluster has.
 NOWHERE = np.iinfo(np.int64).max // 4
 
 
 class Menus:
-    """Tables of T types, R resources, N clusters; a type has BUCKETS x DEPTH sizes, padded with such as fit nowhere."""
+    """Tables of T types, R resources, N clusters; each type has BUCKETS x DEPTH sizes; padding fits nowhere."""
 
     def __init__(self, context: SchedulerContext, sizes: EfficientSizes) -> None:
-        """``sizes``: the efficient sizes of the same context; ``SiteTables.menus`` makes both fit."""
+        """``sizes``: the efficient sizes of the same context; ``SiteTables.menus`` ensures that."""
         self.options = sizes
         types = context.task_types
         self.kind = {t.name: kind for kind, t in enumerate(types)}
@@ -67,10 +67,10 @@ class Menus:
                     self.slots[kind, b, d], self.cost[kind, b, d] = o.slots, o.cost
                     self.doubt[kind, b, d] = doubt_of(t, o.allocation)
             self.several[kind] = np.isfinite(self.slots[kind, :, 1]).any()
-        #: Place on the menu of every option of every type, one type behind the other.
+        #: Place on the menu of every option of every type, one type after the other.
         self.place: Ints = np.concatenate(places)
         self.mean_doubt: Floats = self.doubt.sum(axis=(1, 2)) / np.isfinite(self.slots).sum(axis=(1, 2))
-        #: Places that a menu can have at once.
+        #: Maximum number of places that a menu has at once.
         self.places = int((np.isfinite(self.slots[:, :, 0]).sum(axis=1) + self.several).max())
         #: (T, N) shortest duration on the empty cluster, inf where the type does not fit.
         self.ideal_on: Floats = np.array(
@@ -86,7 +86,7 @@ class Menus:
         self.usual = float((weights * self.ideal).sum() / weights.sum())
         self.mean_capacity: Floats = np.maximum(np.array(self.options.mean_capacity), 1e-9)
         self.accelerator = context.resources.accelerator
-        #: Mean slots of every cell of every type, for tasks that run.
+        #: Mean slots of every cell of every type, for running tasks.
         durations = [mean_slots(t.profile, context.noise) for t in types]
         self._durations: Floats = np.concatenate(durations)
         self._first: Ints = np.cumsum([0, *(len(d) for d in durations[:-1])])
@@ -101,7 +101,7 @@ class Menus:
         return np.where(mask, self._durations[np.where(mask, self._first[kind] + position, 0)], 1.0)
 
     def left(self, kind: Ints, predicted: Floats, elapsed: Any, progress: Any) -> Floats:
-        """Slots until they end, with this one: by the progress they reported, or else (-1) by the slots they ran.
+        """Slots until running tasks end, including this one: from reported progress or, if it is -1, from slots run.
 
         Mirror of `tapfinger.core.estimates.work`: the share of it that is left.
         """
@@ -118,7 +118,7 @@ class Menus:
 
 
 def into_buckets(slots: Sequence[float]) -> Ints:
-    """The bucket of each option, fastest first: one for each duration, or, of too many, for each range of durations."""
+    """The bucket of each option, fastest first: one per duration, or one per range of durations if there are many."""
     values, which = np.unique(np.asarray(slots), return_inverse=True)
     if len(values) <= BUCKETS:
         return np.asarray(which, dtype=np.int64)
@@ -129,7 +129,7 @@ def into_buckets(slots: Sequence[float]) -> Ints:
 
 
 def choose(options: Sequence[EfficientSize], minimum: Resources) -> list[EfficientSize]:
-    """At most DEPTH options of a bucket, the best for its price first; some are for clusters short of one resource."""
+    """At most DEPTH options of a bucket, the best for its price first; some suit clusters short of one resource."""
     best = sorted(options, key=lambda o: (o.slots**2 * o.cost, o.allocation))
     wanted = [o for o in options if o.allocation == minimum]
     wanted += [best[0], min(options, key=lambda o: o.cost)]
@@ -140,6 +140,6 @@ def choose(options: Sequence[EfficientSize], minimum: Resources) -> list[Efficie
 
 
 def doubt_of(t: TaskType, allocation: Resources) -> float:
-    """How uncertain the speed at this size is: the deviation of its logarithm."""
+    """How uncertain the speed at this size is: the standard deviation of its logarithm."""
     doubt = t.profile.doubt
     return 0.0 if doubt is None else doubt[t.profile.index(allocation)]

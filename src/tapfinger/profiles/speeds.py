@@ -25,7 +25,7 @@ from tapfinger.profiles.beliefs import least_rate
 from tapfinger.profiles.table import Profile, load_profile, read_rows
 from tapfinger.profiles.testbed import testbed_seconds
 
-#: Seconds under natural quantities by name.
+#: Natural quantities by name -> seconds.
 Seconds = Callable[[Mapping[str, float]], float]
 
 
@@ -117,7 +117,7 @@ def _cells(speed: GridSpeed) -> dict[tuple[float, ...], float]:
 
 
 def _table(scenario: Scenario, speed: TableSpeed, task_type: str, sized: Sequence[str]) -> Profile:
-    """The profile of a task type; ``sized``: resources that it may have more or less of."""
+    """The profile of a task type; ``sized``: resources of which the type may get more or less."""
     path = Path(scenario.directory) / speed.file
     profile = load_profile(path, task_type)
     doubled = [name for name in speed.insensitive if name in profile.resources]

@@ -1,13 +1,13 @@
-"""How long a task takes under every allocation, from a few measured ones: seconds with a doubt (docs/profiler.md).
+"""Seconds of a task under every allocation, with a doubt, from a few measured allocations (docs/profiler.md).
 
 The logarithm of the seconds is a Gaussian process over the logarithm of the amounts:
 
     log seconds(x) = level + formulas(x) + similar(x) + smooth(x) + own(x)
 
-``formulas``: what sums of 1, 1/x, x and x/y look like, each with a weight that nobody knows: fixed time, divided work,
-overhead, one resource that feeds another. ``similar``: what other types look like. ``smooth``: anything else that
-changes little between neighbours. ``own``: an allocation's own. How much of each there is, is found by how well it
-explains the measurements; explanations with and without each of them are averaged by that. Nothing is forced to be
+``formulas``: sums of 1, 1/x, x and x/y with unknown weights: fixed time, divided work, overhead, one resource that
+feeds another. ``similar``: the surfaces of other types. ``smooth``: anything else that changes little between
+neighbours. ``own``: independent for each allocation. The amount of each part is found by how well it explains the
+measurements; explanations with and without each part are averaged by the same measure. Nothing is forced to be
 monotone.
 """
 
@@ -33,25 +33,25 @@ _Cost = Callable[[Floats], float]
 #: Standard deviation of the level before anything is measured: a factor of seven either way.
 LEVEL: Final = 2.0
 
-#: Of a resource of which only one amount was measured: standard deviation of the power of it that seconds go with.
+#: Standard deviation of a resource's exponent in the seconds, if only one amount of the resource was measured.
 SLOPE: Final = 0.5
 
-#: Drawn sums of terms; how uneven their weights are (smaller: fewer terms matter); how much less overheads weigh.
+#: Number of drawn formulas; how even their weights are (smaller: fewer terms matter); relative weight of overheads.
 DRAWS: Final = 256
 UNEVEN: Final = 0.4
 OVERHEAD: Final = 0.3
 
-#: Before anything is measured: median and spread (of the logarithm) of the standard deviations of each part, and of
-#: the distance in log amounts over which the smooth part forgets.
+#: Priors, each as a median and a spread (of the logarithm): of the standard deviation of each part, and of the
+#: correlation length of the smooth part in log amounts.
 OWN, SMOOTH, FORMULAS, SIMILAR, LENGTH = (0.02, 1.0), (0.5, 2.0), (2.0, 2.0), (1.0, 2.0), (1.5, 0.7)
 
-#: Cells from which on odd ones among them can be told; degrees of freedom of Student's t for what is their own.
+#: Minimum number of cells to tell odd ones; degrees of freedom of Student's t for the own part of odd cells.
 LEAST_ODD, TAIL = 6, 3.0
 
-#: No doubt is smaller than this squared standard deviation, whatever the arithmetic says.
+#: Minimum variance of a prediction, whatever the arithmetic says.
 LEAST_VARIANCE: Final = 1e-8
 
-#: How much of each part there is, is found from this many cells at most: the cost grows with their cube.
+#: Maximum number of cells from which the amount of each part is found: the cost grows with their cube.
 MOST_SEARCHED: Final = 64
 
 #: First and last step of that search, in logarithms.
@@ -69,7 +69,7 @@ class Surface:
         self._parts = tuple(parts)
 
     def seconds(self, amounts: Mapping[str, float]) -> float:
-        """What a run takes under natural quantities by name; other resources than those measured do not matter."""
+        """Seconds of a run under natural quantities by name; resources that were not measured do not matter."""
         return float(np.exp(self.predict([self._cell(amounts)])[0][0]))
 
     def doubt(self, amounts: Mapping[str, float]) -> float:
@@ -163,19 +163,19 @@ class _Scale:
         return np.asarray(np.log(amounts) - np.array(self.centre), dtype=np.float64)
 
     def amounts(self, at: Floats) -> Floats:
-        """The way back."""
+        """Coordinates -> amounts."""
         return np.asarray(np.exp(at + np.array(self.centre)), dtype=np.float64)
 
 
 class _Similar:
-    """What other types look like, relative to the centre."""
+    """Log seconds of other types, relative to the centre."""
 
     def __init__(self, surfaces: tuple[Surface, ...], resources: tuple[str, ...], scale: _Scale) -> None:
         self._surfaces = surfaces
         self._order = [[resources.index(name) for name in s.resources] for s in surfaces]
         self._scale = scale
         self._middle = self._raw(np.zeros((1, len(resources))))
-        #: Their mean log seconds at the centre.
+        #: Mean log seconds of the other types at the centre.
         self.level = float(self._middle.mean()) if surfaces else 0.0
 
     @property
@@ -213,26 +213,26 @@ def _formulas(at: Floats) -> Floats:
 
 
 def _always(at: Floats, unseen: Sequence[int]) -> Floats:
-    """Features of every explanation: the level, and what nothing is known about."""
+    """Features of every explanation: the level, and the slopes of resources with one measured amount."""
     return np.column_stack([np.full(len(at), LEVEL), *(SLOPE * at[:, r] for r in unseen)])
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Covariance of log seconds; parts with a standard deviation of 0 are not there."""
+    """Covariance of log seconds; parts with a standard deviation of 0 are absent."""
 
     own: float
     smooth: float
     formulas: float
     similar: float
-    #: By resource.
+    #: Correlation lengths of the smooth part, by resource.
     lengths: Floats
     alike: _Similar
     #: Resources of which only one amount was measured, by position.
     unseen: tuple[int, ...] = ()
 
     def features(self, at: Floats) -> Floats:
-        """(cells, features) whose products are the covariance of all but the smooth part."""
+        """(cells, features) whose products are the covariance of all parts but ``smooth`` and ``own``."""
         columns = [_always(at, self.unseen)]
         if self.formulas:
             columns.append(_formulas(at) * (self.formulas / math.sqrt(DRAWS)))
@@ -241,11 +241,11 @@ class _Kernel:
         return np.concatenate(columns, axis=1)
 
     def variance(self, features: Floats) -> Floats:
-        """Of each cell by itself."""
+        """Variance of each cell."""
         return np.asarray(np.square(features).sum(axis=1) + self.smooth**2 + self.own**2, dtype=np.float64)
 
     def between(self, one: Floats, other: Floats, features: Floats, others: Floats) -> Floats:
-        """Of cells with other cells; an allocation's own is not in it."""
+        """Covariance of cells with other cells, without the ``own`` part."""
         covariance = features @ others.T
         if self.smooth:
             apart = (one[:, None] - other[None]) / self.lengths
@@ -262,9 +262,9 @@ class _Measured:
     at: Floats
     #: (cells,) log seconds less the level.
     values: Floats
-    #: (cells,) variance of these by noise.
+    #: (cells,) variance of these values due to noise.
     noise: Floats
-    #: (cells,) variance of what is an allocation's own beyond that of usual ones.
+    #: (cells,) variance of the ``own`` part of odd cells, beyond that of usual cells.
     odd: Floats | float = 0.0
 
     @cached_property
@@ -273,7 +273,7 @@ class _Measured:
         return tuple(r for r, column in enumerate(self.at.T) if len(set(column.tolist())) < 2)
 
     def some(self, most: int) -> _Measured:
-        """So many cells at most, evenly chosen."""
+        """At most ``most`` cells, evenly chosen."""
         if len(self.at) <= most:
             return self
         few = np.linspace(0, len(self.at) - 1, most).astype(int)
@@ -282,9 +282,9 @@ class _Measured:
 
 
 def _allow_odd(measured: _Measured, kernel: _Kernel) -> _Measured:
-    """Give cells that the others cannot explain something of their own, as if it were drawn from Student's t.
+    """Give cells that the others cannot explain a larger ``own`` part, as if it were drawn from Student's t.
 
-    One strange corner would otherwise make all others look just as uneven, and be smoothed away.
+    Otherwise one odd corner would make all other cells look just as uneven, and would be smoothed away.
     """
     for _ in range(3):
         posterior = _Posterior(kernel, measured, 0.0, 1.0)
@@ -335,12 +335,12 @@ def _explain(
         return float(0.5 * z @ z + np.log(np.diag(root)).sum() + 0.5 * surprise)
 
     found, least = _descend(cost, usual)
-    # Each deviation, of which next to nothing was known, costs half the logarithm of how many cells it was chosen by.
+    # Each deviation, about which next to nothing was known, costs half the logarithm of the number of cells.
     return least + 0.5 * len(names) * math.log(len(x)), kernel(found)
 
 
 def _descend(cost: _Cost, start: Floats) -> tuple[Floats, float]:
-    """A step in each direction in turn while it helps, then half the step."""
+    """Take a step in each direction in turn while that helps, then halve the step."""
     here, least, step = start, cost(start), FIRST_STEP
     while step >= LAST_STEP:
         before = least
@@ -355,7 +355,7 @@ def _descend(cost: _Cost, start: Floats) -> tuple[Floats, float]:
 
 
 class _Posterior:
-    """One explanation with everything that was measured."""
+    """One explanation, given all measurements."""
 
     def __init__(self, kernel: _Kernel, measured: _Measured, level: float, weight: float) -> None:
         self._kernel = kernel
@@ -378,7 +378,7 @@ class _Posterior:
         variance = kernel.variance(features)
         for column, row in enumerate(at.tolist()):
             measured = self._index.get(tuple(row))
-            if measured is not None:  # its own is common to the measurement and what is asked
+            if measured is not None:  # the measurement and the prediction share the own part
                 covariance[measured, column] += self._own[measured]
                 variance[column] += self._own[measured] - kernel.own**2
         known = np.linalg.solve(self._root, covariance)
@@ -386,7 +386,7 @@ class _Posterior:
         return self._level + known.T @ self._seen, np.asarray(variance, dtype=np.float64)
 
     def surprise(self) -> Floats:
-        """(cells,) squared distance of each measurement from what all the others say, over its variance."""
+        """(cells,) squared distance of each measurement from its prediction by all others, over its variance."""
         inverse = np.linalg.inv(self._root)
         pull = inverse.T @ self._seen
         return np.asarray(np.square(pull) / np.square(inverse).sum(axis=0), dtype=np.float64)

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from tapfinger.errors import DataError, UnknownNameError
 
-#: Distinct amounts multiplied over the resources; beyond this the measurements are no grid at all.
+#: Maximum number of grid cells (distinct amounts multiplied over the resources); beyond it the data is not a grid at
+#: all.
 MAX_GRID = 100_000
 
 Cell = tuple[float, ...]
@@ -33,7 +34,7 @@ class Profile:
         self.resources = tuple(resources)
         self._source = source
         # Logarithms of amounts are the coordinates: times like a + b / amount are nearly straight there, and
-        # rather bent in the amounts themselves.
+        # rather curved in the amounts themselves.
         amounts = [sorted({cell[r] for cell in cells}) for r in range(len(self.resources))]
         size = math.prod(map(len, amounts))
         if size > MAX_GRID:
@@ -45,13 +46,13 @@ class Profile:
         grid = np.full([len(axis) for axis in amounts], np.nan)
         for cell, seconds in cells.items():
             grid[tuple(axis.index(a) for axis, a in zip(amounts, cell, strict=True))] = math.log(seconds)
-        #: How many cells of the grid were not measured.
+        #: Number of grid cells that were not measured.
         self.holes = int(np.isnan(grid).sum())
         self._grid = _fill_holes(grid, self._axes)
         self._flat = self._grid.ravel().tolist()
 
     def seconds(self, amounts: Mapping[str, float]) -> float:
-        """Duration under natural quantities by name; others than those of the columns do not matter."""
+        """Seconds under natural quantities by name; resources without a column do not matter."""
         base = [(0, 1.0)]  # (flat position, weight) of the corners around the allocation
         for name, axis in zip(self.resources, self._axes, strict=True):
             if name not in amounts:
@@ -86,7 +87,7 @@ def _bracket(axis: Sequence[float], amount: float) -> tuple[int, float]:
 
 
 def _fill_holes(grid: npt.NDArray[np.float64], axes: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
-    """Cells between known ones by interpolation, pass by pass; the rest like the nearest known cell."""
+    """Interpolate holes between known cells, pass by pass; the rest get the value of the nearest known cell."""
     while np.isnan(grid).any():
         filled = _interpolated(grid, axes)
         if np.isnan(filled).sum() == np.isnan(grid).sum():
@@ -96,7 +97,7 @@ def _fill_holes(grid: npt.NDArray[np.float64], axes: Sequence[Sequence[float]]) 
 
 
 def _interpolated(grid: npt.NDArray[np.float64], axes: Sequence[Sequence[float]]) -> npt.NDArray[np.float64]:
-    """Fill holes that have known cells on both sides along some axis; several axes count by closeness."""
+    """Fill holes that have known cells on both sides along some axis; several axes are weighted by closeness."""
     total, weights = np.zeros_like(grid), np.zeros_like(grid)
     for dimension, axis in enumerate(axes):
         at = np.asarray(axis)
@@ -222,7 +223,7 @@ def _number(where: str, name: str, text: str, zero: bool = False) -> float:
 
 
 def write_profile(path: str | Path, rows: Sequence[ProfileRow], note: str = "") -> None:
-    """Write measurements in the format that ``load_profile`` reads; ``note``: a line for people, above them."""
+    """Write measurements in the format that ``load_profile`` reads; ``note``: a comment line above them."""
     resources = list(dict.fromkeys(name for row in rows for name in row.amounts))
     with Path(path).open("w", encoding="utf-8", newline="") as file:
         if note:

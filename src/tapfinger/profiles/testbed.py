@@ -31,7 +31,7 @@ def image_classification(cpu: float, gpu: float) -> float:
     compute = 51.1 / gpu  # training itself, divided among the GPUs
     feeding = 14.9 * gpu / cpu  # every GPU's data loading costs CPU time
     exchange = 0.054 * gpu**2  # gradient exchange among the GPUs
-    sharing = 19.3 * (math.ceil(gpu / cpu) - 1)  # per further process on the most crowded core
+    sharing = 19.3 * (math.ceil(gpu / cpu) - 1)  # for each additional process on the most crowded core
     whole_machine = 354.0 * max(0.0, gpu - 7.0) / math.pow(cpu, 1.6)  # all 8 GPUs busy: nothing is left for the rest
     return min(262.0, fixed + compute + feeding + exchange + sharing + whole_machine)
 

@@ -1,4 +1,4 @@
-"""Recent arrivals, and futures drawn from them: lookahead plays its plans into these."""
+"""Recent arrivals, and futures sampled from them, in which lookahead plays its plans."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy.typing as npt
 from tapfinger.core.contract import Mode, Snapshot
 from tapfinger.profiles.site_tables import SiteTables
 
-#: How many recent arrivals futures are drawn from, and how fast the arrival rate forgets, per slot.
+#: Number of recent arrivals that futures are sampled from, and decay of the arrival rate per slot.
 _POOL = 512
 _RATE_MEMORY = 0.99
 
-#: Before anything is known, the arrival rate is taken to be this share of what the clusters could just serve. It counts
-#: as much as this many slots that were seen: the first few would tell nothing but how lucky they were.
+#: Assumed arrival rate before any slot is seen, as a share of what the clusters could just serve; and its weight, in
+#: slots seen. Without the weight, chance in the first few slots would decide the rate.
 _USUAL_LOAD = 0.8
 _SLOTS_OF_BELIEF = 4.0
 
 
 class Future(NamedTuple):
-    """Sampled arrivals of F futures over a horizon, padded to the most that any has. N clusters."""
+    """Sampled arrivals of F futures over a horizon, padded to the largest number of arrivals. N clusters."""
 
     tasks: npt.NDArray[np.int64]  # (F,)
-    slot: npt.NDArray[np.int64]  # (F, most) from 1 on
+    slot: npt.NDArray[np.int64]  # (F, most) counted from 1
     type: npt.NDArray[np.int64]  # (F, most)
     eligible: npt.NDArray[np.bool_]  # (F, most, N)
 
@@ -34,27 +34,27 @@ class ArrivalModel:
     """An arrival rate, and a pool of recent arrivals as (type, eligible clusters)."""
 
     def __init__(self, site: SiteTables) -> None:
-        """No arrival has been seen."""
+        """Start with no arrivals seen."""
         types, self._clusters = site.context.task_types, len(site.context.clusters)
         self._kind = {t.name: kind for kind, t in enumerate(types)}
-        # One imaginary task per type, so that the first futures are not all alike.
+        # One imaginary task per type, so that the first futures differ.
         self._types = deque(range(len(types)), maxlen=_POOL)
         self._eligible = deque([[True] * self._clusters for _ in types], maxlen=_POOL)
-        #: Arrivals, slots in which they came, and slots' worth of belief; all of them fade.
+        #: Arrivals seen, slots seen, and weight of the assumed rate in slots; all three decay.
         self._tasks, self._slots, self._belief = 0.0, 0.0, _SLOTS_OF_BELIEF
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on: by them, the clusters serve more tasks, or fewer."""
+        """Use new profiles from now on; they change how many tasks the clusters can serve."""
         self._usual = _USUAL_LOAD * _rate_served(site)
 
     @property
     def rate(self) -> float:
-        """Tasks per slot."""
+        """Estimated arrivals per slot."""
         return (self._tasks + self._belief * self._usual) / (self._slots + self._belief)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Take note of this slot's arrivals."""
+        """Record this slot's arrivals."""
         arrived = 0
         for task in snapshot.arrived_since(snapshot.slot - 1):
             arrived += 1
@@ -65,12 +65,12 @@ class ArrivalModel:
         self._belief *= _RATE_MEMORY
 
     def draw(self, futures: int, horizon: int, rng: np.random.Generator) -> Future:
-        """Poisson arrivals at the rate seen, each like one of the pool."""
+        """Sample Poisson arrivals at the estimated rate, each a copy of a task in the pool."""
         counts = rng.poisson(self.rate, size=(futures, horizon))
         per_future = counts.sum(axis=1)
         most = int(per_future.max())
         slot = np.zeros((futures, most), dtype=np.int64)
-        # Row by row, each slot as often as tasks arrive in it.
+        # Row by row, each slot is repeated once per task that arrives in it.
         slot[np.arange(most) < per_future[:, None]] = np.repeat(
             np.tile(np.arange(1, horizon + 1), futures), counts.reshape(-1)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Name -> what it counts in one run. Rules can count nothing else; live and Prometheus read them all.
+#: Name -> what it counts in one run. Rules cannot count anything else; live and Prometheus read them all.
 COUNTERS: Final = {
     "fallbacks": "Slots that Greedy decided because the network failed or had used up its time.",
     "failed": "Passes of the network that raised an error or gave no numbers.",
@@ -22,10 +22,10 @@ COUNTERS: Final = {
 
 
 class Counting:
-    """Base of a rule that counts what it does; a name that is not declared raises KeyError."""
+    """Base of a rule that counts what it does; an undeclared name raises KeyError."""
 
     def __init__(self, counters: dict[str, int] | None = None) -> None:
-        """``counters``: those of the scheduler that the rule belongs to; without them it has its own."""
+        """``counters``: counters of the scheduler that the rule belongs to; if None, the rule has its own."""
         self.counters = new_counters() if counters is None else counters
 
 

@@ -1,8 +1,8 @@
-"""Careful exploration: now and then a task gets another size than its scheduler chose, to learn how fast that is.
+"""Careful exploration: now and then a task gets another size than its scheduler chose, to learn the speed of that size.
 
-Nobody else tries a size that is believed to be slow, so a wrong belief of that kind would last for ever. What trials
-are expected to cost is saved up first: a share of the running time of all tasks. Where nothing is in doubt, nothing is
-tried.
+Schedulers never try a size that is believed to be slow, so without trials a wrong belief of that kind would last
+forever. A share of the running time of all tasks is saved up, and trials spend their expected cost from it. Where
+nothing is in doubt, nothing is tried.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import ConfigError
 from tapfinger.registry import create
 
-#: For one in this many tasks another size is considered.
+#: Share of tasks for which another size is considered.
 OFTEN: Final = 0.5
 
-#: Sizes whose speed is known better than this are not worth a trial: deviation of the logarithm of the rate.
+#: Standard deviation of the log rate below which a size is known well enough and not tried.
 KNOWN: Final = 0.05
 
-#: Trials may cost this much more than they are expected to: their doubt counts this many times.
+#: Factor on the variance of the log rate in the expected cost of a trial; higher is more careful.
 CAUTION: Final = 1.0
 
-#: So many slots are saved up at most: after a long time without doubt, trials still come one by one.
+#: Maximum number of slots saved up, so that trials still come one by one after a long time without doubt.
 MOST_SAVED: Final = 50.0
 
-#: A trial costs at least this share of a task, for choosing among those that cost nothing.
+#: Minimum cost of a trial as a share of the task's duration, for choosing among trials that cost nothing.
 _LEAST = 0.01
 
 
 class Exploring(SchedulerWrapper):
-    """Another scheduler's decisions, with now and then another size."""
+    """Another scheduler's decisions, now and then with another size."""
 
     def __init__(self, scheduler: Scheduler, share: float = 0.05) -> None:
-        """``share``: of their running time that tasks may lose by trials, as far as can be known."""
+        """``share``: expected share of their running time that tasks may lose to trials."""
         if not 0.0 <= share <= 0.5:
             raise ConfigError(f"exploring: share = {share!r} must be from 0 to 0.5")
         super().__init__(scheduler)
         self._share = share
-        #: How often another size was tried.
+        #: Number of times another size was tried.
         self.trials = 0
 
     @property
     def counters(self) -> dict[str, int]:
-        """Its own, and those of the scheduler."""
+        """Counters of the inner scheduler, and the number of trials."""
         return {**super().counters, "trials": self.trials}
 
     def reset(self, context: SchedulerContext) -> None:
-        """Begin anew, with nothing saved up."""
+        """Begin a new run with nothing saved up."""
         self._seed = context.seed
         self._saved = 0.0
         self.trials = 0
         super().reset(context)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What the scheduler decides, but for the sizes of a few tasks that start."""
+        """Decide as the inner scheduler does, except for the sizes of a few tasks that start."""
         decision = self.inner.decide(snapshot)
         if not decision.placements or not self._share:
             return decision
@@ -77,7 +77,7 @@ class Exploring(SchedulerWrapper):
         return replace(decision, placements=tuple(chosen))
 
     def _choose(self, kind: TaskType, placement: Placement, room: Resources | None) -> Resources:
-        """The size to give; ``room``: what is left beside the decision, None where that is not known."""
+        """The size to give. ``room``: what the decision leaves free on the cluster; None if that is not known."""
         here = duration(kind, placement.allocation)
         self._saved = min(MOST_SAVED, self._saved + self._share * here)
         doubt = kind.profile.doubt
@@ -101,7 +101,7 @@ def exploring(of: str = "greedy", share: float = 0.05) -> Exploring:
 
 
 def neighbours(kind: TaskType, size: Resources) -> Iterator[Resources]:
-    """Half and twice of each resource, and of all, as far as the type allows."""
+    """Sizes with half or twice the amount of one resource or of all, within the type's bounds."""
     for change in (0.5, 2.0):
         whole = []
         for r, (amount, low, high) in enumerate(zip(size, kind.minimum, kind.maximum, strict=True)):
@@ -118,7 +118,7 @@ def _fits(size: Resources, instead: Resources, room: Resources | None) -> bool:
 
 
 def _left(snapshot: Snapshot, decision: Decision) -> dict[int, Resources]:
-    """What each cluster has left once the decision is carried out; without clusters whose tasks are resized."""
+    """Free resources of each cluster after the decision; clusters on which tasks are resized are left out."""
     resized = {resize.task for resize in decision.resizes}
     clusters = snapshot.after(decision.placements).clusters
     return {c.index: c.free for c in clusters if not any(task.id in resized for task in (*c.running, *c.paused))}

@@ -1,4 +1,4 @@
-"""FIFO: the oldest task first, on the eligible cluster with most room, at a size that never changes."""
+"""FIFO: the oldest task first, on the eligible cluster with the most room, at a size that never changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import efficient_sizes
 from tapfinger.schedulers.free_capacity import FreeCapacity
 
-#: The minimum, or the size with the shortest mean duration that fits.
+#: min: the minimum. best: the size with the shortest mean duration among those that fit.
 SIZES = ("min", "best")
 
 
@@ -22,8 +22,8 @@ class Fifo:
     def __init__(self, size: str = "min", backfill: bool = False) -> None:
         """``size``: min, or best (the size that ends soonest among those that fit).
 
-        ``backfill``: whether a younger task may start on a cluster that an older one waits for
-        because its minimum does not fit.
+        ``backfill``: whether a younger task may start on a cluster where an older one waits because its minimum does
+        not fit.
         """
         if size not in SIZES:
             raise ConfigError(f"size = {size!r} must be one of {', '.join(SIZES)}")
@@ -31,11 +31,11 @@ class Fifo:
         self._backfill = backfill
 
     def reset(self, context: SchedulerContext) -> None:
-        """Nothing is remembered but the tables of ``learn``."""
+        """Make the tables of ``learn``; nothing else is remembered."""
         self.learn(context)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Look up the sizes worth having, fastest first; the minimum is always the last resort."""
+        """Look up the sizes to use, fastest first; the minimum is always the last resort."""
         self._types = context.task_types
         self._sizes = {
             t.name: [s.allocation for s in efficient_sizes(t, context.noise)] if self._best else [t.minimum]
@@ -48,7 +48,7 @@ class Fifo:
         }
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Walk the waiting tasks in order; each starts at the fastest size there is, where there is most room."""
+        """Walk the waiting tasks in order; each starts at the fastest size that fits, where there is the most room."""
         free = FreeCapacity(snapshot, self._types)
         placements: list[Placement] = []
         for task in self._ordered(snapshot.queue):

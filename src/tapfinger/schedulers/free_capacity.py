@@ -1,4 +1,4 @@
-"""Room left on each cluster while a central scheduler plans a slot: where does the next task go?"""
+"""Room left on each cluster while a central scheduler plans a slot, to choose where the next task goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tapfinger.core.model import Resources, TaskType
 
 
 class FreeCapacity:
-    """What planning has left of every cluster that may still start a task; the others are closed."""
+    """Free resources that planning has left on each cluster; a cluster that can start nothing more is closed."""
 
     def __init__(
         self,
@@ -19,9 +19,9 @@ class FreeCapacity:
         room: dict[int, Resources] | None = None,
         starts: int | None = None,
     ) -> None:
-        """``room`` overrides what is free, for schedulers that take resources back from running tasks.
+        """``room`` overrides the free resources, for schedulers that take resources back from running tasks.
 
-        ``starts``: a limit of starts per cluster of the scheduler's own, besides that of the mode.
+        ``starts``: the scheduler's own limit on starts per cluster, in addition to the limit of the mode.
         """
         self._minima = {t.minimum for t in task_types}
         limits = ((c.index, [n for n in (c.starts_left, starts) if n is not None]) for c in snapshot.clusters)
@@ -44,10 +44,10 @@ class FreeCapacity:
     def roomiest(
         self, task: TaskView, allocation: Resources, yielding: dict[int, Resources] | None = None
     ) -> int | None:
-        """Of the clusters where it fits, the one with most room, in minima of the task; ties to the lowest index.
+        """The cluster with the most room, in minima of the task, among those where it fits; ties to the lowest index.
 
-        ``yielding``: what tasks that could be paused need on each cluster. It counts as used in the
-        comparison, so that nothing is paused while another cluster has room.
+        ``yielding``: on each cluster, what tasks that could be paused need. This counts as used in the comparison, so
+        that nothing is paused while another cluster has room.
         """
         best, most = None, -math.inf
         for index in task.eligible:
@@ -59,7 +59,7 @@ class FreeCapacity:
         return best
 
     def take(self, index: int, allocation: Resources) -> None:
-        """Reserve this for a start; closes the cluster when it can start nothing more."""
+        """Reserve this allocation for a start; close the cluster if it can start nothing more."""
         self.left[index] = self.left[index] - allocation
         starts = self._starts[index]
         if starts is not None:
@@ -67,7 +67,7 @@ class FreeCapacity:
         self._close_if_full(index)
 
     def close(self, indices: Iterable[int]) -> None:
-        """No further starts on these clusters."""
+        """Allow no further starts on these clusters."""
         self._open.difference_update(indices)
 
     def _close_if_full(self, index: int) -> None:

@@ -1,7 +1,7 @@
-"""Greedy with patience: the size and place with the least duration + price x cost, or wait.
+"""Greedy with patience: the size and cluster with the least duration + price x cost, or wait.
 
-It knows the speed profiles and finds the sizes worth having in any of them. Accepting any size
-that fits is what makes a plain greedy weak: this one waits rather than take a far slower size.
+It knows the speed profiles and finds the efficient sizes of any profile. A plain greedy is weak because it accepts any
+size that fits; this one waits rather than take a far slower size.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Greedy:
         """The price of resources is ``queue_price`` x the waiting tasks per cluster beyond ``calm``; tasks that arrived
         in this slot do not count.
 
-        A size slower than ``patience`` times the task's ideal is refused, until the task has waited
-        ``max_wait`` times its ideal. Tasks are considered in order of short_first x shortest duration
-        + choosy_first x clusters it may run on, minus slots waited: 0 and 0 is first come first served, a large
-        number is shortest first, or those first that can go nowhere else.
+        A size slower than ``patience`` times the task's ideal duration is refused until the task has waited
+        ``max_wait`` ideal durations. Tasks are considered in order of short_first x shortest duration + choosy_first x
+        number of eligible clusters - slots waited. With 0 and 0 this is first come, first served; a large
+        ``short_first`` puts short tasks first, a large ``choosy_first`` those with few eligible clusters.
 
-        What a placement does to others: ``room_price`` is for each slot by which the best duration that the
-        cluster has for a task type grows, ``crowd_price`` for each task per cluster that waits for it.
+        Two prices are for the effect on other tasks: ``room_price`` for each slot by which a task type's shortest
+        duration on the cluster grows, ``crowd_price`` for each task per cluster that waits for the cluster.
 
-        ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
+        ``lend``: lend spare resources to running tasks; otherwise a task keeps the size it was started with.
         """
         options = {"queue_price": queue_price, "calm": calm, "patience": patience, "max_wait": max_wait}
         options |= {"room_price": room_price, "crowd_price": crowd_price}
@@ -68,31 +68,31 @@ class Greedy:
         self._lending: Lending | None = None
 
     def reset(self, context: SchedulerContext) -> None:
-        """Take these profiles; nothing is lent."""
+        """Use the profiles of the context; nothing is lent yet."""
         site = SiteTables(context)
         self.learn_from(site)
         self._lending = Lending(site) if self._lend else None
 
     def learn(self, context: SchedulerContext) -> None:
-        """Take other profiles from now on; what is lent stays lent."""
+        """Use new profiles from now on; what is lent stays lent."""
         site = SiteTables(context)
         self.learn_from(site)
         if self._lending is not None:
             self._lending.learn(site)
 
     def learn_from(self, site: SiteTables) -> None:
-        """Use tables that the caller has made; enough, instead of ``reset``, for a Greedy that does not lend."""
+        """Use tables made by the caller; for a Greedy that does not lend, this can replace ``reset``."""
         self._options = site.sizes
         self._head_start = {name: self._short_first * sizes[0].slots for name, sizes in self._options.of.items()}
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What to start, and what to lend."""
+        """Decide what to start and what to lend."""
         if self._lending is None:
             return self._start(snapshot)
         return self._lending.lend(snapshot, self._start(self._lending.returned(snapshot)))
 
     def _start(self, snapshot: Snapshot) -> Decision:
-        """Walk the queue once; each task takes the best place and size there is for it now, or waits."""
+        """Walk the queue once; each task takes the best cluster and size for it now, or waits."""
         price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm)
         free = [room(c) for c in snapshot.clusters]
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
@@ -152,12 +152,12 @@ class Greedy:
         return best
 
     def _rank(self, task: TaskView, slot: int) -> float:
-        """Whose turn it is: the least first."""
+        """Sort key of a task in the queue; the smallest goes first."""
         choosy = self._choosy_first * len(task.eligible)
         return self._head_start[task.type.name] + choosy - (slot - task.arrival)
 
     def _limit(self, task: TaskView, slot: int) -> float:
-        """The slowest size accepted for this task now."""
+        """Longest duration accepted for this task now, in slots."""
         ideal = self._options.ideal(task.type.name, task.eligible)
         return float("inf") if slot - task.arrival >= self._max_wait * ideal else self._patience * ideal
 

@@ -19,36 +19,37 @@ from tapfinger.schedulers.counters import Counting
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lateness import Lateness, RecentPercentile
 
-#: Waiting tasks per cluster up to which a queue is short: sizes have their full limit. At 1 the slowest sizes of
-#: synthetic-3, the tail, were given where a few more waited; from 4 on the mean suffers.
+#: Waiting tasks per cluster up to which a queue is short: the size limit holds in full. At 1, the slowest sizes of
+#: synthetic-3, which make the tail, were given as soon as a few more tasks waited; from 4 on the mean suffers.
 SHORT_QUEUE = 2.0
 
 #: Waiting tasks per cluster beyond which a queue is long: no size is refused, and tasks become overdue by ``max_wait``
-#: instead of ``calm_wait``. With 4 the tail of synthetic-3 began to suffer, with 6 and more the mean in bursts.
+#: instead of ``calm_wait``. At 4 the tail of synthetic-3 began to suffer, at 6 and more the mean in bursts.
 LONG_QUEUE = 5.0
 
-#: In a queue that is neither short nor long, the limit of sizes is this many times as high. What is given there only
-#: because nothing else is free runs for as long as anything ever does. A lower limit costs starts in overload.
+#: Factor on the size limit while the queue is neither short nor long. A size that is given then only because nothing
+#: else is free leads to the longest runs of all. A lower factor costs starts in overload.
 RELAXED = 1.4
 
-#: A cluster is held for an overdue task rather than start it at a size at which it takes this many times as long as at
-#: its best there. A task that has waited for long and then runs for long is the very tail.
+#: Stretch beyond which an overdue task is not started; a cluster is held for it instead. The stretch is relative to the
+#: task's best size on that cluster. Tasks that wait long and then run long are the very tail.
 OVERDUE_STRETCH = 3.0
 
 #: Overdue tasks per cluster beyond which they are started at any size.
 MANY_OVERDUE = 3.0
 
-#: Price of resources, for each late task per cluster, where late tasks are started in a queue that is not short: cheap
-#: sizes keep it from growing. At a quarter of it means were 0.8 % longer on six sites, tails in overload 1 to 3 %.
+#: Price of resources, for each late task per cluster, when late tasks are started while the queue is not short: cheap
+#: sizes keep the queue from growing. At a quarter of this price, means were 0.8 % longer on six sites, and tails in
+#: overload 1 to 3 %.
 LATE_TASK_PRICE = 60.0
 
-#: In such a queue a cluster is held for a late task only if its completion time will be this many times what counts as
-#: late. Without it a task that needs a whole cluster waits while small ones fill it (drawn site 7004: a p99 of 91 slots
-#: instead of 46); at 1.25 the mean of 3-unequal-1.1 rises by 2 %.
+#: While the queue is not short, a cluster is held for a late task only if the task's completion time will exceed this
+#: many times what counts as late. Without holding, a task that needs a whole cluster waits while small tasks fill it
+#: (drawn site 7004: a p99 of 91 slots instead of 46); at 1.25 the mean of 3-unequal-1.1 rises by 2 %.
 FAR_TOO_LATE = 1.5
 
-#: With ``adapt``, ``calm_wait`` is at least the wait that this share of the recent tasks stayed below. Where most tasks
-#: wait long, a bound that is not made for the site serves by age what should be sorted by need.
+#: With ``adapt``, ``calm_wait`` is at least the wait that this share of recent tasks stayed below. Where most tasks
+#: wait long, a bound that was not chosen for the site would serve tasks by age instead of by need.
 USUAL_WAIT_SHARE = 0.98
 
 #: After a pass over budget the network rests for 1, 2, 4, ... slots, at most this many.
@@ -58,25 +59,26 @@ _log = logging.getLogger(__name__)
 
 
 class Ageing(Counting):
-    """A task is overdue once it has waited ``max_wait`` units: its ideal duration, or the types' mean if that is less.
+    """A task is overdue after ``max_wait`` units of waiting; a unit is its ideal duration, or the types' mean if less.
 
-    Until the queue is long, ``calm_wait`` counts instead where that is less: a few late starts make the tail, and there
-    is room to avoid them; in a long queue, serving by age costs the mean. With ``adapt``, a task must also have waited
-    longer than is usual on this site (``RecentWaits``). Given a ``lateness``, ``calm_wait`` counts only in a short
-    queue; in any other, late tasks come first, at cheap sizes, and a cluster is held only for one that is far too late.
+    While the queue is not long, ``calm_wait`` counts instead if it is less: a few late starts make the tail, and there
+    is room to avoid them. In a long queue, serving by age costs the mean. With ``adapt``, a task must also have waited
+    longer than is usual on this site (``RecentWaits``). With a ``lateness``, ``calm_wait`` counts only in a short
+    queue; otherwise late tasks come first, at cheap sizes, and a cluster is held for a late task only if it is far too
+    late.
 
-    An overdue task comes first: before anybody else decides, each one that fits somewhere is started, oldest first,
-    with the place and size that Greedy gives it. If it fits nowhere, or only at a size that is ``OVERDUE_STRETCH``
-    times as slow as the best while at most ``MANY_OVERDUE`` tasks per cluster are overdue, a cluster is held for it.
-    That cluster starts nothing else until the task fits; one cluster per task, one task per cluster. Without outages:
+    Overdue tasks come first: before any other decision, each one that fits somewhere is started, oldest first, on the
+    cluster and at the size that Greedy gives it. If a task fits nowhere, or only at a size that is ``OVERDUE_STRETCH``
+    times as slow as the best while at most ``MANY_OVERDUE`` tasks per cluster are overdue, a cluster is held for it. A
+    held cluster starts nothing else until the task fits; one cluster per task, one task per cluster. Without outages:
 
-    - an overdue task that fits a cluster well is started in that very turn, unless older overdue tasks take
+    - an overdue task that fits a cluster well is started in the same turn, unless older overdue tasks take
       the room (or, in single-task mode, the start), or the cluster is held for another;
-    - with r older tasks waiting when it becomes overdue by ``max_wait``, it starts within (r + 2) (D + 1) slots,
-      where D is the longest that any task runs. Proof: a held cluster is empty after at most D slots,
-      and then its task fits and starts, at any size. So among the clusters that could run the task, one that is held is
-      released every D + 1 slots, to the oldest overdue task that lacks one: at most r go before it,
-      then it holds one itself and starts D + 1 slots later at most.
+    - a task with r older tasks waiting when it becomes overdue by ``max_wait`` starts within (r + 2) (D + 1) slots,
+      where D is the longest running time of any task. Proof: a held cluster is empty after at most D slots, and then
+      its task fits and starts, at any size. So among the clusters that could run the task, one that is held is released
+      every D + 1 slots, to the oldest overdue task without one. At most r tasks go first; then a cluster is held for
+      the task, and it starts at most D + 1 slots later.
     """
 
     def __init__(
@@ -88,38 +90,38 @@ class Ageing(Counting):
         lateness: Lateness | None = None,
         counters: dict[str, int] | None = None,
     ) -> None:
-        """``max_wait`` and ``calm_wait``: in ideal durations, the shortest that a task could have on its clusters."""
+        """``max_wait`` and ``calm_wait``: in ideal durations, the shortest a task can have on its clusters."""
         super().__init__(counters)
         self._max_wait, self._calm_wait = max_wait, min(max_wait, calm_wait)
         self._lateness = lateness
         #: Waiting tasks per cluster up to which ``calm_wait`` counts.
         self._calm_queue = LONG_QUEUE if lateness is None else SHORT_QUEUE
-        # Both take any size, oldest first.
+        # Both accept any size and serve the oldest first.
         self._greedy = Greedy(max_wait=0.0, short_first=0.0)
         self._thrifty = Greedy(max_wait=0.0, short_first=0.0, calm=0.0, queue_price=LATE_TASK_PRICE)
-        #: Which task each held cluster waits for.
+        #: Cluster -> id of the task that it is held for.
         self._held: dict[int, int] = {}
         self._waits = RecentWaits() if adapt else None
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._site, self._options = site, site.sizes
         self._greedy.learn_from(site)
         self._thrifty.learn_from(site)
-        #: Ideal durations, or the types' mean, by type and eligible clusters; none is less than the least.
+        #: Unit of waiting in slots, by type and eligible clusters; none is less than ``_least``.
         self._units: dict[tuple[str, tuple[int, ...]], float] = {}
         self._least = min(sizes[0].slots for sizes in self._options.of.values())
 
     def start(self, snapshot: Snapshot) -> tuple[tuple[Placement, ...], Snapshot]:
-        """Overdue tasks to start, and what is left for others to decide: held clusters look as if down."""
+        """Overdue tasks to start, and the snapshot left for other decisions, in which held clusters are down."""
         calm = len(snapshot.queue) <= self._calm_queue * len(snapshot.clusters)
         overdue = self._overdue(snapshot, calm)
         late = [] if calm else self.late(snapshot)
         if not overdue and not late:
             self._held = {}
             return (), snapshot
-        # These may have a cluster held for them.
+        # Tasks that may have a cluster held for them.
         waiting = {task.id: task for task in overdue}
         waiting |= {task.id: task for task in late if self._far_too_late(task, snapshot.slot)}
         first = _oldest_first(waiting | {task.id: task for task in late})
@@ -151,14 +153,14 @@ class Ageing(Counting):
         return placements, rest.closed(self._held)
 
     def late(self, snapshot: Snapshot) -> list[TaskView]:
-        """Late tasks that have waited at least a unit, oldest first."""
+        """Late tasks that have waited at least one unit, oldest first."""
         return [] if self._lateness is None else self._lateness.late(snapshot, self._unit)
 
     def _far_too_late(self, task: TaskView, slot: int) -> bool:
         return self._lateness is not None and self._lateness.ends(task, slot) > FAR_TOO_LATE * self._lateness.late_after
 
     def _overdue(self, snapshot: Snapshot, calm: bool) -> list[TaskView]:
-        """Oldest first."""
+        """Overdue tasks, oldest first."""
         longest = self._calm_wait if calm else self._max_wait
         if self._waits is not None:
             self._waits.see(snapshot, self._unit)
@@ -167,13 +169,13 @@ class Ageing(Counting):
         for task in snapshot.queue:
             waited = snapshot.slot - task.arrival
             if waited < longest * self._least:
-                break  # and so have all that follow
+                break  # the tasks that follow have waited even less
             if waited >= longest * self._unit(task):
                 found.append(task)
         return found
 
     def _unit(self, task: TaskView) -> float:
-        """In slots. A long task may wait no longer than a usual one: it comes late enough as it is."""
+        """Unit of waiting, in slots. A long task may wait no longer than a usual one: it ends late enough as it is."""
         key = (task.type.name, task.eligible)
         if key not in self._units:
             ideals = [self._options.ideal(name, task.eligible) for name in self._options.of]
@@ -189,7 +191,7 @@ class Ageing(Counting):
         placed: tuple[Placement, ...],
         greedy: Greedy,
     ) -> tuple[Snapshot, tuple[Placement, ...]]:
-        """Have Greedy start these tasks where it may; the snapshot afterwards, and all placements so far."""
+        """Let Greedy start these tasks where it may; return the snapshot afterwards and all placements so far."""
         more = greedy.decide(snapshot.closed(closed).with_queue(tasks)).placements
         if len(tasks) <= MANY_OVERDUE * len(snapshot.clusters):
             kinds = {task.id: task.type for task in tasks}
@@ -197,13 +199,13 @@ class Ageing(Counting):
         return snapshot.booked(more), placed + more
 
     def _will_do(self, placement: Placement, kind: TaskType, snapshot: Snapshot) -> bool:
-        """Whether it runs fast enough, or no size that ever fits there may be faster."""
+        """Whether the size is fast enough, or the cluster is empty, so that no faster one will ever fit."""
         cluster = snapshot.clusters[placement.cluster]
         slowest = OVERDUE_STRETCH * self._options.ideal_on(kind.name, placement.cluster)
         return self._site.slots(kind, placement.allocation) <= slowest or cluster.free == cluster.capacity
 
     def _hold(self, task: TaskView, snapshot: Snapshot) -> None:
-        """Of the clusters that could run it once they are empty, hold the one with most room."""
+        """Hold the cluster with the most room among those that could run the task when empty."""
         could = [
             cluster
             for n in task.eligible
@@ -232,21 +234,21 @@ def _oldest_first(tasks: dict[int, TaskView]) -> list[TaskView]:
 
 
 class RecentWaits:
-    """How long the tasks waited that have left the queue lately, in their units."""
+    """How long tasks that recently left the queue had waited, in their units."""
 
     def __init__(self) -> None:
-        """No task has left."""
+        """Start with no waits seen."""
         self._queue = TaskTracker(lambda snapshot: snapshot.queue)
         self._units: dict[int, float] = {}  # of waiting tasks, by id
         self._waits = RecentPercentile(USUAL_WAIT_SHARE, before=0.0)
 
     @property
     def usual(self) -> float:
-        """The longest usual wait, in units; 0 until enough tasks have left."""
+        """Longest usual wait, in units; 0 until enough tasks have left the queue."""
         return self._waits.value
 
     def see(self, snapshot: Snapshot, unit: Callable[[TaskView], float]) -> None:
-        """Call it in every slot."""
+        """Record the waits of tasks that have left the queue. Call it in every slot."""
         last = self._queue.slot
         changes = self._queue.observe(snapshot)
         if changes is None:
@@ -259,9 +261,9 @@ class RecentWaits:
 class SizeLimit(Counting):
     """Refuses sizes at which a task would run more than ``max_stretch`` times its ideal duration.
 
-    A network gives such a size once in thousands of tasks; those few are the tail. The cluster is void instead, and
-    the task waits for a better size, or until it is overdue. The limit is ``RELAXED`` where the queue is not short, and
-    there is none where it is long.
+    A network gives such a size to one task in thousands, and those few are the tail. With the limit, the cluster is
+    void and the task waits for a better size, or until it is overdue. The limit is ``RELAXED`` times as high while the
+    queue is not short, and there is none while it is long.
     """
 
     def __init__(self, site: SiteTables, max_stretch: float, counters: dict[str, int] | None = None) -> None:
@@ -271,11 +273,11 @@ class SizeLimit(Counting):
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._site, self._clusters = site, len(site.context.clusters)
 
     def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
-        """The proposals with a size that will do."""
+        """Proposals with a size within the limit."""
         if not self._max_stretch or not proposals or len(queue) > LONG_QUEUE * self._clusters:
             return proposals
         most = self._max_stretch * (1.0 if len(queue) <= SHORT_QUEUE * self._clusters else RELAXED)
@@ -291,12 +293,12 @@ class SizeLimit(Counting):
 
 
 class TimeBudget(Counting):
-    """Limits the time that the network takes in one slot, all turns together.
+    """Limits the time that the network takes in one slot, over all turns.
 
     A running pass cannot be stopped, so time is measured afterwards: once a slot's passes have used up the budget,
-    Greedy decides the rest of the slot. If a single pass took that long, the network rests for a slot, after the next
-    such pass for two, then four, ... up to ``LONGEST_REST``; a pass in time ends that. So a slot exceeds the budget by
-    one pass at most, and a network that stays slow does so rarely.
+    Greedy decides the rest of the slot. If a single pass exceeds the budget, the network rests for one slot, after the
+    next such pass for two, then four, ... up to ``LONGEST_REST``; a pass within the budget ends this. So a slot exceeds
+    the budget by at most one pass, and a network that stays slow does so rarely.
     """
 
     def __init__(
@@ -321,11 +323,11 @@ class TimeBudget(Counting):
         return not self._budget or (slot >= self._resume and self._spent <= self._budget)
 
     def begin(self) -> float:
-        """When a pass that was allowed begins."""
+        """Time at which an allowed pass begins, in seconds."""
         return self._clock() if self._budget else 0.0
 
     def end(self, begin: float) -> None:
-        """Count the pass that began then."""
+        """Count the pass that began at ``begin``."""
         if not self._budget:
             return
         took = self._clock() - begin

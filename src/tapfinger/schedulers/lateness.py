@@ -1,6 +1,6 @@
-"""Late tasks: those that will take longer than nearly all recent tasks of the site did. They go first.
+"""Late tasks go first: tasks that will take longer than nearly all recent tasks of the site did.
 
-The 99th percentile of completion times is made by tasks that waited long and then ran as long as their type usually
+The 99th percentile of completion times consists of tasks that waited long and then ran as long as their type usually
 does. Giving them faster sizes, or holding a cluster for them, costs others more than they gain. Letting them go first,
 at the size they would get anyway, costs next to nothing.
 """
@@ -22,21 +22,22 @@ LATE_SHARE = 0.97
 RECENT = 300
 MIN_SAMPLES = 30
 
-#: Number of a type's last runs that its usual running time is the mean of.
+#: Number of a type's last runs over which its usual running time is averaged.
 RUNS_PER_TYPE = 50
 
-#: At most this share of all tasks in the system counts as late, the oldest ones, but at least one task. In a burst
-#: everybody is later than those before, and serving everybody by age costs the mean.
+#: Maximum share of the tasks in the system that count as late, oldest first; at least one task does. In a burst every
+#: task is later than the tasks before it, and serving all of them by age costs the mean.
 MOST_LATE = 0.03
 
 #: Credit that every task brings when it ends. A late task that goes first spends the square of its work, in units of a
-#: mean task's: it displaces that many others and makes each wait that long. Without the limit, where a quarter of the
-#: tasks were as much work as all others and many waited, most of that quarter went first, and means rose by a quarter.
+#: mean task's work: it displaces that many others and makes each wait that long. Without the limit, on a site where a
+#: quarter of the tasks made half of the work and many tasks waited, most of that quarter went first, and means rose by
+#: a quarter.
 CREDIT = 0.6
 #: Credit at the beginning: what 50 tasks bring.
 FIRST_CREDIT = 30.0
 
-#: A late task takes a start only if it will run at most this many times its type's usual running time there.
+#: A late task takes a start only if it will run there for at most this many times its type's usual running time.
 LATE_STRETCH = 1.5
 
 
@@ -50,7 +51,7 @@ class RecentPercentile:
         self.value = before
 
     def add(self, values: Iterable[float]) -> None:
-        """Take these values into account."""
+        """Add these values."""
         self._values.extend(values)
         if len(self._values) >= MIN_SAMPLES:
             self.value = sorted(self._values)[int(self._share * (len(self._values) - 1))]
@@ -60,7 +61,7 @@ class Lateness:
     """Remembers how long tasks took from arrival to end, and how long they ran."""
 
     def __init__(self, site: SiteTables) -> None:
-        """No task has ended."""
+        """Start with no ended tasks."""
         self.learn(site)
         self._tasks = TaskTracker()
         self._completion = RecentPercentile(LATE_SHARE, before=float("inf"))
@@ -71,7 +72,7 @@ class Lateness:
         self._credit = FIRST_CREDIT
 
     def learn(self, site: SiteTables) -> None:
-        """Look up the work of each type: slots of a mean cluster, at its cheapest size."""
+        """Look up the work of each type: the cost of its cheapest size, in slots."""
         self._work = {name: size.cost for name, size in site.sizes.cheapest.items()}
 
     @property
@@ -80,12 +81,12 @@ class Lateness:
         return self._completion.value
 
     def see(self, snapshot: Snapshot) -> None:
-        """Call it in every slot."""
+        """Record the tasks that have ended. Call it in every slot."""
         changes = self._tasks.observe(snapshot)
         if changes is None:
             return
         for task in changes.left:
-            # One that waited when it was last seen has started and ended since.
+            # A task that was waiting when last seen has started and ended since.
             runs = self._runs.setdefault(task.type.name, deque(maxlen=RUNS_PER_TYPE))
             runs.append(task.elapsed + changes.slots)
             # A site may have dropped the type with its last task.
@@ -101,13 +102,13 @@ class Lateness:
         return self._usual.get(type_name, float("inf"))
 
     def ends(self, task: TaskView, slot: int) -> float:
-        """Slots from its arrival to its end if it starts now and runs as usual; infinite before its type has run."""
+        """Completion time in slots if the task starts now and runs as usual; infinite before its type has run."""
         return slot - task.arrival + self.usual(task.type.name)
 
     def late(self, snapshot: Snapshot, least_wait: Callable[[TaskView], float]) -> list[TaskView]:
         """Waiting tasks that will be late, oldest first; none while there is no credit.
 
-        Only those that have waited ``least_wait`` slots: a type that always takes long is not late when it arrives.
+        A late task has waited at least ``least_wait`` slots: a type that always takes long is not late on arrival.
         """
         most = min(self._most, int(self._credit))
         if most < 1:
@@ -117,7 +118,7 @@ class Lateness:
         for task in snapshot.queue:
             waited = snapshot.slot - task.arrival
             if waited + longest <= self.late_after:
-                break  # and so will all that follow
+                break  # the tasks that follow will not be late either
             if self.late_after < self.ends(task, snapshot.slot) < float("inf") and waited >= least_wait(task):
                 found.append(task)
                 if len(found) >= most:
@@ -131,12 +132,12 @@ class Lateness:
         self._credit -= (work / mean) ** 2
 
 
-#: The start that a cluster would give to one of these tasks, by their ids; None where it could start none of them.
+#: (cluster, task ids) -> the start that the cluster would give to one of these tasks; None if it could start none.
 Choose = Callable[[int, Collection[int]], Placement | None]
 
 
 class LateFirst(Counting):
-    """A late task takes the start of one that is not late, at the size that the network would give it there."""
+    """A late task takes the start of a task that is not late, at the size the network would give it there."""
 
     def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
         """Ready for a run."""
@@ -144,13 +145,13 @@ class LateFirst(Counting):
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._site = site
 
     def put_first(
         self, placements: Sequence[Placement], late: Sequence[TaskView], lateness: Lateness, choose: Choose
     ) -> tuple[Placement, ...]:
-        """The same clusters start something."""
+        """Give starts to late tasks; the same clusters start something as before."""
         if not late:
             return tuple(placements)
         started = {placement.task for placement in placements}

@@ -1,4 +1,4 @@
-"""Learned lookahead: the network's plan for the slot is among those that lookahead plays into sampled futures."""
+"""Learned lookahead: the network's plan for a slot is one of those that lookahead plays in sampled futures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MS_PER_CLUSTER = 0.25
 
 
 class PolicyPlans:
-    """A scheduler's turns of a slot, played on the snapshot alone."""
+    """Plans a slot by playing a scheduler's turns on the snapshot alone."""
 
     cost_ms = 0.0
 
     def __init__(self, policy: Scheduler) -> None:
-        """``policy``: decides turn after turn."""
+        """``policy``: a scheduler that decides turn after turn."""
         self._policy = policy
 
     def reset(self, site: SiteTables) -> None:
-        """Reset the policy; the learned scheduler shares the tables."""
+        """Reset the policy; a ``TapFinger`` shares these tables."""
         if isinstance(self._policy, TapFinger):
             self._policy.reset_on(site)
         else:
@@ -34,7 +34,7 @@ class PolicyPlans:
         self._turns = 1 if site.context.mode is Mode.SINGLE else MAX_TURNS
 
     def learn(self, site: SiteTables) -> None:
-        """Let the policy know."""
+        """Pass new profiles on to the policy."""
         if isinstance(self._policy, TapFinger):
             self._policy.learn_from(site)
         elif isinstance(self._policy, LearningScheduler):

@@ -1,7 +1,7 @@
-"""Spare resources are lent to running tasks, and taken back as soon as a task is to start there.
+"""Spare resources are lent to running tasks, and taken back as soon as a task needs them to start.
 
-Starts are planned as if nothing was lent: each task holds its own allocation, the one it was started with, and all else
-is free. So lending takes nothing away from those plans. When nothing more starts by itself, running tasks may also
+Starts are planned as if nothing were lent: each task holds its own allocation, the one it was started with, and
+everything else is free. So lending takes nothing away from these plans. When nothing more fits, running tasks may also
 shrink for a waiting one (``making_room.py``).
 """
 
@@ -27,34 +27,34 @@ from tapfinger.schedulers.making_room import MakingRoom
 
 
 class Lending(Counting):
-    """Lends and takes back; remembers the own allocations of the tasks that hold another one."""
+    """Lends and takes back resources; remembers the own allocation of each task that holds another one."""
 
     def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
-        """Nothing is lent."""
+        """Start with nothing lent."""
         super().__init__(counters)
         self._cost = site.context.switching_cost
-        #: Own allocations of the tasks that hold another one now.
+        #: Own allocations of tasks that hold another one now, by task id.
         self._own: dict[int, Resources] = {}
         #: Own allocations of shrunk tasks before they shrank.
         self._before: dict[int, Resources] = {}
         self._making_room = MakingRoom(site)
-        #: The last snapshot that was seen, and how it looked without what was lent.
+        #: The last snapshot, and the same snapshot as if nothing were lent.
         self._seen: tuple[Snapshot, Snapshot] | None = None
         self._done = -1
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._options = site.sizes
         self._making_room.learn(site)
         self._fastest: dict[tuple[str, Resources], Resources | None] = {}
 
     def finished(self, snapshot: Snapshot) -> bool:
-        """Whether this slot's spare resources have been lent, after which nothing more is to be decided."""
+        """Whether this slot's spare resources have been lent; after that nothing more is decided."""
         return self._done == snapshot.slot
 
     def returned(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as if nothing was lent; shrunk tasks have their old size again where there is room."""
+        """The snapshot as if nothing were lent; shrunk tasks have their old size again where there is room."""
         if not self._own:
             return snapshot
         if self._seen is None or self._seen[0] is not snapshot:
@@ -75,9 +75,9 @@ class Lending(Counting):
                     del self._before[task.id]
 
     def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
-        """The decision, taken on ``returned(snapshot)``, with what must be taken back for it.
+        """Add to a decision on ``returned(snapshot)`` the resizes that take back what it needs.
 
-        If it is the ``last`` that starts anything in this slot, also with what is lent.
+        ``last``: nothing more starts in this slot after this decision, so the resizes also lend what is spare.
         """
         if last and snapshot.queue:
             decision = self._make_room(snapshot, decision)
@@ -109,11 +109,11 @@ class Lending(Counting):
         return replace(decision, placements=(*decision.placements, *(room.placement for room in found)))
 
     def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
-        """What changes on one cluster."""
+        """Resizes on one cluster."""
         room = cluster.free_with(self._own)
         for placement in starting:
             room = room - placement.allocation
-        # One that is only just starting cannot be resized.
+        # A task that is only just starting cannot be resized.
         tasks = {task.id: task for task in cluster.running if resizable(task)}
         now = {task.id: task.allocation for task in tasks.values() if task.allocation is not None}
         plan = {ident: self._own.get(ident, held) for ident, held in now.items()}
@@ -132,7 +132,7 @@ class Lending(Counting):
     def _give(
         self, tasks: dict[int, TaskView], now: dict[int, Resources], plan: dict[int, Resources], room: Resources
     ) -> None:
-        """Time and again to the task that is spared most slots; changes ``plan``."""
+        """Lend to the task that saves the most slots, and repeat with the others; updates ``plan``."""
         left = dict(tasks)
         while left:
             best: tuple[float, int, Resources] | None = None
@@ -140,7 +140,7 @@ class Lending(Counting):
                 size = self._size(task, room + plan[ident])
                 saved = self._saved(task, plan[ident], size, now[ident]) if size is not None else 0.0
                 if size is None or saved <= 0.0:
-                    del left[ident]  # less and less will be free
+                    del left[ident]  # even less will be free later
                 elif best is None or saved > best[0]:
                     best = saved, ident, size
             if best is None:
@@ -166,7 +166,7 @@ class Lending(Counting):
 
 
 def _keep(now: dict[int, Resources], plan: dict[int, Resources], room: Resources) -> Resources:
-    """Leave tasks what they were lent as long as there is room; changes ``plan`` and returns the room left."""
+    """Let tasks keep what they were lent as long as there is room; updates ``plan`` and returns the room left."""
     for ident, held in now.items():
         have = room + plan[ident]
         if held != plan[ident] and held.fits(have):

@@ -1,9 +1,9 @@
-"""Lookahead: many plans for this slot, each played into sampled futures; the best is taken.
+"""Lookahead: plays many plans for this slot in sampled futures and takes the best.
 
-Plans come from varied greedies, from a proposer if there is one (``learned_lookahead.py``: the network), and from
-changing one task of the best. Futures are sampled from what has been seen: arrival rate, types and eligible clusters.
-All plans face the same futures. How much is simulated follows from a time budget by a fixed nominal speed,
-not by the clock, so that the same seed gives the same decisions on any machine.
+Plans come from variants of Greedy, from a proposer if there is one (``learned_lookahead.py``: the network), and from
+changing one task of the best plan. Futures are sampled from observed arrivals: their rate, types and eligible clusters.
+All plans face the same futures. A time budget and a fixed nominal speed determine how much is simulated. The clock is
+not read, so the same seed gives the same decisions on any machine.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tapfinger.sim.layout import (
     make_tables,
 )
 
-#: The greedy that plays on after the first slot: unlike the baseline it leaves to others what they need more.
+#: The greedy that plays on after the first slot. Unlike the baseline, it leaves resources to tasks that need them more.
 BASE = GreedyPlan(**{**GREEDY_DEFAULTS, "queue_price": 12.0, "short_first": 1.0})._replace(
     choosy_first=1.0, room_price=0.06, crowd_price=2.0
 )
 
-#: Other greedies for the first slot, each with a character of its own.
+#: Other greedies for the first slot, each with different options.
 VARIANTS = (
     GreedyPlan(**GREEDY_DEFAULTS),
     BASE._replace(emptiest=-1.0),
@@ -61,7 +61,7 @@ VARIANTS = (
     BASE._replace(patience=0.0),  # start nothing
 )
 
-#: Randomised greedies: scores jittered, and now and then a task held back.
+#: Randomised greedies: scores are jittered, and now and then a task is held back.
 RANDOMISED = (
     BASE._replace(jitter=0.3),
     BASE._replace(jitter=0.6),
@@ -71,41 +71,41 @@ RANDOMISED = (
     BASE._replace(jitter=0.6, emptiest=-1.0, patience=4.0),
 )
 
-#: What a plan whose moves are all ends with.
+#: A greedy that starts nothing: it ends a plan that consists of its moves only.
 NOTHING_MORE = BASE._replace(hold=1.0)
 
-#: Nominal cost of simulation in microseconds: a slot of a rollout, each task-cluster pair in it, each size tried there.
+#: Nominal cost of simulation in microseconds: per slot of a rollout, per task-cluster pair, and per size tried for it.
 _MICROSECONDS_PER_SLOT = 0.5
 _MICROSECONDS_PER_PAIR = 0.015
 _MICROSECONDS_PER_SIZE = 0.002
 
-#: By how much lending makes all of that slower.
+#: Factor by which lending slows simulation down.
 _LENDING_FACTOR = 1.5
 
-#: Nominal milliseconds of a decision beside the simulation, which gets at least this share of the budget.
+#: Nominal milliseconds of a decision apart from simulation; and minimum share of the budget for simulation.
 _OVERHEAD_MS = 3.0
 _LEAST_SHARE = 0.25
 
-#: A longer look ahead would leave too few futures within any budget.
+#: Maximum horizon in slots; a longer one would leave too few futures within any budget.
 _LONGEST_HORIZON = 400
 
-#: Fewer futures would tell nothing; with two plans, this is the least that is ever simulated.
+#: Minimum number of futures; fewer would tell nothing. With two plans, this is the least that is ever simulated.
 _LEAST_FUTURES = 8
 
-#: Rounds: the share of the futures that plans are played into, and how many of them come to the next.
+#: Stages of the comparison: share of the futures that plans are played in, and number of plans kept for the next stage.
 _ROUNDS = ((0.25, 8), (0.5, 4))
 
-#: Many randomised plans turn out alike: this many times as many are tried as are wanted.
+#: Randomised plans tried for each one wanted, since many turn out alike.
 _TRIES = 2
 
-#: The most plans that are made by changing one task of another.
+#: Maximum number of plans made by changing one task of another plan.
 _CHANGES = 256
 
 
 class Proposer(Protocol):
-    """Somebody else's plans for a slot."""
+    """A source of further plans for a slot."""
 
-    #: Nominal milliseconds that it takes per decision.
+    #: Nominal milliseconds per decision.
     cost_ms: float
 
     def reset(self, site: SiteTables) -> None:
@@ -113,16 +113,16 @@ class Proposer(Protocol):
         ...
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         ...
 
     def propose(self, snapshot: Snapshot) -> Sequence[Sequence[Placement]]:
-        """Placements of whole slots; legal ones, each task at most once."""
+        """Plans for the whole slot: legal placements, each task at most once per plan."""
         ...
 
 
 class Lookahead:
-    """Plays plans into sampled futures and takes the best."""
+    """Plays plans in sampled futures and takes the best."""
 
     one_shot = True
 
@@ -137,9 +137,9 @@ class Lookahead:
     ) -> None:
         """``budget_ms``: nominal milliseconds per decision; bounds the number of plans and futures.
 
-        ``horizon``: slots to look ahead; by the durations of the task types if left out.
+        ``horizon``: slots to look ahead; derived from the durations of the task types if left out.
         ``caution``: standard errors by which a plan must beat the first one: the proposer's, or the plain greedy's.
-        ``lend``: what is spare is lent to running tasks; otherwise a task keeps the size it was started with.
+        ``lend``: lend spare resources to running tasks; otherwise a task keeps the size it was started with.
         """
         if not (math.isfinite(budget_ms) and budget_ms > 0):
             raise ConfigError(f"lookahead: budget_ms = {budget_ms} must be a number above 0")
@@ -159,13 +159,13 @@ class Lookahead:
         self._most_futures = futures
         self._fixed_horizon = horizon
         self._caution = caution
-        #: Whose plans are considered beside those of the greedies.
+        #: Source of plans besides those of the greedies.
         self.proposer: Proposer | None = None
-        #: Whose plans were taken in this run, how often.
+        #: How many plans of each origin were taken in this run.
         self.taken: Counter[str] = Counter()
 
     def reset(self, context: SchedulerContext) -> None:
-        """Prepare arrays; forget what was seen."""
+        """Prepare arrays; forget all arrivals."""
         self._type_index = {t.name: i for i, t in enumerate(context.task_types)}
         self._clusters = len(context.clusters)
         self.taken = Counter()
@@ -180,7 +180,7 @@ class Lookahead:
         self._rng = np.random.default_rng(context.seed)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Take other profiles from now on; what was seen to arrive stays seen."""
+        """Use new profiles from now on; observed arrivals are kept."""
         site = SiteTables(context)
         self._make_arrays(site)
         self._arrivals.learn(site)
@@ -190,14 +190,14 @@ class Lookahead:
             self.proposer.learn(site)
 
     def _make_arrays(self, site: SiteTables) -> None:
-        """Make the arrays that hold speeds, and set the horizon that these durations ask for."""
+        """Make the arrays that hold speeds, and set the horizon by the durations."""
         context = site.context
         self._tables = make_tables(context.clusters, context.task_types, context.noise, context.mode)
         self._sizes = make_sizes(site.sizes, context.task_types)
         self._horizon = self._fixed_horizon if self._fixed_horizon is not None else horizon_for(self._sizes.least_slots)
 
     def _warm_up(self) -> None:
-        """Compile (or load) the kernels now: the first decision must not pay for it."""
+        """Compile (or load) the kernels now, so that the first decision is not slow."""
         self._rng = np.random.default_rng(0)
         nobody, now = self._draw([], 0, 0), empty_worlds(1, 1, self._tables)
         gathered = _Gathered(self._tables, self._sizes, nobody, now, 1)
@@ -208,7 +208,7 @@ class Lookahead:
     # ------------------------------------------------------------------ deciding
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What to start, and what to lend."""
+        """Decide what to start and what to lend."""
         if self._lending is None:
             return self._start(snapshot)
         return self._lending.lend(snapshot, self._start(self._lending.returned(snapshot)))
@@ -230,7 +230,7 @@ class Lookahead:
         return _read(gathered.after, best, known, len(running))
 
     def _gather(self, snapshot: Snapshot, running: list[TaskView], known: list[TaskView]) -> _Gathered:
-        """Plans of all kinds, played for this slot; the first ones matter most."""
+        """Plans of all kinds, played for this slot; the most important come first."""
         now = empty_worlds(1, len(known), self._tables)
         _fill(now, snapshot, running)
         most = self._most_plans
@@ -252,7 +252,7 @@ class Lookahead:
         return gathered
 
     def _effort(self, known: int, plans: int) -> tuple[int, int]:
-        """Plans and futures that the budget allows, by the nominal speed."""
+        """Number of plans and futures that the budget allows at the nominal speed."""
         pairs = (self._arrivals.rate + 0.25 * known) * self._clusters
         sizes = len(self._sizes.slots) / len(self._sizes.least_slots)
         slot = _MICROSECONDS_PER_SLOT + (_MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * sizes) * pairs
@@ -267,7 +267,7 @@ class Lookahead:
         return plans, futures
 
     def _best(self, gathered: _Gathered, most: int, draws: Draws) -> int:
-        """All plans on a part of the futures, then fewer on more of them; the first plan is always among them."""
+        """Play all plans in some of the futures, then fewer plans in more of them; the first plan is always kept."""
         futures = len(draws.tasks)
         cost = np.zeros((len(gathered.after.slot), futures))
         plans, first = gathered.different[:most], 0
@@ -287,12 +287,12 @@ class Lookahead:
         return int(plans[np.argmin(worth)])
 
     def _worth(self, cost: npt.NDArray[np.float64], plans: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.float64]:
-        """By how much each plan is worse than the first, with caution; the least is the best."""
+        """Extra cost of each plan compared with the first, plus ``caution`` standard errors; the least is the best."""
         gap = cost[plans, :last] - cost[plans[0], :last]
         return np.asarray(gap.mean(axis=1) + self._caution * gap.std(axis=1, ddof=1) / np.sqrt(last))
 
     def _more(self, gathered: _Gathered, leader: int, most: int) -> npt.NDArray[np.int64]:
-        """Plans made after a first look: changes of the one that leads, of the first ones, and random ones."""
+        """Plans made after a first comparison: changes of the leading plan and of the first two, and random plans."""
         known = len(gathered.different)
         gathered.add_changes(list(dict.fromkeys([leader, 0, 1])), self._rng)
         tries = _TRIES * self._most_plans
@@ -316,7 +316,7 @@ class Lookahead:
         )
 
     def _draw(self, known: list[TaskView], slot: int, futures: int) -> Draws:
-        """The known tasks and then sampled arrivals, slots counted from now; with 0 futures only the known."""
+        """Known tasks and then sampled arrivals, slots counted from now; with 0 futures, only the known tasks."""
         come = self._arrivals.draw(futures, self._horizon, self._rng) if futures else None
         rows, k = max(1, futures), len(known)
         total = max(1, k + (come.slot.shape[1] if come is not None else 0))
@@ -339,18 +339,18 @@ class Lookahead:
 
 
 class _Gathered:
-    """Plans for one slot, and the worlds after each."""
+    """Plans for one slot, and the world after each of them."""
 
     def __init__(self, tables: Tables, sizes: Sizes, known: Draws, now: Worlds, room: int) -> None:
         self._tables, self._sizes, self._known, self._now = tables, sizes, known, now
         self.after = empty_worlds(room, known.arrival.shape[1], tables)
         self._digest = np.zeros(room, dtype=np.uint64)
-        #: Whose idea each plan was.
+        #: Origin of each plan.
         self.origin: list[str] = []
 
     @property
     def different(self) -> npt.NDArray[np.int64]:
-        """The first of each kind: many plans turn out alike."""
+        """Indices of distinct plans, the first of each: many turn out alike."""
         _, first = np.unique(self._digest[: len(self.origin)], return_index=True)
         return np.sort(first)
 
@@ -421,10 +421,10 @@ def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView]) -> None:
 
 
 def horizon_for(least_slots: npt.NDArray[np.float64]) -> int:
-    """Slots to look ahead: several generations of the usual task, and several of the longest one.
+    """Slots to look ahead: several durations of a mean task, and several of the longest one.
 
-    The second matters: what a long task makes others wait must fall within the horizon, or holding
-    it back always looks better than starting it.
+    The second bound matters: if a long task could be held back until the waits it causes fall beyond the horizon, that
+    would always look better than starting it.
     """
     slots = max(5.0 * least_slots.mean(), 3.5 * least_slots.max(), 8.0)
     return int(min(round(slots), _LONGEST_HORIZON))

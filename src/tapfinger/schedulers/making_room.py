@@ -1,4 +1,4 @@
-"""Running tasks shrink for a short task that would otherwise wait long, and go on at a smaller size meanwhile."""
+"""Running tasks shrink, and go on at a smaller size, for a short task that would otherwise wait long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tapfinger.profiles.site_tables import SiteTables
 #: Maximum number of waiting tasks considered in one slot: the shortest ones.
 _CONSIDERED = 8
 
-#: Slots that a change costs on average because tasks end with whole slots.
+#: Mean number of slots that a change costs because tasks end only at the end of a slot.
 ROUNDING = 0.5
 
 
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     task: int
     size: Resources
     freed: Resources
-    #: Slots it loses while the other runs.
+    #: Slots that the task loses while the other one runs.
     loss: float
 
 
@@ -34,12 +34,12 @@ class Room(NamedTuple):
 
     placement: Placement
     steps: tuple[Step, ...]
-    #: Slots lost by all of them together.
+    #: Slots lost by all shrinking tasks together.
     loss: float
 
 
 class MakingRoom:
-    """Finds waiting tasks for which it pays that running ones shrink."""
+    """Finds waiting tasks for which it pays to shrink running ones."""
 
     def __init__(self, site: SiteTables) -> None:
         """Ready for a run."""
@@ -47,14 +47,14 @@ class MakingRoom:
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._options = site.sizes
         self._smaller: dict[tuple[str, Resources], EfficientSize | None] = {}
 
     def find(self, snapshot: Snapshot) -> list[Room]:
-        """Where to make room, and for which tasks. ``snapshot``: after everything that starts by itself.
+        """Where to make room, and for which tasks. ``snapshot``: after all starts that need no room made.
 
-        Each cluster makes room for one task at a time, and only for tasks that fit nowhere: one that could start was
+        Each cluster makes room for one task at a time, and only for tasks that fit nowhere: a task that could start was
         left waiting for a reason.
         """
         found: list[Room] = []
@@ -71,7 +71,7 @@ class MakingRoom:
             best = min((room for room in rooms if room is not None), key=lambda room: room.loss, default=None)
             if best is None:
                 continue
-            # If it waits, it may get a faster size.
+            # A task that waits may get a faster size.
             ideal = self._options.ideal(task.type.name, task.eligible)
             sooner = min(self._wait(wanted.allocation, cluster) for cluster in up) + ideal - wanted.slots
             if sooner > best.loss:
@@ -80,7 +80,7 @@ class MakingRoom:
         return found
 
     def _wait(self, wanted: Resources, cluster: ClusterView) -> float:
-        """Slots until so much is free by itself."""
+        """Slots until ``wanted`` is free without making room."""
         room = cluster.free
         if wanted.fits(room):
             return 0.0
@@ -92,7 +92,7 @@ class MakingRoom:
         return float("inf")
 
     def _room(self, task: TaskView, wanted: EfficientSize, cluster: ClusterView) -> Room | None:
-        """Those step aside first who free most for what they lose; None where all of them are not enough."""
+        """Shrink the tasks that free the most for what they lose; None if all of them together do not free enough."""
         could = [step for other in cluster.running if (step := self._step(other, wanted.slots)) is not None]
         could.sort(key=lambda step: step.loss / self._options.free_share(step.freed))
         free = cluster.free
@@ -105,9 +105,9 @@ class MakingRoom:
         return None
 
     def _step(self, task: TaskView, slots: float) -> Step | None:
-        """What a running task could do for one that takes ``slots``."""
+        """How a running task could shrink for one that takes ``slots``; None if it cannot."""
         held = task.allocation
-        # One that is only just starting cannot be resized.
+        # A task that is only just starting cannot be resized.
         smaller = self._size(task, held) if held is not None and resizable(task) else None
         if held is None or smaller is None:
             return None
@@ -117,7 +117,7 @@ class MakingRoom:
         return Step(task.id, smaller.allocation, held - smaller.allocation, loss)
 
     def _size(self, task: TaskView, held: Resources) -> EfficientSize | None:
-        """The cheapest size that takes less of everything."""
+        """The cheapest size that takes less than ``held`` and no more of any resource; None if there is none."""
         key = task.type.name, held
         if key not in self._smaller:
             fitting = [o for o in self._options.of[task.type.name] if o.allocation.fits(held) and o.allocation != held]
@@ -126,7 +126,7 @@ class MakingRoom:
 
 
 def _needed(steps: Sequence[Step], wanted: Resources, free: Resources) -> tuple[Step, ...]:
-    """Without those who turn out not to be needed."""
+    """The steps without those that turn out not to be needed."""
     kept = list(steps)
     for step in steps:
         if wanted.fits(free - step.freed):

@@ -1,4 +1,4 @@
-"""Whether a site lies outside what a model was trained on: it still schedules legally, but nobody has seen how well."""
+"""Whether a site lies outside what a model was trained on: the model still schedules legally, but may do so badly."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 def warn_outside(card: Card, site: SiteTables) -> None:
-    """Say what of this site the model has never met, once for each."""
+    """Warn about each property of this site that the model was not trained on, once for each."""
     for fault in outside(measures(site), card.training.get("ranges", {})):
         _say(f"model {card.name!r} was trained on other sites: {fault}; compare it with greedy, or finetune it")
 
 
 def measures(site: SiteTables) -> dict[str, tuple[float, float]]:
-    """Least and most of everything that workloads.sites.ranges bounds."""
+    """Smallest and largest value of everything that workloads.sites.ranges bounds."""
     context = site.context
     accelerator = context.resources.accelerator
     capacities = [c.capacity for c in context.clusters]
@@ -41,7 +41,7 @@ def measures(site: SiteTables) -> dict[str, tuple[float, float]]:
 
 
 def outside(found: Mapping[str, Sequence[float]], ranges: Mapping[str, Any]) -> list[str]:
-    """In words, what lies outside its range and by how much."""
+    """Descriptions of the values that lie outside their range."""
     faults = []
     for name, (low, high) in ranges.items():
         least, most = found.get(name, (low, high))

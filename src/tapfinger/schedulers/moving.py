@@ -1,4 +1,4 @@
-"""Where a start goes: to the cluster that loses least by it, among those that could run it at that size."""
+"""A start moves to the cluster that loses least by it, among those that could run the task at that size."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tapfinger.core.model import Resources
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.counters import Counting
 
-#: How many free amounts keep their worked-out worth in memory.
+#: Maximum number of free amounts whose worth is cached.
 _MOST_ROOMS = 100_000
 
 
 class Moving(Counting):
-    """A task that was to start on one cluster starts, at the same size, on another whose room is worth less for it.
+    """Moves a start, at the same size, to another cluster that loses less of the worth of its room.
 
-    Clusters choose at the same time. A small one may take what it can run while the large ones take something else
-    first, though these would have room for both; then what can only run on the small one waits. The worth of a room is
-    what Greedy may count as well: the shortest durations of all task types in it.
+    Clusters choose at the same time. A small cluster may take a task while a large one, which has room for both, takes
+    another first; then a task that can only run on the small cluster waits. The worth of free resources is measured as
+    by Greedy's ``room_price``: by the shortest durations of all task types in them.
     """
 
     def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
@@ -29,12 +29,12 @@ class Moving(Counting):
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._options = site.sizes
         self._worth: dict[Resources, float] = {}
 
     def move(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
-        """The same starts where they take least. ``snapshot``: what the placements were decided on."""
+        """The same starts on the clusters that lose least. ``snapshot``: the one the placements were decided on."""
         if not placements:
             return ()
         free = list(snapshot.free)
@@ -54,7 +54,7 @@ class Moving(Counting):
                 # In single-task mode a cluster that starts something has no start left for another.
                 if n == here or not may_start(cluster) or (n in busy and cluster.starts_left is not None):
                     continue
-                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < least:  # the first of equals
+                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < least:  # ties go to the first
                     there, least = n, loss
             free[there] -= size
             if there != here:
@@ -65,7 +65,7 @@ class Moving(Counting):
         return tuple(result)
 
     def _loss(self, room: Resources, size: Resources) -> float:
-        """How much longer the fastest tasks of all types take in what is left of the room."""
+        """Slots by which the shortest durations of all types, in total, grow when ``size`` is taken from the room."""
         return self._durations(room - size) - self._durations(room)
 
     def _durations(self, room: Resources) -> float:

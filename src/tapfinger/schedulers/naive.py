@@ -1,4 +1,4 @@
-"""Random and Min: each cluster takes a random pending task; a random legal, or the minimum allocation."""
+"""Random and Min: each cluster takes a random pending task, with a random legal allocation or the minimum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _RandomTask:
         self._rng = np.random.default_rng(context.seed)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """One proposal per cluster that has a task to start, conflicts settled by Bayes' rule."""
+        """One proposal per cluster that has a task to start; Bayes' rule settles conflicts."""
         proposals = []
         minimum = {}
         for cluster in snapshot.clusters:
@@ -57,6 +57,6 @@ class Random(_RandomTask):
 
     def _size(self, task_type: TaskType, free: Resources) -> Resources:
         top = largest_allocation(task_type, free)
-        if top is None:  # cannot be: the task fits
+        if top is None:  # cannot happen: the task fits
             return task_type.minimum
         return Resources([int(self._rng.integers(lo, hi + 1)) for lo, hi in zip(task_type.minimum, top, strict=True)])

@@ -1,7 +1,7 @@
-"""Optimus (Peng et al., EuroSys 2018): a fitted speed model, and single units to the largest marginal gain.
+"""Optimus (Peng et al., EuroSys 2018): a fitted speed model; single units go to the largest marginal gain.
 
-The cpu plays the parameter servers' part p, the gpu the workers' part w (where there is none of that
-name, the first and the last resource); any further resource stays at its minimum.
+The processor (cpu) plays the part of the parameter servers p, the accelerator (gpu) that of the workers w; see
+``ResourceTypes`` for resources with other names. Any further resource stays at its minimum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tapfinger.schedulers.free_capacity import FreeCapacity
 #: How waiting tasks get onto clusters.
 ADMISSIONS = ("bayes", "first", "oldest")
 
-#: Time saved below this, in slots, counts as none: what remains of rounding in the fit is no gain.
+#: Time saved, in slots, up to which a gain counts as none: it may be a rounding error of the fit.
 NO_GAIN = 1e-9
 
 #: Stands for an amount of 0 in the model's ratios, so that the first unit has a finite, large gain.
@@ -69,8 +69,8 @@ class SpeedModel:
 def fit_speed(task_type: TaskType, noise: Noise, resources: ResourceTypes, published: bool = False) -> SpeedModel:
     """Fit the model to the durations of the type's feasible allocations, errors counted relative to the duration.
 
-    ``published``: as the paper's baseline was fitted, with the axes of cpu and gpu exchanged and errors
-    counted in speed, so that it takes the one for what the other does.
+    ``published``: fit as the paper's baseline was, with the axes of cpu and gpu exchanged and errors counted in speed,
+    so that the model mistakes each for the other.
     """
     profile, (worker, processor) = task_type.profile, (resources.accelerator, resources.processor)
     alone = worker == processor  # a single resource: there is no p, and its terms must not compete with those of w
@@ -123,7 +123,7 @@ def nonnegative_least_squares(
             x = np.linalg.lstsq(part, goal, rcond=None)[0]
             error = part @ x - goal
             missed = float(error @ error)
-            # A larger set must be really better: with equal errors the fewest terms are kept.
+            # A larger set must be strictly better: with equal errors the fewest terms are kept.
             if (x >= 0.0).all() and missed < least * (1.0 - 1e-9) - 1e-24:
                 best, least = np.zeros(columns), missed
                 best[list(used)] = x
@@ -142,13 +142,13 @@ class _Share:
         self.remaining = remaining
         self.amounts = list(task.type.minimum)
         self.maximum = task.type.maximum
-        #: Number of units received; entries of the heap from before the last one are stale.
+        #: Number of units received; entries of the heap with a lower number are stale.
         self.stamp = 0
 
     def gain(self, resource: int, now: float) -> float:
         """Remaining time that one more unit saves, per unit already held; 0 at the maximum.
 
-        ``now``: the modelled duration with what it holds.
+        ``now``: the modelled duration with the present amounts.
         """
         amounts = self.amounts
         if amounts[resource] >= self.maximum[resource]:
@@ -160,7 +160,7 @@ class _Share:
 
 
 def hand_out(shares: list[_Share], room: Resources) -> None:
-    """Give single units to the largest gain until nothing is left or nothing gains; ties to the older share."""
+    """Give single units to the largest gain until nothing is left or nothing gains; ties go to the earlier share."""
     left = list(room)
     heap: list[tuple[float, int, int, int]] = []  # (-gain, share, resource, stamp)
 
@@ -186,7 +186,7 @@ def hand_out(shares: list[_Share], room: Resources) -> None:
 
 
 class Optimus:
-    """Every slot, each cluster starts over from all its tasks at their minimum."""
+    """In every slot, each cluster shares out its resources again, starting with all its tasks at their minimum."""
 
     one_shot = True
 
@@ -201,8 +201,8 @@ class Optimus:
         """``admission``: bayes, first or oldest.
 
         ``bayes`` and ``first``: turn by turn, each cluster draws one of its ``pending`` oldest tasks;
-        of several that draw the same, Bayes' rule (or the first) wins and the others are void.
-        ``oldest``: centrally, the oldest task on the cluster with most room. ``admit``: starts per
+        if several draw the same task, Bayes' rule (or the first cluster) wins and the others are void.
+        ``oldest``: centrally, the oldest task goes to the cluster with the most room. ``admit``: starts per
         cluster and slot; as many as the mode allows if left out. ``resize``: False sizes a task
         once, when it starts, and never again. ``published_fit``: see ``fit_speed``.
         """
@@ -256,7 +256,7 @@ class Optimus:
         return Decision(tuple(placements), tuple(resizes), tuple(lost))
 
     def _take_back(self, cluster: ClusterView) -> tuple[list[TaskView], Resources]:
-        """Tasks of the cluster whose size is open, and what is free once these are at their minimum."""
+        """Tasks of the cluster that can be resized, and what is free once these are at their minimum."""
         room = cluster.free
         if not self._resize:
             return [], room
@@ -271,7 +271,7 @@ class Optimus:
         return open_tasks, room
 
     def _admit_oldest(self, snapshot: Snapshot, free: FreeCapacity) -> list[tuple[TaskView, int]]:
-        """The oldest tasks first, each where there is most room."""
+        """Admit the oldest tasks first, each on the cluster with the most room."""
         admitted: list[tuple[TaskView, int]] = []
         for task in snapshot.queue:
             if free.closed:
@@ -298,7 +298,7 @@ class Optimus:
                         continue
                     drawn[task.id] = task
                     proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
-            # What counts is what is free once all sizes are open again, not what was free before.
+            # What counts is what is free once all tasks are back at their minimum, not what was free before.
             room = [free.left.get(c.index, c.free) for c in snapshot.clusters]
             granted = resolve(proposals, room, {t.id: t.type.minimum for t in drawn.values()})
             lost += granted.lost
@@ -313,7 +313,7 @@ class Optimus:
 
 
 def central(admit: int | None = None) -> Optimus:
-    """Optimus that admits centrally, oldest first where there is most room: no draw, no conflict."""
+    """Optimus that admits centrally, oldest first, where there is the most room: no draw, no conflict."""
     return Optimus("oldest", admit=admit)
 
 
@@ -328,5 +328,5 @@ def static(admission: str = "bayes", pending: int = 10, admit: int | None = None
 
 
 def published(pending: int = 10, admit: int | None = None) -> Optimus:
-    """Optimus as the paper compared with: its fit takes cpu for gpu. For reproducing published margins only."""
+    """Optimus as the paper's baseline: its fit mistakes cpu for gpu. Only for reproducing published margins."""
     return Optimus("first", pending, admit, published_fit=True)

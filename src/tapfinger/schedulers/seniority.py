@@ -1,4 +1,4 @@
-"""First come, first served among equals: what the network starts is the oldest task of that type that could be it."""
+"""First come, first served among equals: a start goes to the oldest task of its type that can take it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tapfinger.schedulers.counters import Counting
 
 
 class Seniority(Counting):
-    """An older task takes the place of a younger one of its type, unless it has more clusters to go to.
+    """An older task takes the start of a younger one of its type, unless it has more eligible clusters.
 
-    A network tells tasks of one type apart by little more than age and clusters, and now and then leaves one behind
-    that was as good. Tasks of one type run alike, so the exchange delays nobody but the younger one, which has at least
-    as many other places to go to: the mean stays, the tail gets shorter.
+    A network tells tasks of one type apart by little more than age and clusters, and now and then passes over a task
+    that was just as good. Tasks of one type run alike, so the exchange delays only the younger task, which has at least
+    as many eligible clusters: the mean stays, the tail gets shorter.
     """
 
     def put_first(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
-        """The same starts, older tasks first. ``snapshot``: what the placements were decided on."""
+        """The same starts, older tasks first. ``snapshot``: the one the placements were decided on."""
         if not placements:
             return ()
         left = {placement.task for placement in placements}

@@ -1,12 +1,12 @@
 """Tasks share their cluster where small sizes are much more efficient than fast ones and resizing is free.
 
 Every slot has two passes. In the first, the network sees running tasks at the sizes that it gave them. In the second it
-sees them at their minimum, and starts what still waits. So everything starts that has room, on the cluster where it
-would have started anyway as long as there is enough.
+sees them at their minimum, and starts what still waits. So every task that has room starts, and while there is enough
+room it starts on the same cluster as without sharing.
 
-Sizes then follow from who runs on a cluster. Resources go to the largest gain in the logarithm of remaining slots,
-which is fair, with more weight for tasks that end sooner: the best policy for tasks of one concave speed-up does the
-same (heSRPT, Berg et al. 2020).
+Sizes then depend on which tasks run on a cluster. Resources go to the largest gain in the logarithm of remaining slots,
+which is fair, with more weight for tasks that end sooner, as in the optimal policy for tasks with one concave speed-up
+(heSRPT, Berg et al. 2020).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tapfinger.schedulers.making_room import ROUNDING
 #: Sharing pays if the fastest sizes cost at least this many times what the cheapest do.
 LEAST_SLACK = 1.25
 
-#: A task's weight is its rank by remaining time, the longest being 1, to this power.
+#: Exponent of a task's weight: its rank by remaining time (1 for the longest) to this power.
 _SOONER = 0.5
 
-#: Weight of late tasks; that of others is 1. At 4 the mean begins to suffer.
+#: Weight of late tasks; other tasks have 1. At 4 the mean begins to suffer.
 _LATE_WEIGHT = 2.0
 
 #: Maximum number of sizes considered per type.
@@ -61,12 +61,12 @@ def sharing_pays(site: SiteTables) -> bool:
 
 
 class Sharing:
-    """Shares out clusters; remembers the sizes that tasks were started with, and how far they should be."""
+    """Shares out clusters; remembers the sizes that tasks were started with, and their estimated progress."""
 
     def __init__(self, site: SiteTables) -> None:
-        """Nobody runs."""
+        """Start with no running tasks."""
         self._own: dict[int, Resources] = {}
-        #: Progress of tasks that report none, by what they held.
+        #: Estimated progress of tasks that report none, by task id.
         self._progress: dict[int, float] = {}
         self._running = TaskTracker(Snapshot.running)
         self._late_after = math.inf
@@ -74,7 +74,7 @@ class Sharing:
         self.learn(site)
 
     def learn(self, site: SiteTables) -> None:
-        """Take other profiles from now on."""
+        """Use new profiles from now on."""
         self._options = site.sizes
         self._sizes = {t.name: self._worth_having(t) for t in site.context.task_types}
         self._growth: dict[tuple[str, _Size], list[tuple[_Size, float]]] = {}
@@ -95,7 +95,7 @@ class Sharing:
         lost: list[Proposal] = []
         started = _turns(self._seen(snapshot, self._own), turn, lost)
         self._own |= {p.task: p.allocation for p in started}
-        # Tasks may have been started where there is only room because others shrink.
+        # Some tasks have room only because others shrink.
         least = {task.id: task.type.minimum for task in snapshot.queue}
         squeezed = self._seen(snapshot, {})
         starting: list[Placement] = []
@@ -111,7 +111,7 @@ class Sharing:
         return self._share_out(snapshot, starting, lost)
 
     def _count(self, snapshot: Snapshot) -> None:
-        """What tasks should have done since the last slot."""
+        """Estimate the progress that tasks have made since the last slot."""
         changes = self._running.observe(snapshot)
         if changes is None:
             return
@@ -124,7 +124,7 @@ class Sharing:
                 self._progress[ident] = advanced(task.type.profile, task.allocation, changes.slots, before)
 
     def _seen(self, snapshot: Snapshot, sizes: dict[int, Resources]) -> Snapshot:
-        """The snapshot with tasks at these sizes, and all others that can be resized at their minimum."""
+        """The snapshot with tasks at these sizes, and all other resizable tasks at their minimum."""
         tasks = filter(resizable, snapshot.running())
         return snapshot.with_sizes({task.id: sizes.get(task.id, task.type.minimum) for task in tasks})
 
@@ -138,7 +138,7 @@ class Sharing:
         for cluster in snapshot.clusters:
             if not cluster.up:
                 continue
-            # One that is only just starting cannot be resized.
+            # A task that is only just starting cannot be resized.
             tasks = [t for t in cluster.running if resizable(t)] + new.get(cluster.index, [])
             room = cluster.free
             for task in tasks:
@@ -176,7 +176,7 @@ class Sharing:
         return [size.allocation for size in sizes]
 
     def _offers(self, sharer: _Sharer, now: _Size) -> list[tuple[float, _Size]]:
-        """All faster sizes, by what they gain for what they take; the best comes last."""
+        """All faster sizes, in order of their gain for what they take; the best comes last."""
         left, weight = sharer.left, sharer.weight
         slots = left / now.rate + ROUNDING
         found = [
@@ -187,7 +187,7 @@ class Sharing:
         return found
 
     def _faster(self, type_name: str, now: _Size) -> Sequence[tuple[_Size, float]]:
-        """Sizes that are faster than that, and how much more they take."""
+        """Sizes that are faster than ``now``, and how much more of a mean cluster they take."""
         key = type_name, now
         if key not in self._growth:
             faster = (size for size in self._sizes[type_name] if size.rate > now.rate)
@@ -201,23 +201,23 @@ class Sharing:
         return [_Sharer(t, left[i], rank[i] ** _SOONER * self._hurry(t, ideal[i])) for i, t in enumerate(tasks)]
 
     def _hurry(self, task: TaskView, slots: float) -> float:
-        """More weight for those that will be late even if they get all from now on."""
+        """Weight factor: higher for tasks that will be late even at their fastest size from now on."""
         return _LATE_WEIGHT if self._running.slot - task.arrival + slots > self._late_after else 1.0
 
     def _progress_of(self, task: TaskView) -> float:
         return task.progress if task.progress is not None else self._progress.get(task.id, 0.0)
 
     def _worth_having(self, task_type: TaskType) -> tuple[_Size, ...]:
-        """Fastest first."""
+        """Sizes of a type to choose from, fastest first."""
         options = self._options.of[task_type.name]
-        # Of many, those that are cheap for how fast they are.
+        # Of many sizes, those with the least cost.
         thrifty = sorted(options, key=lambda o: o.cost)[:_SIZES] if len(options) > _SIZES else options
         sizes = (_Size(o.allocation, task_type.profile.rate(o.allocation)) for o in {*thrifty, options[0]})
         return tuple(sorted(sizes, key=lambda size: (-size.rate, size.allocation)))
 
     def _taken(self, now: Resources, then: Resources) -> float:
-        """The largest part of a mean cluster by which it grows."""
-        most = 1e-6  # one that takes nothing more is worth anything
+        """Largest share of a mean cluster, of any resource, by which the size grows."""
+        most = 1e-6  # not 0: a size that takes nothing more is always worth it
         for a, b, c in zip(now, then, self._options.mean_capacity, strict=True):
             if c:
                 most = max(most, (b - a) / c)
@@ -230,7 +230,7 @@ def _turns(
     lost: list[Proposal],
     sizes: dict[int, Resources] | None = None,
 ) -> list[Placement]:
-    """What is started until nothing more is; at these sizes, if given, instead of those said."""
+    """Placements of all turns until one starts nothing; at these ``sizes``, if given, instead of the decided ones."""
     found: list[Placement] = []
     while snapshot.queue:
         decision = turn(snapshot)

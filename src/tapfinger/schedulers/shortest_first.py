@@ -10,13 +10,13 @@ from tapfinger.schedulers.fifo import Fifo
 
 
 class ShortestFirst(Fifo):
-    """FIFO but for the order: the task that can end soonest goes first, equals by arrival."""
+    """FIFO in another order: the task with the shortest possible duration goes first, ties by arrival."""
 
     def __init__(self, size: str = "best", backfill: bool = True) -> None:
         """``size``: best (the size that ends soonest among those that fit) or min.
 
-        ``backfill``: whether a longer task may start on a cluster that a shorter one waits for
-        because its minimum does not fit.
+        ``backfill``: whether a longer task may start on a cluster where a shorter one waits because its minimum does
+        not fit.
         """
         super().__init__(size, backfill)
 

@@ -1,7 +1,7 @@
-"""TapFinger: one agent per cluster, all run by one exported network; who gets a contested task is Bayes' rule.
+"""TapFinger: one agent per cluster, all run by one exported network; Bayes' rule decides who gets a contested task.
 
-Needs no torch: the network is an ONNX file. A network of the paper's kind knows tasks by their type; one that is for
-any site knows them by their speed profiles, and so do the rules around both.
+Needs no torch: the network is an ONNX file. The paper's kind of network knows tasks by their type; a model for any site
+knows them by their speed profiles, and so do the rules around both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tapfinger.schedulers.sharing import Sharing, sharing_pays
 
 _log = logging.getLogger(__name__)
 
-#: Waiting tasks per cluster beyond which a model for any site is not asked: it has not learnt enough of such queues.
+#: Waiting tasks per cluster beyond which a model for any site is not asked: it has not learnt enough about such queues.
 VERY_LONG_QUEUE = 8.0
 
 _T = TypeVar("_T")
@@ -50,10 +50,10 @@ class _Rule(Protocol):
 
 
 class TapFinger:
-    """The learned scheduler: a network chooses each cluster's next task and what it gets.
+    """The learned scheduler: a network chooses each cluster's next task and its allocation.
 
     Guard rails (``guards.py``): tasks that have waited too long come first, whatever the network says;
-    where the network takes too long or fails, Greedy decides for the rest of the slot.
+    if the network takes too long or fails, Greedy decides for the rest of the slot.
     """
 
     one_shot = False
@@ -79,22 +79,22 @@ class TapFinger:
     ) -> None:
         """``model``: a shipped name or a .onnx file; without it, the shipped one that fits the task types best.
 
-        Options that are None are decided by the model. A "model for any site" knows tasks by their speed profiles;
-        the others are for one scenario and do as the paper does.
+        Options that are None depend on the model. A "model for any site" knows tasks by their speed profiles; other
+        models are for one scenario and follow the paper.
 
         ``max_wait``: a task that has waited this many times its ideal duration is overdue: it is started as soon as it
         fits, and a cluster is held for it if it does not fit.
-        ``calm_wait``: the same while the queue is not long, where it is less than ``max_wait``. None: as the model's
-        card says. At the card's value and with a model for any site, which was not made for this one, a task must also
-        have waited longer than is usual here.
+        ``calm_wait``: the same while the queue is not long, if it is less than ``max_wait``. None: as the model's card
+        says. A model for any site was not made for this one, so at the card's value a task must also have waited longer
+        than is usual here.
         ``max_stretch``: while the queue is not long, sizes at which a task would run more than this many times its
-        ideal duration are refused; 0: none is. None: as the model's card says.
-        ``budget_ms``: passes of the network beyond this many milliseconds in one slot are replaced by Greedy; 0: no
-        limit, so that the same seed gives the same decisions on any machine.
+        ideal duration are refused; 0: no limit. None: as the model's card says.
+        ``budget_ms``: milliseconds in one slot after which Greedy decides instead of the network; 0: no limit, so that
+        the same seed gives the same decisions on any machine.
         ``lend``: spare resources are lent to running tasks (``lending.py``), which must be able to resize. None: true
         with a model for any site, false with others.
-        ``share``: tasks share their cluster (``sharing.py``) instead. None: true where ``lend`` holds, resizing is free
-        and small sizes are much more efficient than fast ones, false elsewhere.
+        ``share``: tasks share their cluster (``sharing.py``) instead. None: true if ``lend`` is true, resizing is free
+        and small sizes are much more efficient than fast ones; false otherwise.
         ``crowd``: while more tasks than this wait per cluster, a thrifty Greedy decides; 0: never. None: 8 with a model
         for any site where tasks do not share, 0 otherwise.
         ``seniority``: an older task of the same type goes first where the network would start a younger one.
@@ -102,8 +102,8 @@ class TapFinger:
         with a model for any site, false with others.
         ``move``: a start goes to the cluster that loses least by it (``moving.py``). None: true with a model for any
         site, false with others.
-        ``late_first``: tasks that will take longer than nearly all did before go first where that costs little
-        (``lateness.py``). None: true with a model for any site, false with others.
+        ``late_first``: late tasks go first where that costs little (``lateness.py``). None: true with a model for any
+        site, false with others.
         """
         switches = {"lend": lend, "share": share, "seniority": seniority, "again": again, "move": move}
         switches["late_first"] = late_first
@@ -128,7 +128,7 @@ class TapFinger:
         self._max_wait, self._calm_wait, self._max_stretch, self._crowd = max_wait, calm_wait, max_stretch, crowd
         self._lend, self._share, self._choose_again, self._move = lend, share, again, move
         self._puts_older_first, self._puts_late_first = seniority, late_first
-        #: In seconds; read only where there is a time budget.
+        #: Clock in seconds; read only if there is a time budget.
         self.clock = time.perf_counter
         self.counters = counters.new_counters()
         self._greedy = Greedy()
@@ -149,7 +149,7 @@ class TapFinger:
         self._rng = np.random.default_rng(context.seed) if card.network == "no-pointer" else None
         self._single = context.mode is Mode.SINGLE
         for_any_site = card.schema == PROFILES.name
-        # In multi-task mode there is another turn in any case.
+        # In multi-task mode there is always another turn.
         self._again = self._single and _either(self._choose_again, for_any_site)
         lends = _either(self._lend, for_any_site)
         self.shares = _either(self._share, lends and sharing_pays(site))
@@ -172,7 +172,7 @@ class TapFinger:
         self._lateness = Lateness(site) if _either(self._puts_late_first, for_any_site) else None
         self._late_starts = LateFirst(site, counts)
         calm_wait = _either(self._calm_wait, card.max_wait)
-        # The card's bound of a model for any site was not chosen for this one.
+        # The bound on the card of a model for any site was not chosen for this site.
         adapt = for_any_site and calm_wait == card.max_wait
         # Where tasks share, nearly all start at once; late ones get more of the cluster instead.
         late_starts_first = None if self.shares else self._lateness
@@ -191,7 +191,7 @@ class TapFinger:
             greedy.learn_from(site)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Take other profiles from now on: the rules look at them, and so does a network for any site."""
+        """Use new profiles from now on, in the rules and in a model for any site."""
         self.learn_from(SiteTables(context))
 
     def learn_from(self, site: SiteTables) -> None:
@@ -240,9 +240,9 @@ class TapFinger:
         return whole
 
     def _ask_again(self, snapshot: Snapshot, decision: Decision, whole: Decision) -> Decision:
-        """Clusters that got nothing choose among the tasks that are left, until nobody loses or starts anything.
+        """Let clusters that lost a task choose among the remaining tasks, until none loses or none starts anything.
 
-        ``decision``: what was decided on the snapshot, a part of the ``whole`` so far.
+        ``decision``: the decision on the snapshot, a part of the ``whole`` so far.
         """
         while decision.placements and decision.lost:
             snapshot = snapshot.after(decision.placements)
@@ -251,7 +251,7 @@ class TapFinger:
         return whole
 
     def explain(self, top: int = 3) -> Explanation:
-        """Why the last decision was taken, with the ``top`` allocations of each task; changes nothing."""
+        """Explain the last decision, with the ``top`` allocations of each task; changes nothing."""
         seen, overdue, steps, whole = self._last
         encoded = self._encoder.encode(seen)
         granted, late_first, exchanged, moved = steps
@@ -267,7 +267,7 @@ class TapFinger:
         )
 
     def _decide(self, snapshot: Snapshot) -> Decision:
-        """Starts of the network, or of Greedy in its place, then changed by the rules on late tasks, age and place."""
+        """Starts of the network, or of Greedy in its place, changed by the rules on late tasks, age and cluster."""
         granted = self._grant(snapshot)
         late_first = granted.placements
         # The no-pointer ablation draws its task uniformly, and Greedy plans a slot as a whole: reordering undoes both.
@@ -327,7 +327,7 @@ class TapFinger:
         ]
 
     def _choice(self, cluster: int, tasks: Collection[int]) -> Placement | None:
-        """The one of these tasks that the network likes best there, at the size it would get."""
+        """The one of these tasks that the network prefers on the cluster, at the size it would get."""
         encoded, scores = self._seen
         inputs = encoded.inputs
         places = inputs.startable.shape[2]
@@ -340,19 +340,19 @@ class TapFinger:
         acts = best_actions(scores._replace(task_logits=logits), inputs, self._accelerator)
         place, amounts = int(acts.place[0, cluster]), acts.amounts[0, cluster].tolist()
         if place == places:
-            return None  # no numbers
+            return None  # the scores are not numbers
         task = int(encoded.task[cluster, place])
         return Placement(task, cluster, self._encoder.decode(inputs, cluster, place, amounts))
 
     def _fail(self, slot: int, reason: str) -> None:
-        # Loud once per run: a network that is broken mostly stays so.
+        # Warn once per run: a broken network usually stays broken.
         level = logging.DEBUG if self.counters["failed"] else logging.WARNING
         _log.log(level, "slot %d: the network failed (%s); greedy decides", slot, reason)
         self.counters["failed"] += 1
 
 
 def _either(option: _T | None, default: _T) -> _T:
-    """The option if it was given."""
+    """The option if it was given, otherwise the default."""
     return default if option is None else option
 
 
@@ -365,7 +365,7 @@ UNIVERSAL = "universal"
 
 
 def _choose(context: SchedulerContext) -> str:
-    """The shipped model for these task types, clusters and this mode; elsewhere the universal one."""
+    """The shipped model for these task types, clusters and this mode; the universal one if there is none."""
     cards = shipped_models()
     fitting = [card.name for card in cards.values() if _is_for(card, context)]
     if not fitting and UNIVERSAL not in cards:
@@ -379,16 +379,18 @@ def _choose(context: SchedulerContext) -> str:
 
 
 def has_model(context: SchedulerContext) -> bool:
-    """Whether a shipped model is for this site, or for any."""
+    """Whether a shipped model is for this site, or for any site."""
     cards = shipped_models()
     return UNIVERSAL in cards or any(_is_for(card, context) for card in cards.values())
 
 
 def _is_for(card: Card, context: SchedulerContext) -> bool:
-    """A scenario's model is better than the universal one at home and worse elsewhere: on larger clusters, another
-    number of them (up to 10 % on 6 and on 100 equal clusters), and in the other mode.
+    """Whether the model was made for this scenario.
 
-    Ablations and other variants ship to be measured; nobody gets one unasked.
+    On its own scenario such a model is better than the universal one. Elsewhere it is worse: on larger clusters, with
+    another number of clusters (by up to 10 % on 6 and on 100 equal ones), and in the other mode.
+
+    Ablations and other variants ship to be measured; they are used only if asked for.
     """
     types = {t.name for t in context.task_types}
     same = set(card.task_types) == types and card.resources == tuple(context.resources.names)
@@ -401,7 +403,10 @@ def _is_for(card: Card, context: SchedulerContext) -> bool:
 
 
 def _has_seen(card: Card, capacities: list[tuple[float, ...]]) -> bool:
-    """The model's own clusters; or as many with less in all: so is a higher load, if it was trained at such ones."""
+    """Whether the clusters are the model's own, or as many with less capacity in total.
+
+    Less capacity is like a higher load, so it counts only if the model was trained at such loads.
+    """
     if card.capacities == sorted(capacities):
         return True
     heaviest = max(card.training.get("loads", (1.0,)))

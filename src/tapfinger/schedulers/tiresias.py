@@ -1,7 +1,7 @@
 """Tiresias (Gu et al., NSDI 2019): two queues by attained GPU service, first in first out inside each.
 
-It knows nothing of speeds: a task that has used more GPU time than the median task needs yields to
-all that have not, and is paused when its cluster cannot hold both.
+It knows nothing about speeds: a task that has used more GPU time than the median task needs yields to all tasks that
+have not, and is paused when its cluster cannot hold both.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Tiresias:
         self._given_threshold = threshold
 
     def reset(self, context: SchedulerContext) -> None:
-        """Forget who started when."""
+        """Forget all start slots."""
         self._started: dict[int, int] = {}
         self.learn(context)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Find the threshold."""
+        """Set the threshold."""
         self._types = context.task_types
         self._accelerator = context.resources.accelerator
         self._threshold = (
@@ -77,7 +77,7 @@ class Tiresias:
         )
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """First queue, then the waiting (they belong to it), then the second queue; what is left may be grown into."""
+        """Serve the first queue, then waiting tasks (part of it), then the second queue; grow tasks if elastic."""
         plans = {c.index: _Plan(c, *self._queues(c)) for c in snapshot.clusters if c.up}
         free = FreeCapacity(snapshot, self._types, {index: plan.room for index, plan in plans.items()})
         yielding = {index: plan.yielding for index, plan in plans.items()}
@@ -100,7 +100,7 @@ class Tiresias:
         return Decision(tuple(placements), tuple(resizes))
 
     def _queues(self, cluster: ClusterView) -> tuple[list[TaskView], list[TaskView]]:
-        """Tasks of the cluster that may be changed, in both queues, each in order of start."""
+        """Resizable tasks of the cluster in the first and in the second queue, each in order of start."""
         if not self._preemptive:
             return [], []
         # A task that is only just starting cannot be resized: it keeps what it has.
@@ -113,17 +113,17 @@ class Tiresias:
         return queues
 
     def _remember(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
-        """Keep the start slots of tasks that are on a cluster, and only of those."""
+        """Keep the start slots of tasks on clusters, and forget all others."""
         present = {task.id for task in snapshot.on_clusters()}
         self._started = {task: slot for task, slot in self._started.items() if task in present}
         self._started.update((p.task, snapshot.slot) for p in placements)
 
 
 class _Plan:
-    """Who gets what on one cluster in this slot, in order of precedence."""
+    """Allocations on one cluster in this slot, in order of precedence."""
 
     def __init__(self, cluster: ClusterView, first: list[TaskView], second: list[TaskView]) -> None:
-        """Everything is taken back; then the first queue gets its minima."""
+        """Take everything back, then give the first queue its minima."""
         self._index = cluster.index
         self._tasks = [*first, *second]
         self._second = second
@@ -135,7 +135,7 @@ class _Plan:
         for task in first:
             if task.type.minimum.fits(self.room):
                 self.grant(task)
-        #: What the second queue needs, running or paused.
+        #: Sum of the minima of the second queue, running or paused.
         self.yielding = cluster.capacity - cluster.capacity
         for task in second:
             self.yielding = self.yielding + task.type.minimum
@@ -146,13 +146,13 @@ class _Plan:
         self._granted.append((task, task.type.minimum))
 
     def fit_second_queue(self) -> None:
-        """Those that still fit run; the others are paused."""
+        """Grant their minimum to tasks that still fit; the others are paused."""
         for task in self._second:
             if task.type.minimum.fits(self.room):
                 self.grant(task)
 
     def grow(self) -> None:
-        """In the same order, each up to its maximum with what is left."""
+        """Grow granted tasks in the same order, each up to its maximum, with what is left."""
         for position, (task, allocation) in enumerate(self._granted):
             grown = task.type.maximum.at_most(allocation + self.room)
             self.room = self.room + allocation - grown
@@ -163,7 +163,7 @@ class _Plan:
         return [Placement(t.id, self._index, allocation) for t, allocation in self._granted if t.cluster is None]
 
     def resizes(self) -> list[Resize]:
-        """Changes, pauses among them; what stays as it is costs nothing and is left out."""
+        """Changes of allocation, including pauses; unchanged allocations cost nothing and are left out."""
         granted = {task.id: allocation for task, allocation in self._granted}
         pause = self.yielding - self.yielding
         wanted = ((task, granted.get(task.id, pause)) for task in self._tasks)
@@ -176,5 +176,5 @@ def elastic(threshold: float | None = None) -> Tiresias:
 
 
 def nonpreemptive() -> Tiresias:
-    """Tiresias that never pauses: all that waits has attained nothing, so this is FIFO at the minimum."""
+    """Tiresias that never pauses: waiting tasks have attained no service, so this is FIFO at the minimum."""
     return Tiresias(preemptive=False)

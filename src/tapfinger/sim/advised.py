@@ -1,4 +1,4 @@
-"""The batched simulator with advisers: greedies say what they would start, and pending sets show that first."""
+"""The batched simulator with advisers: greedies say what they would start, and pending sets show those tasks first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tapfinger.workloads.world import World
 
 
 class AdvisedSim(BatchSim):
-    """As BatchSim, with what policy.encoding.by_profile.ProfileEncoder asks of worlds (its AdvisedWorlds)."""
+    """BatchSim with what policy.encoding.by_profile.ProfileEncoder needs from worlds (its AdvisedWorlds)."""
 
     def __init__(
         self, world: World, workloads: Sequence[Workload], menus: Menus, plans: Sequence[GreedyPlan], pending: int = 10
     ) -> None:
-        """``plans``: the advisers; ``menus``: the sizes their advice is told in."""
+        """``plans``: the advisers; ``menus``: the menus of sizes that advice refers to."""
         self.menus = menus
         self.sizes = make_sizes(menus.options, world.task_types)
         self._plans = np.array(plans, dtype=np.float64)
@@ -46,7 +46,7 @@ class AdvisedSim(BatchSim):
         self._look(np.flatnonzero(which))
 
     def _look(self, live: Ints) -> None:
-        """Ask the advisers, and observe anew."""
+        """Ask the advisers, then observe again."""
         plan_kernels.advise(
             self.tables,
             self.sizes,
@@ -60,12 +60,12 @@ class AdvisedSim(BatchSim):
         kernels.observe_some(live, self.tables, self.draws, self.worlds, self._observations)
 
     def play_on(self, plan: GreedyPlan, until: Ints, most: int) -> None:
-        """Let a greedy play every world up to a slot of its own, (B,), or until more than ``most`` tasks wait."""
+        """Let a greedy play each world up to its slot in ``until`` (B,), or until more than ``most`` tasks wait."""
         plan_kernels.play_on(self.tables, self.sizes, plan, self.draws, self.worlds, until, most, self.done)
         self._look(np.flatnonzero(~self.done))
 
     def skip(self, last: Ints) -> None:
-        """Let every world go on until somebody there can start something; not beyond slot ``last``, (B,)."""
+        """Let each world go on until some cluster can start a task, but not beyond its slot in ``last`` (B,)."""
         plan_kernels.skip_idle(
             self.tables,
             self.sizes,
@@ -80,7 +80,7 @@ class AdvisedSim(BatchSim):
         )
 
     def advice(self, live: Ints) -> Ints:
-        """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 where it starts none."""
+        """(L, N, K, advisers) place on the menu that each would give a pending task here, -1 if it starts none."""
         task = self.observations.task[live]
         rows, known = live[:, None, None], np.maximum(task, 0)
         here = self.worlds.advised[rows, known] == np.arange(task.shape[1])[None, :, None, None]

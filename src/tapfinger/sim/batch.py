@@ -31,7 +31,7 @@ class BatchSim:
     """Worlds of one scenario, each with its own workload.
 
     A step is one turn: every cluster names a place in its pending set (or -1), an allocation and a
-    score. Where the round is settled the slot ends. Preemption and outages are not modelled here.
+    score. When the round is settled, the slot ends. Preemption and outages are not modelled here.
     """
 
     def __init__(self, world: World, workloads: Sequence[Workload], pending: int = 10) -> None:
@@ -53,7 +53,7 @@ class BatchSim:
         self._observations = empty_observations(batch, self.pending, most, self.tables)
         #: What agents see now. Read-only: legality is judged by the same arrays.
         self.observations: Observations = Observations(*(_read_only(array) for array in self._observations))
-        #: (B,) tasks in the system where the last step ended a slot, 0 elsewhere: minus the reward.
+        #: (B,) tasks in the system where the last step ended a slot, 0 elsewhere: the negated reward.
         self.cost: Ints = np.zeros(batch, dtype=np.int64)
         #: (B,) whether the last step ended a slot.
         self.settled: Bools = np.zeros(batch, dtype=np.bool_)
@@ -87,7 +87,7 @@ class BatchSim:
             )
 
     def _check_shapes(self, *given: npt.NDArray[Any]) -> None:
-        """Compiled code reads whatever lies behind an array that is too small."""
+        """Refuse wrong shapes: compiled code would read past the end of an array that is too small."""
         amounts = self.tables.capacity.shape[1]
         agents = (len(self.done), len(self.world.clusters))
         for name, array, shape, kind in zip(
@@ -100,7 +100,7 @@ class BatchSim:
                 )
 
     def restart(self, which: Bools) -> None:
-        """Begin the workloads of these worlds anew."""
+        """Restart the workloads of these worlds."""
         for b in np.flatnonzero(which).tolist():
             self.done[b] = False
             kernels.reset(b, self.tables, self.draws, self.worlds)

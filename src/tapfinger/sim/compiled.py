@@ -1,7 +1,7 @@
 """Compilation of the kernels, with a cache on disk that notices changes in any of their sources.
 
-numba looks only at the file a function stands in. Kernels call each other across files and hold constants
-of others, so a change in one would leave the machine code of its callers as it was.
+numba looks only at the file that defines a function. Kernels call each other and use constants across files, so after a
+change in one file the machine code of its callers would be stale.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SOURCES = (*sorted(_HERE.glob("*.py")), *_CONSTANTS)
 
 
 def _drop_stale(cache: Path) -> None:
-    """Forget compiled code of other sources than the present ones."""
+    """Delete compiled code that was made from other sources than the present ones."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()
     stamp = cache / "kernels.stamp"
-    # Where nothing can be written there is nothing of ours to be stale either.
+    # If nothing can be written there, there is no stale code of ours either.
     with contextlib.suppress(OSError):
         if not stamp.exists() or stamp.read_text() != digest:
             cache.mkdir(exist_ok=True)
@@ -41,5 +41,5 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """As part of its callers: handing arrays over to another function takes longer than a short one's work."""
+    """Compile as part of its callers: passing arrays to a short function takes longer than its work."""
     return njit(function, cache=True, inline="always")

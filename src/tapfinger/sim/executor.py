@@ -1,6 +1,6 @@
 """The readable simulator: the executable specification that the batched one must equal.
 
-Order in a slot: commands take effect; every running task ages and progresses; those done end;
+Order in a slot: commands take effect; every running task ages and progresses; tasks that are done end;
 then time moves on and the next slot's tasks arrive. A task that arrives at slot t can start at t.
 """
 
@@ -48,7 +48,7 @@ class SimExecutor:
     """Plays a workload; tasks and noise come from arrays drawn before the run."""
 
     def __init__(self, world: World, workload: Workload, begun: Mapping[int, float] | None = None) -> None:
-        """Nothing has arrived yet; ``begun``: progress that tasks have made before, by number."""
+        """``begun``: progress that tasks have made before the run, by task id."""
         self._types: Sequence[TaskType] = world.task_types
         self._noise: Noise = world.noise
         self._switching_cost = world.switching_cost
@@ -79,7 +79,7 @@ class SimExecutor:
         return events
 
     def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
-        """Carry out commands, progress everything by one slot, and say what happened."""
+        """Carry out commands, advance running tasks by one slot, and report what happened."""
         events = [self._obey(slot, command) for command in commands]
         reports: dict[int, float] = {}
         ended: list[int] = []

@@ -100,7 +100,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
 
 @inlined
 def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: Record, worlds: Record) -> None:
-    """Mirror of `tapfinger.core.state.EdgeState.commit`, for one legal placement with that row's size."""
+    """Mirror of `tapfinger.core.state.EdgeState.commit`, for one legal placement with the size in ``row``."""
     length = worlds.queue_length[b]
     place = 0
     while worlds.queue[b, place] != j:
@@ -128,7 +128,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
 
     Returns the tasks that were in the system.
 
-    World b plays workload d: the same, but for lookahead.
+    World b plays workload d; the two differ only in lookahead.
     """
     count = worlds.queue_length[b] + worlds.running_count[b]
     worlds.total[b] += count
@@ -185,7 +185,7 @@ def play_turn(
 
     True when the round is settled.
 
-    ``task`` (clusters,) is the wanted task's id or -1. ``worlds.granted`` tells who got theirs.
+    ``task`` (clusters,) is the wanted task's id or -1. ``worlds.granted`` says which clusters got their task.
     """
     clusters = task.shape[0]
     void = True
@@ -205,7 +205,7 @@ def play_turn(
 
 @compiled
 def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: Array, score: Array) -> bool:
-    """Mirror of `tapfinger.core.conflict.resolve`: the largest weight wins, and of equals the lowest index."""
+    """Mirror of `tapfinger.core.conflict.resolve`: the largest weight wins, and ties go to the lowest index."""
     kind = draws.type[b, task[n]]
     mine = score[n] * copies_of_minimum(tables, worlds, b, kind, n)
     for m in range(task.shape[0]):
@@ -281,7 +281,7 @@ def _first_adviser(b: int, j: int, n: int, worlds: Record) -> int:
 
 @compiled
 def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> int:
-    """Put task j into cluster n's pending set; returns the number of nodes then. ``obs.waiting`` counts the places."""
+    """Put task j into cluster n's pending set; returns the new number of nodes. ``obs.waiting`` counts the places."""
     amounts = tables.capacity.shape[1]
     kind = draws.type[b, j]
     node = worlds.order[b, j]
@@ -321,7 +321,7 @@ def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs:
             obs.running_features[b, n, place, amounts + t] = 0.0
         obs.running_features[b, n, place, amounts + draws.type[b, j]] = 1.0
         obs.running_features[b, n, place, amounts + kinds] = worlds.elapsed[b, j]
-        # A task reports at the end of a slot, so one that was started in this slot has not yet.
+        # A task reports at the end of a slot, so a task started in this slot has not reported yet.
         told = tables.reports and worlds.elapsed[b, j] > 0
         obs.running_progress[b, n, place] = worlds.progress[b, j] if told else -1.0
     for n in range(obs.running_count.shape[1]):

@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-#: As good as no limit on starts per cluster and slot.
+#: Stands for no limit on starts per cluster and slot.
 NO_LIMIT = 1 << 40
 
 
@@ -34,7 +34,7 @@ class Tables(NamedTuple):
     noise_kind: int  # 0 none, 1 additive, 2 relative
     noise_amplitude: float
     max_starts: int  # per cluster and slot
-    reports: bool  # whether running tasks tell their progress
+    reports: bool  # whether running tasks report their progress
 
 
 class Draws(NamedTuple):
@@ -60,7 +60,7 @@ class Worlds(NamedTuple):
     waiting: Ints  # (B, N) waiting tasks that may run on the cluster
     free: Ints  # (B, N, R)
     starts: Ints  # (B, N) in this slot
-    granted: Bools  # (B, N) who got the task it wanted in the last turn
+    granted: Bools  # (B, N) whether the cluster got the task it wanted in the last turn
     cluster: Ints  # (B, J) -1 before it is placed
     allocation: Ints  # (B, J, R)
     progress: Floats  # (B, J)
@@ -70,7 +70,7 @@ class Worlds(NamedTuple):
     total: Ints  # (B,) sum over slots of tasks in the system
     conflicts: Ints  # (B,) proposals that lost
     order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
-    rank: Floats  # (B, J) scratch: by which they are ordered
+    rank: Floats  # (B, J) scratch: the key they are ordered by
     room: Ints  # (B, R) scratch of lending: what is left to lend on a cluster
     advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
     advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
@@ -89,7 +89,7 @@ class Observations(NamedTuple):
     largest: Ints  # (B, N, K, R) upper corner of the legal allocations
     waiting: Ints  # (B, N) length of the cluster's queue
     age: Ints  # (B, M) slots each pending node has waited
-    running_progress: npt.NDArray[np.float32]  # (B, N, S) as reported, -1 where it was not
+    running_progress: npt.NDArray[np.float32]  # (B, N, S) as reported, -1 if not reported
 
 
 def make_tables(
@@ -133,7 +133,7 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
 
 
 def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> Worlds:
-    """Room for B worlds; ``kernels.reset`` fills it. ``advisers``: how many there are, if any."""
+    """Room for B worlds; ``kernels.reset`` fills it. ``advisers``: number of advisers."""
     clusters, resources = tables.capacity.shape
 
     def ints(*shape: int) -> Ints:
@@ -187,7 +187,7 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
 
 
 class Sizes(NamedTuple):
-    """The efficient sizes of all types, for greedy rounds. O options in all, those of a type fastest first."""
+    """The efficient sizes of all types, for greedy rounds. O options in total, fastest first within each type."""
 
     first: Ints  # (T+1,) options of type t are first[t]..first[t+1]
     allocation: Ints  # (O, R)
@@ -202,7 +202,7 @@ class Sizes(NamedTuple):
 
 
 class DeviatedTurns(NamedTuple):
-    """A turn of L worlds with A actions for each cluster to choose from; the first is the one it takes."""
+    """A turn of L worlds with A actions for each cluster to choose from; it takes the first one."""
 
     task: Ints  # (L, N, A) ids, -1 for void
     allocation: Ints  # (L, N, A, R)
@@ -210,7 +210,7 @@ class DeviatedTurns(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Placements that P plans begin with, at most K each; those that turn out not to be legal are left out."""
+    """Placements that P plans begin with, at most K each; placements that turn out to be illegal are left out."""
 
     length: Ints  # (P,)
     task: Ints  # (P, K) waiting tasks, each at most once
@@ -264,14 +264,14 @@ def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
 
 
 def _shortest(options: Sequence[EfficientSize], task_type: TaskType) -> Floats:
-    """Options.durations of one type, for every room from its minimum to its maximum."""
+    """EfficientSizes.durations of one type, for every room from its minimum to its maximum."""
     worst = WORST_STRETCH * options[0].slots
     slots = np.array([*(min(worst, option.slots) for option in options), worst])
     return slots[_fastest(options, task_type, 0)]
 
 
 def _fastest(options: Sequence[EfficientSize], task_type: TaskType, first: int) -> Ints:
-    """The first option that fits into every room from the type's minimum to its maximum; they count from ``first``."""
+    """For every room from the type's minimum to its maximum, the first option that fits, counted from ``first``."""
     found = np.full(task_type.profile.extent, -1, dtype=np.int64)
     for o in reversed(range(len(options))):  # the fastest last
         size = options[o].allocation

@@ -1,7 +1,7 @@
-"""Compiled lending, for rollouts: what is spare in a slot speeds up the tasks that run.
+"""Compiled lending, for rollouts: resources that are spare in a slot speed up running tasks.
 
-Where resizing is free, what is lent for one slot changes nothing but the progress made in it: allocations, and what
-is free for others, stay as they are.
+If resizing is free, lending for one slot changes only the progress made in it: allocations and free resources stay as
+they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tapfinger.sim.kernels import rate_of
 
 Record = Any
 
-#: How many tasks of a world can be lent something: one bit each.
+#: Maximum number of tasks of a world that can be lent something: one bit each.
 _MOST = 62
 
 
@@ -25,7 +25,7 @@ _MOST = 62
 def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> None:
     """Mirror of `tapfinger.schedulers.lending.Lending._give`: the progress that lending adds, without noise."""
     clusters, amounts = tables.capacity.shape
-    # Whom more would help. One that is only just starting cannot be resized.
+    # Tasks that more would help. A task that is only just starting cannot be resized.
     wanting, one = np.int64(0), np.int64(1)
     for i in range(min(_MOST, worlds.running_count[b])):
         j = worlds.running[b, i]
@@ -55,7 +55,7 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
                     offset, progress = tables.shape_offset[kind], worlds.progress[b, j]
                     saved = _slots(held, offset, progress) - _slots(sizes.rate[o], offset, progress)
                 if saved <= 0:
-                    wanting &= ~(one << i)  # less and less will be free
+                    wanting &= ~(one << i)  # even less will be free later
                 elif saved > most:
                     best, most, option = i, saved, o
             if best < 0:
@@ -73,7 +73,7 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
 
 @inlined
 def _fastest(b: int, j: int, kind: int, tables: Record, sizes: Record, worlds: Record) -> Any:
-    """The fastest option in the room left and what task j holds, or -1."""
+    """The fastest option that fits the room left plus what task j holds, or -1."""
     position = 0
     for r in range(tables.extent.shape[1]):
         have = min(worlds.room[b, r] + worlds.allocation[b, j, r], tables.maximum[kind, r])

@@ -13,10 +13,10 @@ from tapfinger.sim.plan_kernels import copy_world, greedy_round, plan_of
 Array = Any
 Record = Any
 
-# A literal 0 as an argument would have numba compile the called function once more, for that literal.
+# A literal 0 as an argument would make numba compile the called function once more, for that literal.
 _ZERO: Any = np.int64(0)
 
-#: Sizes that a changed task may get on a cluster.
+#: Maximum number of sizes tried for a changed task on a cluster.
 NEIGHBOUR_SIZES = 3
 
 
@@ -35,7 +35,8 @@ def first_moves(
 ) -> None:
     """World first+p of ``after`` gets the state once plan p has been played in world 0 of ``now``.
 
-    A plan is its moves, and then a greedy round. Plans that start the same tasks alike have the same ``digest``.
+    A plan is its moves, and then a greedy round. Plans that start the same tasks on the same clusters at the same sizes
+    have the same ``digest``.
     """
     for p in range(plans.shape[0]):
         b = first + p
@@ -64,7 +65,7 @@ def _legal(b: int, j: int, n: int, allocations: Array, row: int, tables: Record,
 
 @compiled
 def _digest(b: int, known: int, worlds: Record) -> Any:
-    """A number for the tasks started in world b, their places and sizes, whatever their order."""
+    """A number for the tasks started in world b, their clusters and sizes, whatever their order."""
     total = np.uint64(0)
     for i in range(known, worlds.running_count[b]):
         j = worlds.running[b, i]

@@ -1,6 +1,6 @@
-"""Compiled greedy rounds and rollouts, for lookahead: plans are played into sampled futures.
+"""Compiled greedy rounds and rollouts, for lookahead: plans are played in sampled futures.
 
-Uses the kernels of the batched simulator for everything that happens; only the choosing is here.
+The kernels of the batched simulator carry everything out; only the choices are made here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tapfinger.sim.lend_kernels import lend_round
 Array = Any
 Record = Any
 
-# A literal 0 as an argument would have numba compile the called function once more, for that literal.
+# A literal 0 as an argument would make numba compile the called function once more, for that literal.
 _ZERO: Any = np.int64(0)
 
 
@@ -29,7 +29,7 @@ def greedy_round(
 ) -> None:
     """Mirror of `tapfinger.schedulers.greedy.Greedy.decide`, on world b with workload d.
 
-    ``key``: where it is not 0, scores are jittered by draws from it.
+    ``key``: seed of the draws by which the plan jitters scores and holds tasks back; 0 for plans without these.
     """
     clusters = tables.capacity.shape[0]
     if worlds.queue_length[b] == 0:
@@ -56,7 +56,7 @@ def _carried_over(d: int, b: int, draws: Record, worlds: Record) -> Any:
 def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of `tapfinger.schedulers.greedy.Greedy._rank`: sort the queue by it.
 
-    By insertion: most tasks are nearly in order of arrival already.
+    Insertion sort: most tasks are nearly in order of arrival already.
     """
     length = worlds.queue_length[b]
     for i in range(length):
@@ -141,7 +141,7 @@ def _choose(
 def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds: Record) -> Any:
     """Mirror of `tapfinger.profiles.efficient_sizes.EfficientSizes.durations`, on cluster n.
 
-    ``taken``: the option that is taken there first; -1 for none.
+    ``taken``: an option that is placed on the cluster first; -1 for none.
     """
     total = 0.0
     for kind in range(tables.minimum.shape[0]):
@@ -173,7 +173,7 @@ def play_greedy(tables: Record, sizes: Record, plan: Record, draws: Record, worl
 def play_on(
     tables: Record, sizes: Record, plan: Record, draws: Record, worlds: Record, until: Array, most: int, done: Array
 ) -> None:
-    """Every world goes on with one greedy up to slot ``until[b]``, or until more than ``most`` tasks wait."""
+    """Play each world on with one greedy up to slot ``until[b]``, or until more than ``most`` tasks wait."""
     for b in range(worlds.slot.shape[0]):
         while not done[b] and worlds.slot[b] < until[b] and worlds.queue_length[b] <= most:
             greedy_round(b, b, tables, sizes, plan, np.uint64(0), draws, worlds)
@@ -187,7 +187,7 @@ def play_on(
 def copy_world(source: Record, p: int, target: Record, b: int) -> None:
     """World p of ``source`` -> world b of ``target``, which may have room for more tasks.
 
-    Only what greedy rounds and the passing of slots need.
+    Copies only what greedy rounds and ``end_slot`` need.
     """
     target.slot[b] = source.slot[p]
     target.turn[b] = 0
@@ -213,8 +213,8 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
 
 @compiled
 def plan_of(row: Array) -> GreedyPlan:
-    """A row of floats as a Plan."""
-    # numba takes no Plan(*row)
+    """A row of floats as a GreedyPlan."""
+    # numba does not accept GreedyPlan(*row)
     return GreedyPlan(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
@@ -272,7 +272,7 @@ def skip_idle(
     done: Array,
     last: Array,
 ) -> None:
-    """Every world goes on, with all clusters void, until somebody can start something; up to slot ``last[b]``."""
+    """Each world goes on, with all clusters void, until some cluster can start a task; up to slot ``last[b]``."""
     for b in range(worlds.slot.shape[0]):
         while not done[b] and worlds.slot[b] < last[b] and not obs.startable[b].any():
             end_slot(b, b, tables, draws, worlds)
@@ -310,10 +310,10 @@ def roll_out(
     cost: Array,
     lends: bool,
 ) -> None:
-    """Cost of the chosen plans in futures first..last: tasks in the system over the horizon, and what is left then.
+    """Cost of the chosen plans in futures first..last: tasks in the system over the horizon, plus what is left then.
 
     ``after`` holds, per plan, the state after its round; the greedy ``base`` plays on from there in
-    world 0 of ``worlds``. ``cost`` is (plans, futures). ``lends``: what is spare is lent.
+    world 0 of ``worlds``. ``cost`` is (plans, futures). ``lends``: whether spare resources are lent.
     """
     greedy = plan_of(base)
     for future in range(first, last):
@@ -331,7 +331,7 @@ def roll_out(
 
 @compiled
 def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
-    """Slots that the tasks left in world b will still spend in the system, were nothing else to come.
+    """Slots that the tasks left in world b will still spend in the system if no more tasks arrive.
 
     Mirror of `tapfinger.core.estimates.work`, summed over running tasks, and of least durations of waiting ones.
 
@@ -367,10 +367,10 @@ def judge_deviations(
     cost: Array,
     granted: Array,
 ) -> None:
-    """What each cluster's other actions would have come to, greedy ``base[b]`` playing on into world b's own future.
+    """Cost of each cluster's other actions, with greedy ``base[b]`` playing on in world b's own future.
 
-    ``live`` (L,) are worlds before a turn, ``turns`` a DeviatedTurns for them; the first action of a cluster is the
-    one it takes in the others' deviations. ``cost`` (L, N, A) and ``granted`` (L, N, A) are filled, the former with
+    ``live`` (L,) are worlds before a turn, ``turns`` a DeviatedTurns for them; a cluster takes its first action while
+    another one deviates. ``cost`` (L, N, A) and ``granted`` (L, N, A) are filled, the former with
     tasks in the system over the horizon; ``scratch`` has the shape of ``worlds``.
     """
     clusters, actions = turns.task.shape[1:]
@@ -430,11 +430,11 @@ def _deviated(
     allocation: Array,
     score: Array,
 ) -> Any:
-    """Cost of world b if this turn is played and the greedy goes on; ``scratch.granted[b]`` keeps who got its task."""
+    """Cost of world b if this turn is played and the greedy goes on; ``scratch.granted[b]`` says who got its task."""
     copy_world(worlds, b, scratch, b)
     settled = play_turn(b, tables, draws, scratch, task, allocation, score)
     if not settled:
-        # Who starts nothing now will not later in this slot: the greedy must not do it in its place.
+        # A cluster that starts nothing now starts nothing later in this slot; the greedy must not start a task there.
         for n in range(task.shape[0]):
             if task[n] < 0:
                 scratch.starts[b, n] = tables.max_starts
@@ -448,9 +448,9 @@ def _deviated(
 
 @compiled
 def _still_to_wait(b: int, tables: Record, worlds: Record) -> Any:
-    """Slots that waiting tasks will spend behind those before them, if starts are all that is scarce.
+    """Slots that waiting tasks will wait for the tasks ahead of them, if starts are all that is scarce.
 
-    At full load a start that was missed is missed by every later task, long after the horizon.
+    At full load a missed start delays every later task, long after the horizon.
     """
     ahead = worlds.queue_length[b]
     return 0.5 * ahead * ahead / (tables.capacity.shape[0] * tables.max_starts)

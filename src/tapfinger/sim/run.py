@@ -18,7 +18,7 @@ from tapfinger.sim.executor import SimExecutor
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World, draw_workload
 
-#: With nothing running and nothing started for this many slots, a run is given up as stuck.
+#: Number of slots with nothing running and nothing started after which a run is given up as stuck.
 STUCK_SLOTS = 5_000
 
 
@@ -35,7 +35,7 @@ class RunTotals:
 
 
 class StuckError(TapfingerError):
-    """A scheduler left tasks waiting for ever although clusters are idle."""
+    """A scheduler left tasks waiting forever although clusters are idle."""
 
 
 def new_session(world: World, workload: Workload, sinks: Iterable[Callable[[Event], None]] = ()) -> Session:
@@ -44,7 +44,7 @@ def new_session(world: World, workload: Workload, sinks: Iterable[Callable[[Even
 
 
 def informed(world: World, scheduler: Scheduler) -> Scheduler:
-    """The scheduler as it may play in this world: where profiles are not known, it sees beliefs instead."""
+    """The scheduler as it may play in this world: if profiles are not known exactly, it sees beliefs instead."""
     return scheduler if world.exact else Believing(scheduler, world.scenario.knowledge.learn)
 
 
@@ -76,7 +76,7 @@ class _Timed(SchedulerWrapper):
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        #: Per slot: all turns together.
+        #: Seconds per slot, all turns together.
         self.seconds: list[float] = []
         self._counts = False
 
@@ -85,7 +85,7 @@ class _Timed(SchedulerWrapper):
         decision = self.inner.decide(snapshot)
         spent = time.perf_counter() - begin
         if snapshot.turn == 0:
-            # Hardly anything is decided over an empty queue: its many short times would hide the others.
+            # Hardly anything is decided for an empty queue: many short times would hide the others.
             self._counts = bool(snapshot.queue)
             if self._counts:
                 self.seconds.append(0.0)
@@ -101,7 +101,7 @@ class _StuckWatch:
         self._last_sign_of_life = 0
 
     def __call__(self, event: Event) -> None:
-        # An arrival after a long quiet time, or a cluster that returns, begins the wait anew.
+        # An arrival after a long quiet time, or a cluster that returns, restarts the wait.
         if isinstance(event, TaskStarted | TaskFinished | TaskArrived | ClusterJoined):
             self._last_sign_of_life = event.slot
 

@@ -15,10 +15,10 @@ from tapfinger.workloads.base import Arrivals, WorkloadContext
 #: Slots drawn at a time.
 CHUNK = 4096
 
-#: A workload that would take longer than this is taken for a slip of the keyboard: no run would ever end.
+#: Maximum length of a workload in slots. A longer one is treated as a typing error: no run would ever end.
 MAX_SLOTS = 10_000_000
 
-#: Mean tasks in one slot beyond this are one, too.
+#: Maximum mean tasks in one slot; more are treated as a typing error, too.
 MAX_RATE = 1e9
 
 

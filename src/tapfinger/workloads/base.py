@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When tasks come and, if the process knows it, what they are and where they may run."""
+    """When tasks arrive and, if the process knows it, their types and eligible clusters."""
 
     #: (tasks,) slot of arrival, ascending.
     slot: npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ class Arrivals:
     type: npt.NDArray[np.int64] | None = None
     #: (tasks, clusters) whether the task may run there; None: drawn by the scenario's eligibility.
     eligible: npt.NDArray[np.bool_] | None = None
-    #: For messages: what to call a task, such as its file and line; None: by its number.
+    #: Name of a task in messages, such as its file and line; None: its number.
     where: Callable[[int], str] | None = field(default=None, compare=False)
 
 

@@ -1,4 +1,4 @@
-"""Random speed curves for drawn task types: one family per way in which tasks use what they get."""
+"""Random speed curves for drawn task types: one family for each way in which speed depends on the allocation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 #: Real seconds in one slot of a drawn site.
 SLOT_SECONDS = 10.0
 
-#: Slots under the slowest allocation, at most: a task that crawls only makes runs long.
+#: Maximum slots under the slowest allocation: a task that crawls only makes runs long.
 SLOWEST = 400.0
 
 Bounds = Mapping[str, int]
 
 
 class DrawnCurve:
-    """One drawn curve of relative durations over a box, to be scaled to an ideal duration."""
+    """One drawn curve of relative durations over a box, which is scaled to an ideal duration."""
 
     def __init__(self, seconds: Callable[[float, float], float], low: Bounds, high: Bounds) -> None:
-        """``seconds`` by cpu and gpu, in any unit."""
+        """``seconds``: duration by cpu and gpu, in any unit."""
         self.seconds = seconds
         corners = [seconds(c, g) for c, g in product(_amounts(low, high, "cpu"), _amounts(low, high, "gpu"))]
         self.fastest, self.slowest = min(corners), max(corners)
@@ -83,7 +83,7 @@ def _amdahl(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) -
 
 
 def _fed(rng: np.random.Generator, high: Bounds) -> tuple[float, float, float]:
-    """Fixed, computing and feeding time: with all cpus, gpus help up to a share of the most and then hurt a little."""
+    """Fixed, computing and feeding time: with all cpus, gpus help up to a share of the maximum, then hurt."""
     best = max(1.0, high["gpu"] * rng.uniform(0.3, 0.9))
     return rng.uniform(0.02, 0.3), 1.0, high["cpu"] / best**2
 
@@ -96,7 +96,7 @@ def _rebound(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) 
 
 
 def _measured(rng: np.random.Generator, low: Bounds, high: Bounds, ideal: float) -> dict[str, Any]:
-    """A smooth curve, measured at some amounts with an error of some percent, so that it has bumps."""
+    """A smooth curve, measured at some amounts with an error of a few percent, so that it has bumps."""
     fixed, compute, feeding = _fed(rng, high)
     feeding *= rng.choice([0.0, 0.3, 1.0])
     if not low["gpu"]:  # the cpus compute, and need no feeding
@@ -117,7 +117,7 @@ def _amounts(low: Bounds, high: Bounds, name: str) -> list[int]:
 
 
 def tidy(value: float) -> float:
-    """Four digits: a drawn scenario is to be read by people."""
+    """Round to four digits, so that people can read a drawn scenario."""
     return float(f"{value:.4g}")
 
 

@@ -1,4 +1,4 @@
-"""Figures that describe a workload: how many tasks, how fast they come, of what kind, and how much work they are."""
+"""Figures that describe a workload: number of tasks, arrival rate, types, and amount of work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile
 from tapfinger.workloads.world import World
 
-#: Mean tasks in the intervals that burstiness is measured in: with fewer, bursts would be cut into pieces.
+#: Mean tasks per interval in which burstiness is measured: with fewer, bursts would be cut into pieces.
 TASKS_PER_INTERVAL = 5
 
 
@@ -23,7 +23,7 @@ class TypeSummary:
     name: str
     count: int
     share: float
-    #: Smallest allocation for people; empty without a scenario.
+    #: Minimum allocation, for people to read; empty without a scenario.
     minimum: str = ""
     #: Seconds under the minimum; None without a scenario.
     seconds: float | None = None
@@ -31,9 +31,9 @@ class TypeSummary:
 
 @dataclass(frozen=True)
 class Burstiness:
-    """How unevenly tasks come."""
+    """How unevenly tasks arrive."""
 
-    #: Variance over mean of the tasks in an interval: 1 for Poisson, more for bursts, 0 for a regular beat.
+    #: Variance over mean of the tasks in an interval: 1 for Poisson, more for bursts, 0 for regular arrivals.
     dispersion: float
     #: Length of an interval in seconds.
     interval: float
@@ -41,28 +41,28 @@ class Burstiness:
 
 @dataclass(frozen=True)
 class WorkloadSummary:
-    """What there is to say about a workload."""
+    """Figures that describe a workload."""
 
     tasks: int
     #: Seconds from the start to the last arrival.
     span: float
-    #: Tasks per hour from the first to the last arrival; None for fewer than two times.
+    #: Tasks per hour from the first to the last arrival; None for fewer than two distinct times.
     rate_per_hour: float | None
     #: None for too few tasks.
     burstiness: Burstiness | None
     types: tuple[TypeSummary, ...]
-    #: Tasks whose eligible clusters are not in the workload but drawn by the scenario.
+    #: Number of tasks whose eligible clusters are not in the workload but drawn by the scenario.
     drawn: int
-    #: Cluster name -> tasks that may run there, where it is said.
+    #: Cluster name -> number of tasks that name it as eligible.
     eligible: dict[str, int]
     #: Mean number of eligible clusters of tasks that name them; None if none does.
     mean_eligible: float | None
-    #: Resource -> work under minimum allocations over capacity and span; None without a scenario.
+    #: Resource -> work under minimum allocations, divided by capacity and span; None without a scenario.
     load: dict[str, float] | None
 
 
 def summarise(workload: WorkloadFile, world: World | None = None) -> WorkloadSummary:
-    """Describe a workload; with a world, also by what its clusters and task types are."""
+    """Describe a workload; with a world, also in terms of its clusters and task types."""
     arrival = workload.arrival
     gaps = np.diff(np.sort(arrival))
     busy = len(gaps) > 0 and float(gaps.sum()) > 0
@@ -83,9 +83,9 @@ def summarise(workload: WorkloadFile, world: World | None = None) -> WorkloadSum
 
 
 def _burstiness(arrival: npt.NDArray[np.float64]) -> Burstiness | None:
-    """Counts and not gaps between tasks, because tasks that come in whole slots have many gaps of zero."""
+    """Use counts and not gaps between tasks, because tasks that arrive in whole slots have many gaps of zero."""
     gaps = np.diff(arrival)
-    # Where times are whole slots, all gaps are: an interval of several times the smallest cuts through no slot.
+    # If times are whole slots, so are all gaps: an interval of several times the smallest gap cuts through no slot.
     step = float(gaps[gaps > 1e-9 * gaps.sum()].min())  # less is rounding
     at = np.floor((arrival - arrival[0]) / step + 1e-6).astype(np.int64)
     steps = math.ceil(TASKS_PER_INTERVAL * int(at[-1]) / len(gaps))

@@ -21,9 +21,9 @@ from tapfinger.workloads.base import Workload
 if TYPE_CHECKING:
     from tapfinger.workloads.world import World
 
-#: In the ``eligible`` column: every cluster of the scenario.
+#: In the ``eligible`` column: stands for every cluster of the scenario.
 ALL_CLUSTERS = "*"
-#: In the ``eligible`` column: between names of clusters.
+#: In the ``eligible`` column: separates names of clusters.
 SEPARATOR = ";"
 
 COLUMNS = ("arrival", "type", "eligible")
@@ -115,7 +115,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _check_columns(where: str, names: Sequence[str]) -> None:
-    """Every column must be known: a misspelt ``eligible`` would otherwise be ignored in silence."""
+    """Every column must be known: a misspelt ``eligible`` would otherwise be silently ignored."""
     expected = "columns are arrival (seconds), type and, if known, eligible"
     for name in names:
         if name not in COLUMNS or list(names).count(name) > 1:
@@ -164,7 +164,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
 
 
 def _duckdb(path: Path) -> Any:
-    """The Parquet reader and writer; optional, because most people are served by CSV."""
+    """The Parquet reader and writer; optional, because CSV is enough for most people."""
     try:
         import duckdb
     except ImportError:

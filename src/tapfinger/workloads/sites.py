@@ -17,10 +17,10 @@ from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.workloads.curves import draw_speed, tidy
 from tapfinger.workloads.world import World, build_world
 
-#: Loads are drawn between these.
+#: Range of drawn loads.
 LOADS = (0.3, 1.15)
 
-#: Starts per cluster and slot beyond which single mode is not driven: at 1 no queue would ever shrink.
+#: Maximum mean starts per cluster and slot in single mode: at 1 no queue would ever shrink.
 MOST_STARTS = 0.95
 
 MOST_CLUSTERS = 24
@@ -31,18 +31,18 @@ CPUS = (4, 128)
 #: Largest factor between the capacities of two clusters.
 SPREAD = 8.0
 
-#: Slots that the shortest and the longest task take under their fastest allocation; below 1 is a slot all the same.
+#: Range of slots that tasks take under their fastest allocation; a task below 1 still takes a slot.
 IDEALS = (0.6, 100.0)
 
-#: Cells of a task type's table: more would slow everything down and teach nothing.
+#: Maximum number of cells of a task type's table: more would slow everything down and teach nothing.
 MOST_CELLS = 2000
 
-#: A number of its own, so that sites share no random stream with workloads of the same seed.
+#: Part of the seed, so that sites share no random stream with workloads of the same seed.
 _STREAM = 0x51735
 
 
 def ranges() -> dict[str, tuple[float, float]]:
-    """What sites are drawn within, for models to say where they were trained."""
+    """Ranges that sites are drawn from; models record them as what they were trained on."""
     return {
         "clusters": (1, MOST_CLUSTERS),
         "task types": (1, MOST_TYPES),
@@ -80,11 +80,11 @@ def draw_site(seed: int, tasks: int = 150) -> Scenario:
 
 
 def sustainable_rate(world: World) -> float:
-    """Tasks per slot that the clusters can finish at best, if every task had its cheapest size.
+    """Most tasks per slot that the clusters could finish, if every task had its cheapest size.
 
-    A size costs its slots x the largest share of a mean cluster; a cluster can pay 1 per slot. In single mode
-    it can also start but one task per slot. What is not counted: sizes that fit badly together, clusters that few
-    tasks may run on, and time lost to eligibility. So the true limit is somewhat lower.
+    A size costs its slots x the largest share of a mean cluster; a cluster can pay 1 per slot. In single mode it can
+    also start only one task per slot. Not counted are sizes that fit badly together, clusters that few tasks may run
+    on, and time lost to eligibility. So the true limit is somewhat lower.
     """
     options = EfficientSizes(world.context(0))
     weights = np.array([t.weight for t in world.task_types])
@@ -100,7 +100,7 @@ def rate_for(world: World, load: float) -> float:
 
 
 def offered_load(world: World) -> float:
-    """Arrival rate as a share of the greatest sustainable one."""
+    """Arrival rate as a share of the sustainable rate."""
     options = world.scenario.arrivals.options()
     if "rate" not in options:
         raise ConfigError(
@@ -115,7 +115,7 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def _log_count(rng: np.random.Generator, most: int, skew: float) -> int:
-    """1 to ``most``; the greater the skew, the more often few."""
+    """A number from 1 to ``most``; the greater the skew, the more often it is small."""
     first = 1.85  # rounded down, so 1 is not the most frequent
     return int(first * ((most + 1) / first) ** (rng.random() ** skew))
 
@@ -130,7 +130,7 @@ def _draw_clusters(rng: np.random.Generator) -> list[dict[str, Any]]:
     gpu = 2.0 ** rng.integers(2, 7) if rng.random() < 0.5 else _log_uniform(rng, *GPUS)
     cpu = gpu * (2.0 ** rng.integers(-1, 3) if rng.random() < 0.5 else _log_uniform(rng, 0.5, 4.0))
     kinds = 1 if rng.random() < 0.4 else min(count, int(rng.integers(2, 6)))
-    # The largest is as drawn, the others are smaller by some share of the spread, in both resources alike or not.
+    # The largest is as drawn, the others are smaller by some share of the spread, equally in both resources or not.
     spread = _log_uniform(rng, 1.5, SPREAD)
     shrink = spread ** -rng.random((kinds, 2))
     shrink[0] = 1.0
@@ -160,7 +160,7 @@ def _draw_type(rng: np.random.Generator, name: str, largest: Mapping[str, int], 
     high = {key: _draw_maximum(rng, least, largest[key]) for key, least in low.items()}
     if not low["gpu"] and rng.random() < 0.5:
         high["gpu"] = 0
-    # Where both together are too many, the processors give way: they matter less.
+    # If the table would have too many cells, the maximum of cpus is lowered: it matters less.
     high["cpu"] = min(high["cpu"], low["cpu"] - 1 + MOST_CELLS // (high["gpu"] - low["gpu"] + 1))
     return {
         "name": name,
@@ -192,7 +192,7 @@ def _draw_noise(rng: np.random.Generator, longest: float) -> dict[str, Any]:
 
 
 def _draw_arrivals(rng: np.random.Generator, rate: float, tasks: int) -> dict[str, Any]:
-    """All kinds have the same mean; their phases are a fraction of the workload, so that each shows several."""
+    """All kinds have the same mean rate; a phase is a fraction of the workload, so that each workload has several."""
     kind = str(rng.choice(["poisson", "bursty", "day-night"], p=[0.5, 0.35, 0.15]))
     span = tasks / rate
     if kind == "bursty":

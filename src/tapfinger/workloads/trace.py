@@ -12,7 +12,7 @@ from tapfinger.errors import ConfigError, DataError, UnknownNameError
 from tapfinger.workloads.base import Arrivals, WorkloadContext
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, WorkloadFile, read_workload
 
-#: A last arrival beyond this slot is taken for a calendar time that was not made relative.
+#: A last arrival beyond this slot is treated as a calendar time that was not made relative.
 MAX_SLOT = 10_000_000
 
 
@@ -31,8 +31,8 @@ class Trace:
         """Options of ``[arrivals]``.
 
         ``file``: relative to the scenario. ``start``, ``end``: only tasks that arrive in start <= seconds < end,
-        counted from start. ``time_scale``: multiplies times, so 0.5 doubles the rate. ``window``: play that many
-        consecutive tasks, drawn anew for each seed, from the first one's arrival on. ``sort``: accept a file whose
+        counted from start. ``time_scale``: multiplies times, so 0.5 doubles the rate. ``window``: play this many
+        consecutive tasks, drawn for each seed, from the arrival of the first one on. ``sort``: accept a file whose
         times go backwards.
         """
         if not isinstance(file, str) or not file:
@@ -74,7 +74,7 @@ class Trace:
     def _slots(
         self, trace: WorkloadFile, chosen: npt.NDArray[np.intp], begin: float, slot_seconds: float
     ) -> npt.NDArray[np.int64]:
-        # The small addition keeps 0.3 s in the third slot of 0.1 s although 0.3 / 0.1 is below 3 in floating point.
+        # The small addition keeps 0.3 s in slot 3 of 0.1 s each, although 0.3 / 0.1 is below 3 in floating point.
         slots = np.floor((trace.arrival[chosen] - begin) * self._time_scale / slot_seconds + 1e-9)
         if slots[-1] > MAX_SLOT:
             late = int(chosen[-1])

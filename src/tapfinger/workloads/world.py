@@ -38,7 +38,7 @@ from tapfinger.workloads.resource_types import resource_types
 
 @dataclass(frozen=True)
 class Outage:
-    """A cluster that is away from ``start`` (inclusive) to ``end`` (exclusive)."""
+    """A cluster that is down from slot ``start`` (inclusive) to ``end`` (exclusive)."""
 
     cluster: int
     start: int
@@ -59,7 +59,7 @@ class World:
     outages: tuple[Outage, ...]
 
     def context(self, seed: int) -> SchedulerContext:
-        """What a scheduler is told before the first slot; of speed profiles, what the scenario lets it know."""
+        """What a scheduler is told before the first slot, including what the scenario reveals of speed profiles."""
         return SchedulerContext(
             resources=self.resources,
             clusters=self.clusters,
@@ -82,16 +82,16 @@ class World:
 
 @contextmanager
 def _naming(scenario: Scenario) -> Iterator[None]:
-    """Every error says which scenario it is about."""
+    """Add to every error which scenario it is about."""
     try:
         yield
     except TapfingerError as error:
-        error.args = (f"{scenario.source}: {error}",)  # the same error, with where it comes from
+        error.args = (f"{scenario.source}: {error}",)  # the same error, with its source
         raise
 
 
 def build_world(scenario: Scenario) -> World:
-    """Check what the types alone cannot say, and build the domain objects."""
+    """Check what types alone cannot ensure, and build the domain objects."""
     with _naming(scenario):
         return _build(scenario)
 
@@ -189,7 +189,7 @@ _CONTRACT = "see docs/extending-workload.md"
 
 
 def _checked(world: World, drawn: Any) -> Arrivals:
-    """Refuse what no simulator could play: before the run, not in the middle of it."""
+    """Refuse arrivals that no simulator could play, before the run and not in the middle of it."""
     kind = f"arrivals of kind {world.scenario.arrivals.kind!r}"
     if not isinstance(drawn, Arrivals):
         raise ConfigError(f"{kind}: arrivals() must return Arrivals, got {type(drawn).__name__}; {_CONTRACT}")
@@ -222,7 +222,7 @@ def _checked(world: World, drawn: Any) -> Arrivals:
 
 
 def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
-    """Refuse a task that no cluster it may run on could ever hold."""
+    """Refuse a task that none of its eligible clusters could ever hold."""
     fits = _possible(world)
     nowhere = np.flatnonzero(~(workload.eligible & fits[workload.type]).any(axis=1))
     if len(nowhere):
@@ -253,11 +253,11 @@ def _holders(clusters: tuple[Cluster, ...], minimum: Resources) -> npt.NDArray[n
 def _draw_eligible(
     world: World, types: npt.NDArray[np.int64], rng: np.random.Generator, drawn: Arrivals
 ) -> npt.NDArray[np.bool_]:
-    """(tasks, clusters) by the scenario's model, in chunks: intermediate arrays stay small however many tasks."""
+    """(tasks, clusters) by the scenario's model, in chunks, so that intermediate arrays stay small."""
     possible = _possible(world)
     present = set(np.unique(types).tolist())
     for i, task_type in enumerate(world.task_types):
-        # A type that fits nowhere is no fault as long as no task can be of it.
+        # A type that fits nowhere is no fault as long as no task can have that type.
         if not possible[i].any() and (i in present or (drawn.type is None and task_type.weight > 0)):
             first = int(np.argmax(types == i))
             label = f"{drawn.where(first)}: " if drawn.where and i in present else ""
@@ -292,7 +292,7 @@ def _draw_eligible_chunk(
         redo = redo[~(drawn & possible[redo]).any(axis=1)]
         if len(redo) == 0:
             return eligible
-    # Only bandwidth gets here: a subset holds any given cluster with a probability above one half.
+    # Only bandwidth gets here: a subset contains any given cluster with a probability above one half.
     raise ConfigError(
         f"eligibility: after 1000 draws {len(redo)} tasks still had no cluster that holds their minimum "
         f"(minimum_mbps {config.minimum_mbps:g} of {config.maximum_mbps:g}); lower minimum_mbps or raise capacities"

@@ -1,4 +1,4 @@
-"""What every importer shares: the record of a task, reading of tables, and dropping of unusable rows."""
+"""What all importers share: the record of a task, reading tables, and dropping unusable rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class RecordedTask:
 
     #: Seconds on the trace's own clock.
     arrival: float
-    #: How long it ran under what it had requested.
+    #: Running time in seconds, with the requested resources.
     seconds: float
     #: Requested natural quantities by resource name.
     request: Mapping[str, float]
-    #: The kind of work, where the trace says it (an application's name); tasks of different groups never share a type.
+    #: Kind of work, if the trace says it (an application's name); tasks of different groups never share a type.
     group: str = ""
-    #: The cluster it ran on, where the trace says it.
+    #: The cluster it ran on, if the trace says it.
     cluster: str = ""
 
 
 @dataclass
 class RecordedTrace:
-    """The usable tasks of a trace, unsorted as they come, and why the other rows were dropped."""
+    """The usable tasks of a trace, in the order of its rows, and why the other rows were dropped."""
 
     #: Resource names and their smallest units.
     resources: dict[str, float]
@@ -49,11 +49,11 @@ class RecordedTrace:
 
 
 class UnusableRow(Exception):  # noqa: N818 - never leaves the importers
-    """A row without something that is needed; the message is the reason it is counted under."""
+    """A row that lacks something needed; the message is the reason under which it is counted."""
 
 
 def number(row: Mapping[str, str], name: str, above: float | None = None) -> float:
-    """A finite number from a row, or the row is unusable; ``above``: it must be greater."""
+    """A finite number from a row, or the row is unusable; ``above``: the number must be greater."""
     text = (row.get(name) or "").strip()
     if not text:
         raise UnusableRow(f"{name} is empty")

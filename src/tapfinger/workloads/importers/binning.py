@@ -28,7 +28,7 @@ class Bin:
     request: Mapping[str, float]
     #: Positions in the list of tasks.
     members: tuple[int, ...]
-    #: Mean duration; the mean, so that the total work stays as recorded.
+    #: Mean duration, so that the total work stays as recorded.
     seconds: float
 
 
@@ -61,7 +61,7 @@ def bin_tasks(tasks: Sequence[RecordedTask], resources: Mapping[str, float], lim
 
 
 def _merge_rare(classes: dict[Request, list[int]], units: Sequence[float], limit: int) -> dict[Request, list[int]]:
-    """Keep the most frequent requests, each group's own first; the others count as the nearest kept one."""
+    """Keep the most frequent requests, each group's own first; the others are merged into the nearest kept one."""
     by_count = sorted(classes, key=lambda key: -len(classes[key]))
     group_size: dict[str, int] = defaultdict(int)
     for group, amounts in by_count:

@@ -20,9 +20,9 @@ from tapfinger.workloads.importers.options import ConvertOptions
 
 #: Without a given slot length, the median task takes about this many slots.
 MEDIAN_SLOTS = 8
-#: Without a given slot length, neither the trace nor its longest task takes more slots.
+#: Without a given slot length, neither the trace nor its longest task takes more slots than this.
 MOST_SLOTS = 200_000
-#: Clusters to make where the trace names none.
+#: Number of clusters to make if the trace names none.
 DEFAULT_CLUSTERS = 3
 
 
@@ -117,7 +117,7 @@ def _held(trace: RecordedTrace, options: ConvertOptions) -> list[RecordedTask]:
 
 
 def _homes(tasks: Sequence[RecordedTask], options: ConvertOptions) -> list[str] | None:
-    """Each task's own cluster under a clean name, or None where clusters are to be made up."""
+    """Each task's own cluster under a clean name, or None if clusters must be made up."""
     known = all(task.cluster for task in tasks)
     if options.clusters is not None or not known:
         if options.eligible == "own":
@@ -129,7 +129,7 @@ def _homes(tasks: Sequence[RecordedTask], options: ConvertOptions) -> list[str] 
 
 
 def _distinct(wanted: Mapping[str, str]) -> dict[str, str]:
-    """Key -> name fit for files; names that would become alike get a number."""
+    """Key -> name fit for files; names that would become equal get a number."""
     names: dict[str, str] = {}
     for key, name in wanted.items():
         base = clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
@@ -149,7 +149,7 @@ def _capacities(
     home: Sequence[str] | None,
     options: ConvertOptions,
 ) -> dict[str, dict[str, float]]:
-    """Cluster name -> capacity: as given, or so large that the load is as wanted and each request fits."""
+    """Cluster name -> capacity: as given, or large enough for the wanted load and for each request."""
     if home is not None:
         names = sorted(set(home))
         members = {name: np.flatnonzero(np.array(home) == name) for name in names}
@@ -174,9 +174,9 @@ def _capacities(
 def _mean_demand(
     arrival: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64], amounts: npt.NDArray[np.float64]
 ) -> float:
-    """What is in use when a task arrives, itself included, if every task starts at once: mean over tasks.
+    """Mean over tasks of the amount in use when a task arrives, itself included, if every task starts at once.
 
-    The mean over time would be far too low for traces with months of almost nothing before the rush.
+    The mean over time would be far too low for traces with months of hardly any tasks before the rush.
     """
     ends = np.argsort(arrival + seconds, kind="stable")
     gone = np.concatenate([[0.0], np.cumsum(amounts[ends])])
@@ -185,7 +185,7 @@ def _mean_demand(
 
 
 def _slot_seconds(tasks: Sequence[RecordedTask], arrival: npt.NDArray[np.float64]) -> float:
-    """A round number of seconds: short for the median task, long enough for the whole."""
+    """A round number of seconds: short for the median task, long enough for the whole trace."""
     seconds = np.array([task.seconds for task in tasks])
     wanted = max(float(np.median(seconds)) / MEDIAN_SLOTS, max(float(arrival[-1]), float(seconds.max())) / MOST_SLOTS)
     return round_up(wanted)

@@ -22,7 +22,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "openb": openb.COLUMNS,
 }
 
-#: Options of reading, and the formats they matter to.
+#: Options for reading, and the formats they apply to.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "cpus_per_gpu": ("philly", "pollux"),
     "gpu_hours": ("pollux",),
@@ -75,7 +75,7 @@ def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tup
 
 
 def _check_options(format_name: str, options: ReadOptions) -> None:
-    """Refuse options that have no effect on this format: who gives one expects something of it."""
+    """Refuse options that have no effect on this format: a user who gives one expects an effect."""
     for option, formats in _OPTIONS.items():
         if format_name not in formats and getattr(options, option) != getattr(ReadOptions(), option):
             raise ConfigError(

@@ -24,7 +24,7 @@ class ReadOptions:
 class ConvertOptions:
     """Choices that a trace leaves open."""
 
-    #: Of the scenario.
+    #: Name of the scenario.
     name: str
     clusters: Annotated[int | None, FieldHelp("So many equal clusters instead of the trace's own.", above=0)] = None
     capacity: Annotated[
@@ -33,7 +33,7 @@ class ConvertOptions:
     ] = None
     # Share of the capacity that is in use when a task arrives, if all tasks start at once.
     load: Annotated[float, FieldHelp("Wanted load where capacities are not given.", above=0)] = 0.9
-    # None: own, else draw.
+    # None: own if the trace names clusters, otherwise draw.
     eligible: Annotated[str | None, FieldHelp("own (cluster it ran on), all, or draw (by the scenario's model).")] = (
         None
     )
@@ -53,5 +53,5 @@ class ConvertOptions:
     limit: Annotated[int | None, FieldHelp("Import only the first tasks, at most this many.", above=0)] = None
     types: Annotated[int, FieldHelp("Largest number of task types.", above=0)] = 24
     mode: Annotated[str, FieldHelp("multi or single.")] = "multi"
-    # Otherwise they are an error.
+    # Without it, such tasks are an error.
     drop_oversized: Annotated[bool, FieldHelp("Leave out tasks no cluster holds.", option="--drop-oversized")] = False

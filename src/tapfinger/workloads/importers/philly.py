@@ -37,5 +37,5 @@ def _time(text: str) -> float:
 
 
 def _utc(time: datetime) -> datetime:
-    # Without a zone any will do, as only differences count; but not the local one, whose clock jumps twice a year.
+    # Without a zone any will do, as only differences count; but not the local one: its clock jumps twice a year.
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

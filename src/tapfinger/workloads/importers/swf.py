@@ -13,7 +13,7 @@ FIELDS = 18
 
 
 def looks_like(text: str) -> bool:
-    """Whether the first line that is no comment has 18 numbers."""
+    """Whether the first line that is not a comment has 18 numbers."""
     first = next((line for line in text.splitlines() if line.strip() and not line.startswith(";")), "")
     cells = first.split()
     try:
