@@ -310,7 +310,7 @@ def test_too_few_cores_for_a_cluster_are_refused(tmp_path: Path) -> None:
         '[[clusters]]\nname = "a"\ncapacity = {cpu = 2}\n[[task_types]]\nname = "t"\nminimum = {cpu = 1}\n'
         'speed = {kind = "constant", seconds = 1}\n'
     )
-    for given in ({"cores": (0,)}, {"pin": False, "cores": (0, 1)}):
+    for given in ({"pin": True, "cores": (0,)}, {"pin": False, "cores": (0, 1)}):
         with pytest.raises(ConfigError, match="cluster a has 2 cpu"):
             make_host(AgentSettings("a", tmp_path, site, **given))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tapfinger.errors import CoordinatorError
+from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.http import client as client_module
 from tapfinger.live.http.client import Client, make_spec
 
@@ -136,3 +136,18 @@ def test_who_waits_for_a_task_outlasts_the_only_coordinator(fake: Callable[..., 
         back.start()
         assert client.counts() == {"running": 1}
         back.join()
+
+
+@pytest.mark.parametrize(
+    ("types", "chosen"), [(["a", "demo"], "demo"), (["training"], "training"), (["a", "b"], ConfigError)]
+)
+def test_a_task_that_names_no_type_gets_the_sites(
+    types: list[str], chosen: str | type[ConfigError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client("http://127.0.0.1:1", "token") as client:
+        monkeypatch.setattr(client, "site", lambda: {"scenario": {"task_types": [{"name": name} for name in types]}})
+        if isinstance(chosen, str):
+            assert client.default_type() == chosen
+        else:
+            with pytest.raises(chosen, match="several task types: a, b; say which with --type"):
+                client.default_type()

@@ -73,7 +73,7 @@ def test_the_nohup_example_fulfils_the_contract(tmp_path: Path) -> None:
 
 @pytest.fixture
 def settings(site: Path, tmp_path: Path) -> Iterator[AgentSettings]:
-    given = AgentSettings("left", tmp_path / "agent", site, NOHUP, {"nice": 7})
+    given = AgentSettings("left", tmp_path / "agent", site, NOHUP, {"nice": 7}, pin=True)
     yield given
     host = make_host(given)
     wait_for(lambda: not host.stop_all())
@@ -102,7 +102,9 @@ def test_a_task_runs_through_nohup_and_survives_the_restart_of_its_agent(setting
 
 def test_what_a_killed_agent_has_left_is_stopped_with_its_own_backend(settings: AgentSettings, tmp_path: Path) -> None:
     state = tmp_path / "site"
-    agent = AgentSettings("left", state / "agents" / "left", settings.config, settings.backend, settings.options)
+    agent = AgentSettings(
+        "left", state / "agents" / "left", settings.config, settings.backend, settings.options, pin=True
+    )
     host = make_host(agent)
     sleeps = (sys.executable, "-c", "import time; time.sleep(3600)")
     obey(host, 1, starts=(Launch((1, 1), sleeps, {"cpu": 1.0, "gpu": 0.0}, {}),))

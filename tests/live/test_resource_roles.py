@@ -22,6 +22,7 @@ from tapfinger.live.agent.main import AgentSettings, make_host
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.backends.cgroups import Cgroups
 from tapfinger.live.backends.ray_jobs import in_rays_words
+from tapfinger.live.config import load_site
 from tapfinger.live.protocol.messages import Launch, Orders
 from tapfinger.registry import create
 from tapfinger.sim.run import run_scheduler
@@ -172,7 +173,7 @@ def test_the_fullest_device_that_fits_is_taken_and_only_then_several() -> None:
 
 @pytest.fixture
 def host(site: Path, tmp_path: Path) -> Iterator[Host]:
-    made = make_host(AgentSettings("left", tmp_path / "agent", site))
+    made = make_host(AgentSettings("left", tmp_path / "agent", site, pin=True))
     yield made
     wait_for(lambda: not made.stop_all())
     made.close()
@@ -222,3 +223,24 @@ def test_ray_knows_them_by_its_own_names() -> None:
         "memory": 1.5 * 1024**3,
         "licence": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("cpu = 0.5", "resources.cpu: unit = 0.5, but devices are leased whole"),
+        ("cpu = 1\ntpu = {enforced = 'visible', role = 'device', variable = 'PATH'}", "'PATH' has another use"),
+        ("cpu = 1\ntpu = {enforced = 'visible', role = 'device', variable = 'TAPFINGER_X'}", "has another use"),
+        ("cpu = 1\ntpu = {enforced = 'visible', role = 'device', variable = 'TPU-CHIPS'}", "'TPU-CHIPS' is no name"),
+    ],
+)
+def test_what_no_machine_can_give_is_refused_when_a_site_is_read(tmp_path: Path, declared: str, said: str) -> None:
+    names = [line.partition(" =")[0] for line in declared.splitlines()]
+    amounts = ", ".join(f"{name} = 2" for name in names)
+    path = tmp_path / "site.toml"
+    path.write_text(
+        f"[resources]\n{declared}\n[[clusters]]\nname = 'lab'\ncapacity = {{{amounts}}}\n"
+        f"[[task_types]]\nname = 'work'\nminimum = {{{amounts}}}\nspeed = {{kind = 'constant', slots = 1}}\n"
+    )
+    with pytest.raises(ConfigError, match=said):
+        load_site(path)

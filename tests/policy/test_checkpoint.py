@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from policy.models import small_network
 from safetensors.torch import load_file, save_file
 
 from tapfinger.errors import CheckpointMismatch
-from tapfinger.policy.actor_critic import as_tensors
-from tapfinger.policy.checkpoint import CARD, WEIGHTS, load, save
+from tapfinger.policy.ablations import build
+from tapfinger.policy.actor_critic import NetworkConfig, as_tensors
+from tapfinger.policy.checkpoint import CARD, WEIGHTS, load, save, shipped_checkpoint, take_over
+from tapfinger.policy.encoding.profile_features import COLUMN_COUNTS, PROFILES
 from tapfinger.policy.export import random_inputs as inputs_for
 
 
@@ -95,3 +98,44 @@ def test_a_missing_weight_is_named(bad):
     change(bad, weights_sha256=hashlib.sha256((bad / WEIGHTS).read_bytes()).hexdigest())
     with pytest.raises(CheckpointMismatch, match=r"'critic\.0\.bias' is missing"):
         load(bad)
+
+
+#: Features that a network was not trained with, by kind of node.
+LATER = {"cluster": 3, "pending": 0, "running": 7, "pair": 5, "menu": 2}
+
+
+def test_training_goes_on_although_features_were_added(tmp_path):
+    network, card = load(shipped_checkpoint("universal"))
+    columns = {kind: table.columns(COLUMN_COUNTS) for kind, table in PROFILES.tables.items()}
+    gone = {kind: list(columns[kind].values())[at] for kind, at in LATER.items()}
+    kept = {kind: [c for at in columns[kind].values() if at != gone[kind] for c in at] for kind in LATER}
+    weights = {
+        **{f"encoder.enter.{kind}.weight": kind for kind in ("cluster", "pending", "running")},
+        "encoder.pair_view.weight": "pair",
+        "actor.allocation.size.weight": "menu",
+    }
+    tensors = dict(network.state_dict())
+    for name, kind in weights.items():
+        tensors[name] = tensors[name][:, kept[kind]]
+    config = NetworkConfig(**{**card.config, **{f"{kind}_features": len(kept[kind]) for kind in LATER}})
+    small = build(card.network, config)
+    small.load_state_dict(tensors)
+    known = {kind: [f for i, f in enumerate(names) if i != LATER[kind]] for kind, names in card.features.items()}
+    save(tmp_path, small, config, replace(card, features=known, schema_digest=""))
+    with pytest.raises(CheckpointMismatch, match="was trained with other features"):
+        load(tmp_path)
+    wide = build(card.network, NetworkConfig(**card.config))
+    take_over(wide, tmp_path)
+    for name, value in wide.state_dict().items():
+        expected = network.state_dict()[name].clone()
+        if name in weights:
+            expected[:, list(gone[weights[name]])] = 0.0
+        torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+def test_training_does_not_go_on_from_features_that_are_gone(tmp_path):
+    network, card = load(shipped_checkpoint("universal"))
+    known = {**card.features, "pair": [*card.features["pair"][:-1], "phase_of_the_moon [0 to 1]"]}
+    save(tmp_path, network, NetworkConfig(**card.config), replace(card, features=known, schema_digest=""))
+    with pytest.raises(CheckpointMismatch, match="not made any more: phase_of_the_moon"):
+        take_over(build(card.network, NetworkConfig(**card.config)), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ def up(
     try:
         url = site.up(port)
         try:
-            _welcome(url, site.state, state, detach)
+            _welcome(url, site.state, state, config, detach)
             if not detach:
                 site.wait()
         except KeyboardInterrupt:
@@ -73,11 +74,16 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _welcome(url: str, directory: Path, state: Path | None, detach: bool) -> None:
+def _welcome(url: str, directory: Path, state: Path | None, config: Path | None, detach: bool) -> None:
+    from tapfinger.live.config import load_site
+    from tapfinger.live.protocol.records import DEFAULT_TYPE
+
+    types = [task_type.name for task_type in load_site(config)[0].task_types]
+    kind = "" if DEFAULT_TYPE in types or len(types) == 1 else f" --type {shlex.quote(types[0])}"
     typer.echo(f"Coordinator: {url}  (state: {directory})")
     typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     where = f" --state {state}" if state is not None else ""
-    typer.echo(f"Try:         tapfinger run{where} -- python3 -c 'print(6 * 7)'")
+    typer.echo(f"Try:         tapfinger run{where}{kind} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
 
 
@@ -186,6 +192,6 @@ def agent(
     }
     options = parse_options(backend_option or ()) | {key: value for key, value in named.items() if value is not None}
     chosen = parse_cores(asked.cores) if asked.cores is not None else ()
-    settings = AgentSettings(cluster, state, config, backend, options, asked.pin, chosen)
+    settings = AgentSettings(cluster, state, config, backend, options, chosen, pin=asked.pin)
     ca = str(asked.tls_ca) if asked.tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
     run_agent(settings, coordinator.split(","), asked.token_file, asked.verbose, ca, asked.log_format)

@@ -12,6 +12,7 @@ import typer
 from tapfinger.commands.live import interrupt
 from tapfinger.commands.options import Fields, expand_fields, name_values
 from tapfinger.commands.screen import plain_console
+from tapfinger.profiling.options import BUSY, REPEATS
 from tapfinger.settings import FieldHelp
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ProfileOptions:
             "NAME=AMOUNTS",
         ),
     ] = None
-    repeats: Annotated[int, FieldHelp("Undisturbed runs of each allocation.", min=1, max=100)] = 2
+    repeats: Annotated[int, FieldHelp("Undisturbed runs of each allocation.", min=1, max=100)] = REPEATS
     budget: Annotated[
         str | None, FieldHelp("Stop after this long, such as 30m: the most informative cells come first.", "TIME")
     ] = None
@@ -52,12 +53,13 @@ class ProfileOptions:
     busy: Annotated[
         float,
         FieldHelp("Share of its cores that others may use before a run is disturbed, and repeated.", min=0.0, max=1.0),
-    ] = 0.1
+    ] = BUSY
     pin: Annotated[bool, FieldHelp("Give the task cores of its own: as many as the allocation says.")] = True
     backend: Annotated[str, FieldHelp("How the task is run: process or ray.", "NAME")] = "process"
-    ray_address: Annotated[str, FieldHelp("Ray's dashboard. Its token, if it wants one: $RAY_AUTH_TOKEN.", "URL")] = (
-        "http://127.0.0.1:8265"
-    )
+    ray_address: Annotated[
+        str | None,
+        FieldHelp("Ray's dashboard. Without it: that of this machine. Its token, if any: $RAY_AUTH_TOKEN.", "URL"),
+    ] = None
     pictures: Annotated[bool, FieldHelp("Draw a heat map and curves beside the profile.")] = True
 
 
@@ -148,7 +150,7 @@ def _type_name(kind: str | None, argv: list[str]) -> str:
     return kind
 
 
-def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str) -> tuple[Grid, int, int]:
+def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str | None) -> tuple[Grid, int, int]:
     """The grid to measure, and the number of available cpus and gpus."""
     from tapfinger.errors import ConfigError
     from tapfinger.profiling.grid import check_grid, default_grid, machine_cpus, machine_gpus, parse_grid
@@ -160,15 +162,16 @@ def _grid(words: list[str], gpus: int | None, backend: str, ray_address: str) ->
     if backend == "ray":
         import os
 
-        from tapfinger.live.backends.ray_jobs import RayJobs
+        from tapfinger.live.backends.ray_jobs import LOCAL_ADDRESS, RayJobs
 
-        jobs = RayJobs(ray_address, os.environ.get("RAY_AUTH_TOKEN"))
+        address = ray_address or LOCAL_ADDRESS
+        jobs = RayJobs(address, os.environ.get("RAY_AUTH_TOKEN"))
         try:
             totals = jobs.totals()
         finally:
             jobs.close()
         cpus, there = int(totals.get("CPU", 0)), int(totals.get("GPU", 0))
-        where, declare = f"Ray at {ray_address}", "Ray knows how many it has"
+        where, declare = f"Ray at {address}", "Ray knows how many it has"
         gpus = None
     have = there if gpus is None else gpus
     whole = parse_grid(words) if words else default_grid(cpus, have)
@@ -205,7 +208,8 @@ def _runner(files: Files, command: Command, capacity: dict[str, float], asked: P
     from tapfinger.profiling.runner import TaskRunner
 
     local = asked.backend == "process"
-    made = BackendConfig(kind=asked.backend, **({} if local else {"address": asked.ray_address})).create()
+    options = {} if local or asked.ray_address is None else {"address": asked.ray_address}
+    made = BackendConfig(kind=asked.backend, **options).create()
     context = BackendContext(files.work, capacity=capacity, pin=local and asked.pin, max_log=1 << 20)
     return TaskRunner(made, context, make_devices(context), command, local)
 

@@ -11,10 +11,10 @@ import typer
 from tapfinger.commands.options import Fields, StateOption, UrlOption, amounts, expand_fields, name_values, open_client
 from tapfinger.commands.screen import plain_console
 from tapfinger.errors import ConfigError
-from tapfinger.live.protocol.records import DEFAULT_TYPE, TaskSpec
+from tapfinger.live.protocol.records import TaskSpec
 
 if TYPE_CHECKING:
-    from tapfinger.live.http.client import TaskInfo
+    from tapfinger.live.http.client import Client, TaskInfo
 
 TaskArgument = Annotated[int, typer.Argument(metavar="TASK", min=1, help="Number of a task.")]
 ArgvArgument = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.")]
@@ -38,12 +38,17 @@ _PARSERS = {
     "cwd": (str | None, _here),
     "on_disconnect": (bool, lambda _, keep: "keep" if keep else "stop"),
 }
-RunOptions = Annotated[
-    dict[str, Any], Fields(TaskSpec, _FIELDS, defaults={"type": DEFAULT_TYPE}, parsers=_PARSERS, make=dict)
-]
+#: The empty type stands for the site's default (``Client.default_type``).
+RunOptions = Annotated[dict[str, Any], Fields(TaskSpec, _FIELDS, defaults={"type": ""}, parsers=_PARSERS, make=dict)]
 SubmitOptions = Annotated[
-    dict[str, Any], Fields(TaskSpec, f"{_FIELDS} key", defaults={"type": DEFAULT_TYPE}, parsers=_PARSERS, make=dict)
+    dict[str, Any], Fields(TaskSpec, f"{_FIELDS} key", defaults={"type": ""}, parsers=_PARSERS, make=dict)
 ]
+
+
+def _spec(client: Client, argv: list[str], given: dict[str, Any]) -> TaskSpec:
+    from tapfinger.live.http.client import make_spec
+
+    return make_spec(argv=argv, **{**given, "type": given["type"] or client.default_type()})
 
 
 @expand_fields
@@ -63,11 +68,9 @@ def run(
     from contextlib import ExitStack
 
     from tapfinger.commands.progress import lines_of
-    from tapfinger.live.http.client import make_spec
 
-    spec = make_spec(argv=argv, **given)
     with open_client(state, url) as client, ExitStack() as meanwhile:
-        (task,) = client.submit(spec)
+        (task,) = client.submit(_spec(client, argv, given))
         client.patience = PATIENCE
         if sys.stderr.isatty() if progress is None else progress:
             meanwhile.enter_context(lines_of(meanwhile.enter_context(open_client(state, url)), task))
@@ -112,8 +115,6 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a program, or a file of many, and print their numbers; they are safe with the coordinator then."""
-    from tapfinger.live.http.client import make_spec
-
     if (file is None) == (not argv):
         raise ConfigError("give a program after --, or a file of tasks with --file, one of the two")
     if file is not None:
@@ -121,9 +122,8 @@ def submit(
         return
     if given["key"] is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
-    spec = make_spec(argv=argv or [], **given)
     with open_client(state, url) as client:
-        for task in client.submit(*[spec] * copies):
+        for task in client.submit(*[_spec(client, argv or [], given)] * copies):
             typer.echo(task)
 
 

@@ -111,6 +111,7 @@ class ResourceTypes:
             if how != "none" and how in means:
                 raise ConfigError(
                     f"resources.{name} and resources.{means[how]} are both enforced by {how}; only one can be"
+                    + ("; give one of them another variable" if role.enforced == "visible" else "")
                 )
             means[how] = name
 

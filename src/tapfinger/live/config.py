@@ -144,6 +144,13 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
             f"{config.lease_seconds:g}, or one lost message ends a lease"
         )
     scenario = parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory)
+    from tapfinger.live.backends.environment import check_resources
+    from tapfinger.workloads.resource_types import resource_types
+
+    try:
+        check_resources(resource_types(scenario))
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     clusters = cluster_capacities(scenario)
     for name in config.backends:
         if name not in clusters:

@@ -18,6 +18,7 @@ from tapfinger.policy import files
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import ActorCritic, NetworkConfig
 from tapfinger.policy.card import SCHEMAS, Card
+from tapfinger.policy.encoding.profile_features import COLUMN_COUNTS
 from tapfinger.policy.files import write_at_once, write_card
 
 WEIGHTS = "weights.safetensors"
@@ -36,16 +37,22 @@ def save(directory: str | Path, network: nn.Module, config: NetworkConfig, card:
 
 def load(directory: str | Path) -> tuple[ActorCritic, Card]:
     """The network, ready to run, and its card; raises CheckpointMismatch with what is wrong."""
-    folder = Path(directory)
-    card, fields = files.read_card_file(folder / CARD)
-    weights = files.read_bytes(folder / WEIGHTS)
-    files.check_digest(folder / WEIGHTS, weights, folder / CARD, fields, files.WEIGHTS)
+    network, card = _read(Path(directory))
     schema = SCHEMAS[card.schema]
     if card.schema_digest != schema.digest:
         raise CheckpointMismatch(
-            f"{folder / CARD}: the network was trained with other features than those of schema {schema.name!r} now: "
-            f"{'; '.join(schema.difference(card.features))}. Retrain it ('tapfinger models rebuild')"
+            f"{Path(directory) / CARD}: the network was trained with other features than those of schema "
+            f"{schema.name!r} now: {'; '.join(schema.difference(card.features))}. Retrain it ('tapfinger models "
+            "rebuild'), or train on from it ('tapfinger finetune')"
         )
+    return network, card
+
+
+def _read(folder: Path) -> tuple[ActorCritic, Card]:
+    """As ``load``, whatever features the network was trained with."""
+    card, fields = files.read_card_file(folder / CARD)
+    weights = files.read_bytes(folder / WEIGHTS)
+    files.check_digest(folder / WEIGHTS, weights, folder / CARD, fields, files.WEIGHTS)
     network = _build(card, folder / CARD)
     try:
         tensors = load_tensors(weights)
@@ -69,13 +76,33 @@ def shipped_checkpoint(name: str) -> Path:
 def take_over(network: nn.Module, directory: str | Path) -> None:
     """Start ``network`` from the checkpoint of a similar one.
 
-    It may have more rounds of reconsidering; these begin without effect.
+    It may have more rounds of reconsidering, and features that the checkpoint was not trained with; both begin without
+    effect.
     """
-    tensors = load(directory)[0].state_dict()
+    start, card = _read(Path(directory))
+    tensors = start.state_dict()
+    columns = SCHEMAS[card.schema].selection(card.features, _column_counts(card), str(directory))
     for name, value in network.state_dict().items():
         if name.startswith("actor.chooser.rounds."):
             tensors.setdefault(name, torch.zeros_like(value))
+        kind = _WEIGHTS_OF_FEATURES.get(name, "")
+        if kind in columns and name in tensors:
+            wider = torch.zeros_like(value)
+            wider[:, columns[kind]] = tensors[name]
+            tensors[name] = wider
     _fill(network, tensors, str(Path(directory) / WEIGHTS))
+
+
+#: Weights with a column per feature, and the kind of node whose features they are.
+_WEIGHTS_OF_FEATURES = {
+    **{f"encoder.enter.{kind}.weight": kind for kind in ("cluster", "pending", "running")},
+    "encoder.pair_view.weight": "pair",
+    "actor.allocation.size.weight": "menu",
+}
+
+
+def _column_counts(card: Card) -> dict[str, int]:
+    return {**COLUMN_COUNTS, "resource": len(card.resources), "task type": len(card.task_types)}
 
 
 def _build(card: Card, source: Path) -> ActorCritic:

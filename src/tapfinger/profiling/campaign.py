@@ -16,7 +16,8 @@ from tapfinger.profiles.surface import Surface, fit_surface
 from tapfinger.profiling.choose import next_batch
 from tapfinger.profiling.grid import Cell, Grid
 from tapfinger.profiling.journal import Journal, RunLine
-from tapfinger.profiling.judge import BUSY, CellVerdict, by_cell, judge, usual_noise
+from tapfinger.profiling.judge import CellVerdict, by_cell, judge, usual_noise
+from tapfinger.profiling.options import BUSY, REPEATS
 
 #: Time limit of a run in seconds before anything is known; later a multiple of the expected time, and its minimum.
 FIRST_LIMIT, TIMES, LEAST_LIMIT = 3600.0, 10.0, 60.0
@@ -60,7 +61,7 @@ class CampaignPlan:
     """What to measure, and how long it may take."""
 
     grid: Grid
-    repeats: int = 2
+    repeats: int = REPEATS
     #: Seconds for everything; infinite for no limit.
     budget: float = math.inf
     #: Seconds per run; None: a multiple of the expected time.

@@ -12,9 +12,7 @@ from typing import Final
 from tapfinger.profiles.repeats import summarise
 from tapfinger.profiling.grid import Cell
 from tapfinger.profiling.journal import RunLine
-
-#: Default share of a run's cores that others may use before the run counts as disturbed.
-BUSY: Final = 0.1
+from tapfinger.profiling.options import BUSY
 
 #: Standard deviations of the task's own noise beyond which repeats disagree, and a factor within which they never do.
 SIGMAS: Final = 4.0

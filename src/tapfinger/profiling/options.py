@@ -1,12 +1,18 @@
-"""Settings of ``tapfinger workload from-profiles``. Imports no numpy, so that help is quick."""
+"""Settings of ``tapfinger profile`` and of ``tapfinger workload from-profiles``. Without numpy: help is quick."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Final
 
 from tapfinger.settings import FieldHelp
+
+#: Default number of undisturbed runs of each allocation.
+REPEATS: Final = 2
+
+#: Default share of a run's cores that others may use before the run counts as disturbed.
+BUSY: Final = 0.1
 
 
 @dataclass(frozen=True)

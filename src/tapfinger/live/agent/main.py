@@ -49,7 +49,7 @@ class AgentSettings:
     #: Options of the backend; they override options of the same name in the configuration.
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Whether to pin each task to cores of its own, if there are enough.
-    pin: bool = True
+    pin: bool = field(kw_only=True)
     #: Cores to choose from; empty: the first ones of this machine.
     cores: tuple[int, ...] = ()
 

@@ -26,7 +26,7 @@ from tapfinger.live.backends import ray_driver, spool, supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
-from tapfinger.live.backends.ray_jobs import RayJobs, RayUnreachable, in_rays_words
+from tapfinger.live.backends.ray_jobs import LOCAL_ADDRESS, RayJobs, RayUnreachable, in_rays_words
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.backends.supervision import task_plan
 from tapfinger.live.protocol.messages import AttemptId, Outcome
@@ -51,7 +51,7 @@ class Ray:
 
     def __init__(
         self,
-        address: str = "http://127.0.0.1:8265",
+        address: str = LOCAL_ADDRESS,
         token: str | None = None,
         callback_address: str | None = None,
         python: str = "python3",

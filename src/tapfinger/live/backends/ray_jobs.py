@@ -29,6 +29,10 @@ class RayUnreachable(BackendError):  # noqa: N818 - named for what it is
     """Ray does not answer, or not as expected; jobs there may still be running."""
 
 
+#: Dashboard of a Ray cluster whose head is this machine.
+LOCAL_ADDRESS = "http://127.0.0.1:8265"
+
+
 class RayJobs:
     """Submits jobs to one Ray cluster and queries them. Can be used from many threads."""
 

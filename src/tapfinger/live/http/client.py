@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
 from tapfinger.live.http.tls import trust
-from tapfinger.live.protocol.records import ENDED, TaskSpec, unknown_field
+from tapfinger.live.protocol.records import DEFAULT_TYPE, ENDED, TaskSpec, unknown_field
 
 #: Most seconds to wait for the output of an ended task.
 PATIENCE = 10.0
@@ -298,6 +298,13 @@ class Client:
         """Clusters and task types as configured, and the scheduler that decides."""
         found: dict[str, Any] = self._call("GET", "site").json()
         return found
+
+    def default_type(self) -> str:
+        """Task type of tasks that name none: ``demo`` if the site has it, else its only type. Raises ConfigError."""
+        names = [kind["name"] for kind in self.site()["scenario"]["task_types"]]
+        if DEFAULT_TYPE not in names and len(names) > 1:
+            raise ConfigError(f"the site has several task types: {', '.join(names)}; say which with --type")
+        return DEFAULT_TYPE if DEFAULT_TYPE in names else names[0]
 
     # ---------------------------------------------------------------------- site
 

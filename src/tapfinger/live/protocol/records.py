@@ -46,7 +46,7 @@ class TaskSpec:
         FieldHelp(
             "A task type of the configuration: it says how speed depends on resources.",
             "NAME",
-            option_help="Task type of the site.",
+            option_help="Task type of the site. Without it: demo if the site has that type, else its only one.",
         ),
     ]
     minimum: Annotated[

@@ -58,14 +58,23 @@ class FeatureTable:
         found: dict[str, range] = {}
         first = 0
         for feature in self.features:
-            last = first + ((sizes or {})[feature.per] if feature.per else 1)
+            last = first + self._count(feature, sizes)
             found[feature.name] = range(first, last)
             first = last
         return found
 
     def width(self, sizes: Sizes | None = None) -> int:
         """Number of columns."""
-        return sum((sizes or {})[feature.per] if feature.per else 1 for feature in self.features)
+        return sum(self._count(feature, sizes) for feature in self.features)
+
+    @staticmethod
+    def _count(feature: Feature, sizes: Sizes | None) -> int:
+        if not feature.per:
+            return 1
+        if feature.per not in (sizes or {}):
+            known = ", ".join(map(repr, sizes or {})) or "none"
+            raise ValueError(f"feature {feature.name!r}: per = {feature.per!r}; this schema has: {known}")
+        return (sizes or {})[feature.per]
 
     def writers(self, sizes: Sizes | None = None) -> list[Writer]:
         """Each feature's source with the position of its values on the last axis."""
