@@ -198,7 +198,26 @@ def test_too_much_is_refused(http: TestClient) -> None:
     assert http.post("/api/v1/tasks", content=b"x" * 20_001).status_code == 413
     pieces = http.post("/api/v1/tasks", content=iter([b"x" * 30_000]))
     assert pieces.status_code == 411
+    both = {"Content-Length": "5", "Transfer-Encoding": "chunked"}
+    assert http.post("/api/v1/tasks", content=b"x" * 5, headers=both).status_code == 411
     assert http.get("/api/v1/tasks/99999999999999999999999").status_code == 422
+
+
+def test_nobodys_body_is_read(service: Service) -> None:
+    app, sent = make_app(service), []
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("a body was read")
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    for token in ("", "Bearer wrong"):
+        headers = [(b"authorization", token.encode()), (b"content-length", b"19999")]
+        scope = {"type": "http", "method": "POST", "path": "/api/v1/tasks", "headers": headers, "query_string": b""}
+        asyncio.run(app({**scope, "client": ("127.0.0.1", 1)}, receive, send))  # type: ignore[arg-type]
+    assert [message["status"] for message in sent if "status" in message] == [401, 401]
+    service.close()
 
 
 def test_a_key_gives_the_same_task_again_but_no_other(http: TestClient) -> None:
@@ -221,6 +240,25 @@ def test_an_agent_speaks_only_for_its_own_cluster(http: TestClient) -> None:
     for wrong in (as_role(http, "operator"), {"Authorization": "Bearer x"}):
         with pytest.raises(WebSocketDisconnect), http.websocket_connect("/api/v1/agent", headers=wrong):
             pass
+
+
+def test_a_second_agent_that_is_refused_does_not_silence_the_first(http: TestClient) -> None:
+    headers = as_role(http, "agent", "left")
+    with http.websocket_connect("/api/v1/agent", headers=headers) as first:
+        first.send_text(encode(Report("left", "a", 1, 1, 0)))
+        orders = decode(first.receive_text())
+        assert isinstance(orders, Orders)
+        first.send_text(encode(Report("left", "a", 1, 2, orders.epoch)))
+        assert isinstance(decode(first.receive_text()), Orders)
+        with http.websocket_connect("/api/v1/agent", headers=headers) as second:
+            second.send_text(encode(Report("left", "b", 1, 1, orders.epoch)))
+            refusal = decode(second.receive_text())
+            assert isinstance(refusal, Refusal)
+            assert "cluster 'left' has another agent, a" in refusal.reason
+            http.post("/api/v1/tasks", json=submission())
+            orders = decode(first.receive_text())  # without asking for it
+            assert isinstance(orders, Orders)
+            assert [launch.id for launch in orders.starts] == [(1, 1)]
 
 
 @pytest.mark.parametrize(

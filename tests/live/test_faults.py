@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,8 +27,9 @@ from tapfinger.live.backends.process import Process
 from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.insight.learning import Digest, Learning, Lesson
 from tapfinger.live.protocol.learned_speeds import Learned
-from tapfinger.live.protocol.messages import Launch, Outcome, SizeOrder
-from tapfinger.live.protocol.wire import LogSize
+from tapfinger.live.protocol.messages import Launch, Outcome, Report, RunReport, SizeOrder
+from tapfinger.live.protocol.records import ENDED
+from tapfinger.live.protocol.wire import LogSize, Message
 from tapfinger.live.service.service import Service
 
 
@@ -282,3 +283,35 @@ def test_a_scheduler_that_exits_is_one_that_failed() -> None:
     (orders,) = driven.tell(Tick(), 0.2)
     assert [launch.id for launch in orders.starts] == [(1, 1)], "the other one has decided"
     assert "fault" in driven.kinds
+
+
+def test_after_a_pause_of_its_own_a_coordinator_hears_agents_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def until(condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def lead(service: Service) -> None:
+        told: list[Message] = []
+        running = asyncio.create_task(service.run())
+        service.report(Report("left", "a", 1, 1, 0), told.append)
+        await until(lambda: told)
+        epoch = told[0].epoch  # type: ignore[union-attr]
+        service.report(Report("left", "a", 1, 2, epoch), told.append)
+        (task,) = await service.submit([python("pass")], "ann")
+        await until(lambda: service.store.task(task).attempt == 1)  # type: ignore[union-attr]
+        service.report(Report("left", "a", 1, 3, epoch, (RunReport((task, 1)),)), told.append)
+        service._offset += 10_000.0  # as a machine that slept: far longer than lease and grace
+        await until(lambda: "stood still" in caplog.text)
+        service.report(Report("left", "a", 1, 4, epoch, (RunReport((task, 1), Outcome("finished", 0)),)), told.append)
+        await until(lambda: service.store.task(task).phase in ENDED)  # type: ignore[union-attr]
+        record = service.store.task(task)
+        assert record is not None
+        assert (record.phase, record.attempt) == (Phase.FINISHED, 1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with services(tmp_path) as make:
+        asyncio.run(lead(make()))

@@ -28,7 +28,7 @@ from tapfinger.errors import (
     TapfingerError,
     TooMany,
 )
-from tapfinger.live.http.auth import REFUSALS, Authentication, known, source_of
+from tapfinger.live.http.auth import NO_TOKEN, REFUSALS, Authentication, known, source_of
 from tapfinger.live.http.dashboard_routes import add_dashboard
 from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.limits import Buckets
@@ -120,7 +120,7 @@ def make_app(
     ) -> Token:
         token: Token | None = request.state.holder
         if token is None:
-            raise HTTPException(401, "a valid token is needed: Authorization: Bearer ...")
+            raise HTTPException(401, NO_TOKEN)
         return token
 
     def may(what: str) -> Any:
@@ -292,7 +292,7 @@ def _agents(app: FastAPI, service: Service) -> None:
 
         writer = asyncio.create_task(_write(socket, outbox))
         try:
-            service.connect(token.cluster, send)
+            service.check_leading()
             while not writer.done():
                 text = await _received(socket)
                 await asyncio.sleep(paces.take(token.name))  # the agent must wait, but its message is not dropped
@@ -331,7 +331,7 @@ def _listen(service: Service, cluster: str, message: Message, send: Callable[[Me
     if isinstance(message, Report):
         if message.cluster != cluster:
             raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
-        service.report(message)
+        service.report(message, send)
     elif isinstance(message, LogChunk):
         service.output(cluster, message, send)
     else:
@@ -347,13 +347,13 @@ class LimitBodies:
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers; a request without a length must not have a body."""
+        """Check the headers. A body must come with its length, and in no other way: chunks have no limit."""
         refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> Response | None:
         length = headers.get("content-length")
-        if length is None and "transfer-encoding" in headers:
+        if "transfer-encoding" in headers:
             return JSONResponse({"detail": "say how long the request is: Content-Length"}, 411)
         if length is not None and (not length.isdigit() or int(length) > self._most):
             return JSONResponse({"detail": f"a request may have {self._most} bytes"}, 413)

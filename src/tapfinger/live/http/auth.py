@@ -17,6 +17,11 @@ from tapfinger.live.store.store import Token
 #: Refused logins per second and address that are let through to the audit log; further ones are answered with 429.
 REFUSALS = 5.0
 
+#: Methods of requests that change nothing.
+READING = ("GET", "HEAD", "OPTIONS")
+
+NO_TOKEN = "a valid token is needed: Authorization: Bearer ..."
+
 
 class Authentication:
     """Stores the token's holder in the request's state as ``holder``; None if there is no valid token.
@@ -48,6 +53,9 @@ class Authentication:
             body = {"detail": f"too many requests; try again in {wait:.2g} s"}
             await JSONResponse(body, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
+        app = self._app
+        if holder is None and scope["method"] not in READING:
+            app = JSONResponse({"detail": NO_TOKEN}, 401)  # nobody's body is read
         status = 500
 
         async def watched(message: Message) -> None:
@@ -57,9 +65,9 @@ class Authentication:
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            await app(scope, receive, watched)
         finally:
-            if refused or status == 403 or (holder is not None and scope["method"] not in ("GET", "HEAD", "OPTIONS")):
+            if refused or status == 403 or (holder is not None and scope["method"] not in READING):
                 who = holder.name if holder is not None else None
                 what = f"{scope['method']} {scope['path']}"
                 detail = str(state.get("detail", "")) or ("no valid token" if refused else "")

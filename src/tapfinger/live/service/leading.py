@@ -51,6 +51,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between an event and the round that it causes, so that a burst of submissions is decided in one round.
 SETTLE = 0.02
+#: Seconds between two turns of the loop beyond which the coordinator has stood still; usually it is one at most.
+PAUSE = 5.0
+#: Seconds to let agents report after that; in this time they connect again.
+HEARING = 3.0
 #: Seconds between a standby's checks of the leader and the history.
 LOOK = 0.3
 
@@ -91,6 +95,8 @@ class Leading:
         self._leading: Coordinator | None = None
         self._leader = ""
         self._seen = 0
+        #: When the loop last came round; 0 before the first time.
+        self._awake = 0.0
         self._decision_thread = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
         site.learn = config.learn
@@ -153,8 +159,10 @@ class Leading:
         try:
             while self._broken is None:
                 if self._leading is None:
+                    self._awake = 0.0
                     await self._stand_by()
                     continue
+                await self._hear_first()
                 with suppress(NotLeading):
                     self._act(Tick())
                     self._ask()
@@ -170,6 +178,17 @@ class Leading:
             if self._deciding is not None:
                 self._deciding.cancel()  # nobody will use the answer
         raise self._broken
+
+    async def _hear_first(self) -> None:
+        """After a pause of its own (the machine slept, the process was stopped) let agents report before leases end.
+
+        Their reports wait, and what they say has ended must not be run again.
+        """
+        stood = self.now() - self._awake
+        if stood > PAUSE and self._awake:
+            logger.warning("this coordinator stood still for %.0f s; it hears its agents before it goes on", stood)
+            await asyncio.sleep(HEARING)
+        self._awake = self.now()
 
     def _ask(self) -> None:
         """Start a decision on the decision thread, if there is something to decide."""

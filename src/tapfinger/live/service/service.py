@@ -133,23 +133,30 @@ class Service(Leading):
 
     # --------------------------------------------------------------------- agents
 
-    def connect(self, cluster: str, send: Callable[[Message], None]) -> None:
-        """Send orders for this cluster with ``send`` from now on."""
+    def check_leading(self) -> None:
+        """Raise NotLeading, with the leader's address, if another coordinator leads."""
         if self._leading is None:
             raise NotLeading(self._leader)
-        self._senders[cluster] = send
 
     def disconnect(self, cluster: str, send: Callable[[Message], None]) -> None:
         """Forget a connection that is gone, unless the agent has a new one."""
         if self._senders.get(cluster) is send:
             del self._senders[cluster]
 
-    def report(self, report: Report) -> None:
-        """Process the report of an agent."""
+    def report(self, report: Report, send: Callable[[Message], None]) -> None:
+        """Process the report of an agent. Once it is accepted, orders for its cluster are sent with ``send``."""
         if report.version != VERSION:
             raise AgentRefused(f"the agent speaks version {report.version}, the coordinator {VERSION}; use the same")
-        heard = self.heard
-        self._act(report)
+        heard, before = self.heard, self._senders.get(report.cluster)
+        self._senders[report.cluster] = send  # the answer may be sent before ``_act`` returns
+        try:
+            self._act(report)
+        except BaseException:
+            # A second agent that is refused must not take over the connection of the first.
+            self.disconnect(report.cluster, send)
+            if before is not None and before is not send:
+                self._senders[report.cluster] = before
+            raise
         if heard != self.heard:
             self._announce()
 
