@@ -122,7 +122,7 @@ def report() -> list[str]:
         "",
         "Milliseconds for one decision (median, 99th percentile), snapshot to decision, one thread, preset `cpu`,",
         "best of five rounds. Ten tasks are pending for each cluster: `shared`, each may run on many clusters; `own`,",
-        "each on one, which makes most nodes. Memory: peak of a process that plays multi-3 with so many clusters.",
+        "each on one, which makes most nodes. Memory: peak of a process that plays multi-3 with that many clusters.",
         "",
         f"| clusters | shared | own | to reach | published | peak MB (to reach: {MEMORY_BAR}) |",
         "|---|---|---|---|---|---|",

@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one phase is about: a line, for so many slots. All processes go through the phases in step."""
+    """One phase: a line, and the number of slots it lasts. All processes go through the phases in step."""
 
     line: SlowLine
     slots: int

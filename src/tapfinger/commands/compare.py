@@ -172,7 +172,7 @@ def _run(
                 messages.print(f"{stopped}: {kept}", style="yellow", highlight=False)
                 raise typer.Exit(128 + (told[0] if told else signal.SIGINT)) from None
         if outcome.reused:
-            text = f"{outcome.reused} runs were finished before and are reused (--no-cache would make them anew)"
+            text = f"{outcome.reused} runs were finished before and are reused (--no-cache would make them again)"
             messages.print(text, style="dim", highlight=False)
         yield outcome
 
@@ -226,7 +226,7 @@ def _table(request: Request, summaries: Mapping[str, SchedulerSummary], without:
     resources = list(first.by_resource("utilisation"))
     note = "±: 95 % interval over seeds; differences are paired, seed by seed" if first.independent else SAME_DRAWS
     used = f"; in use: {', '.join(resources)}" if "in use" not in without else ""
-    rest = f"; not shown for want of width: {', '.join(without)}" if without else ""
+    rest = f"; too narrow to show: {', '.join(without)}" if without else ""
     table = Table(
         title=f"Completion time in slots, {request.title}",
         caption=note.removesuffix(".") + used + rest,

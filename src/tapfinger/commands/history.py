@@ -22,7 +22,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Workload file to write: .csv or .parquet.")],
     state: StateOption = None,
     url: UrlOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the latest so many tasks.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only this many of the latest tasks.")] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Name only the site's task types, for scenarios without other sizes.")
     ] = False,

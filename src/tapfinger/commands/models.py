@@ -98,7 +98,7 @@ def rebuild(
         bool, typer.Option("--quick", help="The shortest run that goes through everything; its models are no good.")
     ] = False,
     updates: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="At most so many updates of each kind in each run.")
+        int | None, typer.Option(min=0, metavar="N", help="Most updates of each kind in each run.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Keep the runs here; runs found there go on.")] = Path(
         "results/rebuild"

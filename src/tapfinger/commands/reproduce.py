@@ -45,7 +45,7 @@ class ReproduceRequest:
         bool, FieldHelp("Make a short training run for the training curve (needs torch).", option="--train")
     ] = False
     docs: Annotated[Path | None, FieldHelp("Also write reproduction.md and its pictures here.", "DIR")] = None
-    tasks: Annotated[int | None, FieldHelp("At most so many tasks per run, for a first look.", "N", min=1)] = None
+    tasks: Annotated[int | None, FieldHelp("Most tasks per run, for a first look.", "N", min=1)] = None
     cache: Annotated[
         bool, FieldHelp("Reuse runs that were finished before, and keep those made now.", option="--cache/--no-cache")
     ] = True

@@ -166,7 +166,7 @@ def _assumed(
         f"minute), until all have ended. Means over {seeds} futures, the same for every line; wait and completion "
         "count from submission.",
         f"Assumed: tasks take exactly as long as profiles and recent tasks say; slots of {seconds(slot)}; none fails, "
-        "is cancelled or resized; only clusters that take tasks now; tasks of removed clusters begin anew.",
+        "is cancelled or resized; only clusters that take tasks now; tasks of removed clusters start again.",
     ]
     names = sorted({t.type.family for t in recent})
     unseen = [name for name in names if not present.history.known[name].finished]

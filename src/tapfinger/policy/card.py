@@ -104,7 +104,7 @@ class Card:
         value = self.config.get(key)
         if type(value) is not int:
             raise CheckpointMismatch(
-                f"model {self.name!r}: config.{key} = {value!r} must be a whole number; export anew"
+                f"model {self.name!r}: config.{key} = {value!r} must be a whole number; export it again"
             )
         return value
 
@@ -140,9 +140,9 @@ def read_card(text: str, source: str) -> Card:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise CheckpointMismatch(f"{source}: the card is not valid JSON ({error}); save or export anew") from None
+        raise CheckpointMismatch(f"{source}: the card is not valid JSON ({error}); save or export it again") from None
     if not isinstance(data, dict):
-        raise CheckpointMismatch(f"{source}: the card must be an object; save or export anew")
+        raise CheckpointMismatch(f"{source}: the card must be an object; save or export it again")
     for name, kind in _KINDS.items():
         if not isinstance(data.get(name), kind):
             got = repr(data[name]) if name in data else "nothing"
@@ -165,7 +165,7 @@ def _check_features(data: dict[str, Any], source: str) -> None:
     if name not in SCHEMAS:
         raise CheckpointMismatch(
             f"{source}: field 'schema' of the card is {name!r}, but this version makes inputs of "
-            f"{' or '.join(map(repr, SCHEMAS))}; train anew or use the version that made it"
+            f"{' or '.join(map(repr, SCHEMAS))}; train it again or use the version that made it"
         )
     schema = SCHEMAS[name]
     features = data.get("features")
@@ -173,7 +173,7 @@ def _check_features(data: dict[str, Any], source: str) -> None:
         if schema.digest != digest:
             raise CheckpointMismatch(
                 f"{source}: the card does not name its features, and those of schema {name!r} have changed since "
-                f"(digest {digest or 'unknown'}, now {schema.digest}); export it anew with the version that made it"
+                f"(digest {digest or 'unknown'}, now {schema.digest}); export it again with the version that made it"
             )
         features = schema.features
     if not isinstance(features, dict) or data.get("schema_digest", digest) != digest_of(features):

@@ -57,7 +57,7 @@ def _read(folder: Path) -> tuple[ActorCritic, Card]:
     try:
         tensors = load_tensors(weights)
     except SafetensorError as error:
-        raise CheckpointMismatch(f"{folder / WEIGHTS}: is damaged ({error}); copy it anew") from None
+        raise CheckpointMismatch(f"{folder / WEIGHTS}: is damaged ({error}); copy it again") from None
     _fill(network, tensors, str(folder / WEIGHTS))
     return network.eval(), card
 

@@ -91,7 +91,7 @@ def _session(data: bytes, source: str) -> tuple[Any, Any]:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]), running
     except Exception as error:  # onnxruntime's errors have no common base
         reason = str(error).splitlines()[0]
-        raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it anew") from None
+        raise CheckpointMismatch(f"{source}: is damaged or no ONNX model ({reason}); export or copy it again") from None
 
 
 def models_folder() -> Path:
@@ -159,5 +159,5 @@ def _with_embedded_card(data: bytes, path: Path) -> ExportedNetwork:
         )
     length, _, digest = metadata.get(GRAPH_KEY, "").partition(":")
     if not length.isdigit() or hashlib.sha256(data[: int(length)]).hexdigest() != digest:
-        raise CheckpointMismatch(f"{path}: does not match its field {GRAPH_KEY!r}: it is damaged; copy it anew")
+        raise CheckpointMismatch(f"{path}: does not match its field {GRAPH_KEY!r}: it is damaged; copy it again")
     return ExportedNetwork(data, read_card(metadata[CARD_KEY], str(path)), str(path))

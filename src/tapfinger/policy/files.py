@@ -30,7 +30,7 @@ def read_card_file(path: Path) -> tuple[Card, dict[str, Any]]:
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError:
-        raise CheckpointMismatch(f"{path}: is not text; save or export anew") from None
+        raise CheckpointMismatch(f"{path}: is not text; save or export it again") from None
     card = read_card(text, str(path))
     fields: dict[str, Any] = json.loads(text)
     return card, fields
@@ -41,7 +41,7 @@ def check_digest(path: Path, content: bytes, beside: Path, fields: dict[str, Any
     if fields.get(field) != hashlib.sha256(content).hexdigest():
         raise CheckpointMismatch(
             f"{path}: does not match field {field!r} of {beside.name}: one of them is damaged or of another network; "
-            "copy both files anew"
+            "copy both files again"
         )
 
 

@@ -169,7 +169,7 @@ class Campaign:
         raise BackendError(
             f"the task did not finish under any of the {len(verdicts)} allocations tried; the last one "
             f"({', '.join(f'{a:g} {n}' for n, a in bad.cell.items())}): {bad.reason}. Put that right, or give a --grid "
-            f"that it can run with, and begin anew with --fresh. {'It said:' if lines else 'It said nothing.'}"
+            f"that it can run with, and start again with --fresh. {'It said:' if lines else 'It said nothing.'}"
             + (f"\n{lines}" if lines else "")
         )
 

@@ -131,7 +131,7 @@ class Journal:
 
 def _foreign(path: Path, line: int, why: str) -> ConfigError:
     return ConfigError(
-        f"{path}:{line}: {why}, so its runs cannot be gone on from; choose another --out, or begin anew with --fresh"
+        f"{path}:{line}: {why}, so its runs cannot be gone on from; choose another --out, or start again with --fresh"
     )
 
 

@@ -130,7 +130,7 @@ OUTAGE = Figure(
     "outage",
     "A cluster that fails mid-run",
     "",
-    "The first cluster of multi-3 is lost in slot 20 and returns 20 slots later; its tasks start anew elsewhere.",
+    "The first cluster of multi-3 is lost in slot 20 and returns 20 slots later; its tasks start again elsewhere.",
     (
         Setting("all clusters up", "multi-3"),
         Setting("one fails", "multi-3", ("outages=[{cluster=0, start=20, end=40}]",)),

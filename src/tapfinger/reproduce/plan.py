@@ -158,5 +158,5 @@ def _check_model(planned: Planned, label: str, spec: SchedulerSpec) -> None:
     except TapfingerError as error:
         raise MissingModel(
             f"scheduler {label!r} of the setting {planned.setting.key!r} has no model: {error}. Install the package "
-            "anew, or train one ('tapfinger train', docs/training.md)"
+            "again, or train one ('tapfinger train', docs/training.md)"
         ) from None

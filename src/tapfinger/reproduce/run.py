@@ -58,7 +58,7 @@ def reproduce(
     if changed:
         listener.note(
             f"the source, a model or a scenario has changed since {options.folder} was written: runs of {changed} of "
-            f"{len(cells)} combinations no longer count and are made anew"
+            f"{len(cells)} combinations no longer count and are made again"
         )
     counts = _Counts(cell_weights(plan.all), listener)
     runner = Runner(store, options.jobs, with_events=False, on_progress=counts.progress, on_cell=counts.finished)

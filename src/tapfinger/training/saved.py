@@ -36,7 +36,7 @@ def load_state(path: Path, network: nn.Module) -> tuple[dict[str, Any], dict[str
             values: dict[str, Any] = json.loads(file.metadata()[_VALUES])
         tensors = load_tensors(path.read_bytes())
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: is damaged ({error}); choose another --out, or delete it to begin anew") from None
+        raise ConfigError(f"{path}: is damaged ({error}); choose another --out, or delete it to start again") from None
     network.load_state_dict(_of(tensors, _WEIGHTS))
     settings = values.pop("settings")
     if settings is None:

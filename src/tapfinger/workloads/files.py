@@ -81,7 +81,7 @@ def read_workload(path: str | Path, sort: bool = False) -> WorkloadFile:
 
 
 @lru_cache(maxsize=8)  # a comparison draws the same trace once per seed and scheduler
-def _read(path: Path, modified: int, size: int) -> WorkloadFile:  # noqa: ARG001 - a changed file is read anew
+def _read(path: Path, modified: int, size: int) -> WorkloadFile:  # noqa: ARG001 - a changed file is read again
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
     arrival: list[float] = []
     types: list[str] = []

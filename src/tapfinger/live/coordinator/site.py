@@ -70,13 +70,13 @@ class Site:
         """The types of the configuration, without types of a task's own bounds. Safe to call from another thread."""
         return [t for t in list(self.task_types.values()) if t.base is None]
 
-    def believe(self, revised: Iterable[TaskType], anew: bool = False) -> None:
+    def believe(self, revised: Iterable[TaskType], forget: bool = False) -> None:
         """Use these profiles from now on, also for narrowed types of the same family.
 
-        ``anew``: drop all earlier beliefs, so that every other type is as configured.
+        ``forget``: drop all earlier beliefs, so that every other type is as configured.
         """
         changed = {t.name: t for t in revised}
-        before = {} if anew else self._believed
+        before = {} if forget else self._believed
         kept = {name: t for name, t in before.items() if t.family not in changed}
         self._believed = kept | changed
 

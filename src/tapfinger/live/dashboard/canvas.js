@@ -62,7 +62,7 @@ export function prepare(canvas, height) {
   return { pen, width, height };
 }
 
-/** Round steps of an axis from 0: at most so many. */
+/** Round steps of an axis from 0; ``most``: their largest number. */
 export function steps(top, most) {
   const raw = top / most;
   const power = 10 ** Math.floor(Math.log10(raw));

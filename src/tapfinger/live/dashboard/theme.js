@@ -6,7 +6,7 @@ import { byId } from "./dom.js";
 const KEY = "tapfinger-theme";
 const NAMES = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" };
 
-/** Set up the switch; ``onChange`` draws anew what does not follow by itself. */
+/** Set up the switch; ``onChange`` redraws what does not follow by itself. */
 export function setUpTheme(onChange) {
   const button = byId("theme");
   const show = () => {

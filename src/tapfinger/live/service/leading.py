@@ -135,7 +135,7 @@ class Leading:
             return None
         machine = make_machine(self.store, self.site, self.config, self._schedulers, epoch, self.now())
         machine.progress.learner = self.learning
-        self.site.believe(self._learning_loop.take_up(self.store).revised, anew=True)
+        self.site.believe(self._learning_loop.take_up(self.store).revised, forget=True)
         self.insight.take_up()
         self.token = tokens.first(self.store, self._state, self.now())
         return machine
