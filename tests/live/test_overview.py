@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def test_it_agrees_with_the_store_through_every_trouble(
         world.step()
     store = saved(world, tmp_path / "store.db")
     overview = Overview(store, ResourceTypes())
-    asyncio.run(overview.catch_up())
+    overview.catch_up()
     whole = overview.since(0)
     assert whole["whole"]
     assert Counter(whole["counts"]) == expected(store)
@@ -71,7 +70,7 @@ def test_only_what_has_changed_is_told_again(tmp_path: Path) -> None:
 
     def told(*lines: events.LiveEvent, after: int) -> dict[str, Any]:
         store.save((), lines)
-        asyncio.run(overview.catch_up())
+        overview.catch_up()
         return overview.since(after)
 
     told(after=0)
@@ -105,7 +104,7 @@ def test_it_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             lines += [events.AttemptEnded(at, n, 1, "c", "finished"), events.ClosedFinished(at, n, 1, "c")]
     store.save(records, lines)
     overview = Overview(store, ResourceTypes())
-    asyncio.run(overview.catch_up())
+    overview.catch_up()
     runs = overview.since(0)["runs"]
     assert [run["task"] for run in runs] == [1, 2, 3, *range(44, 51)], "what runs is never forgotten"
     assert {len(run["label"]) for run in runs} == {LABEL}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tapfinger.errors import UnknownNameError
@@ -12,6 +14,41 @@ from tapfinger.live.protocol.events import LiveEvent
 
 #: Extra fields of a log record: what its event is about.
 FIELDS = ("event", "task", "attempt", "cluster", "detail")
+
+#: Seconds in which at most so many warnings of one kind, and of all kinds, are logged.
+MINUTE, SAME, ALL = 60.0, 20, 500
+
+
+class Sparing(logging.Filter):
+    """Drops warnings that come in masses, which strangers can cause; says once a minute how many were dropped."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: seconds."""
+        super().__init__()
+        self._clock = clock
+        self._until = 0.0
+        self._seen: dict[tuple[str, str], int] = {}
+        self._logged = self._dropped = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record. What is not a warning or worse passes: it is logged only if asked for."""
+        if record.levelno < logging.WARNING or record.levelno >= logging.CRITICAL:
+            return True
+        now = self._clock()
+        if now >= self._until:
+            dropped, self._dropped, self._until = self._dropped, 0, now + MINUTE
+            self._seen.clear()
+            self._logged = 0
+            if dropped:
+                record.msg = f"[{dropped} warnings before this were left out] {record.msg}"
+        kind = record.name, str(record.msg)
+        if len(self._seen) < ALL:
+            self._seen[kind] = self._seen.get(kind, 0) + 1
+        if self._seen.get(kind, SAME + 1) > SAME or self._logged >= ALL:
+            self._dropped += 1
+            return False
+        self._logged += 1
+        return True
 
 
 class JsonLines(logging.Formatter):
@@ -41,6 +78,7 @@ def set_up_logging(verbose: bool, form: str = "text") -> None:
         raise UnknownNameError("log format", form, formatters)
     handler = logging.StreamHandler()
     handler.setFormatter(formatters[form])
+    handler.addFilter(Sparing())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     for noisy in ("httpx", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
 from tapfinger.live.agent.runtime import Host
-from tapfinger.live.http.tls import travels_openly, trust
+from tapfinger.live.http.tls import AGENT_PROTOCOL, travels_openly, trust
 from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
 
@@ -41,6 +41,7 @@ class CoordinatorLink:
         """``urls``: addresses of coordinators, tried in turn. ``ca``: file with certificates to trust."""
         self._host = host
         self._trust = trust(ca)
+        self._trust.set_alpn_protocols([AGENT_PROTOCOL, "http/1.1"])  # so that the coordinator knows at once
         for url in filter(travels_openly, urls):
             logger.warning("the token travels unencrypted to %s; use https", url)
         self._urls = [_socket_address(url) for url in urls]

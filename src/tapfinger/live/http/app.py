@@ -3,49 +3,38 @@
 # No `from __future__ import annotations` here: FastAPI reads the annotations, and some name local variables.
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from pydantic import BaseModel, ConfigDict, Field
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
-from tapfinger.errors import (
-    AgentRefused,
-    CoordinatorError,
-    NotFound,
-    NotLeading,
-    StoreUnavailable,
-    TapfingerError,
-    TooMany,
-)
-from tapfinger.live.http.auth import NO_TOKEN, REFUSALS, Authentication, known, source_of
+from tapfinger.errors import NotFound, NotLeading, StoreUnavailable, TapfingerError, TooMany
+from tapfinger.live.http.agents import AGENT_PATH, AgentEndpoint
+from tapfinger.live.http.auth import HEALTH, NO_TOKEN, Authentication
 from tapfinger.live.http.dashboard_routes import add_dashboard
 from tapfinger.live.http.insight_routes import add_insight
-from tapfinger.live.http.limits import Buckets
+from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.problems import PROBLEMS
 from tapfinger.live.http.profile_routes import add_profiles
+from tapfinger.live.http.reference import add_reference
+from tapfinger.live.http.submissions import Submission, parsing_in
+from tapfinger.live.http.waiting import clusters_of, wait_for_news
+from tapfinger.live.http.workers import Workers
 from tapfinger.live.protocol import words
-from tapfinger.live.protocol.messages import Report
-from tapfinger.live.protocol.records import ENDED, Name, TaskRecord, TaskSpec, unknown_field
-from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.protocol.records import ENDED, Name, TaskRecord
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Token
 
-logger = logging.getLogger(__name__)
-
-#: Most tasks in one submission, and most events in one answer.
-MOST = 10_000
 #: Most bytes of output in one answer.
 PIECE = 1024 * 1024
 #: Most faults of a request that are listed in the answer.
@@ -56,21 +45,6 @@ TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Submission(_Body):
-    """Tasks to run; either all are accepted or none."""
-
-    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
-
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        """Refuse unknown fields: silently ignoring a misspelt limit would be worse."""
-        for place, task in enumerate(given if isinstance(given, list) else ()):
-            if isinstance(task, dict) and (fault := unknown_field(task)):
-                raise ValueError(f"{place}: {fault}")
-        return given
 
 
 class NewToken(_Body):
@@ -94,24 +68,33 @@ def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
     return plain
 
 
-def make_app(
-    service: Service, on_ready: Callable[[], None] = lambda: None, on_failure: Callable[[], None] = lambda: None
-) -> FastAPI:
-    """The application. It runs the service's loop, and calls ``on_failure`` if that loop ends."""
+def make_app(service: Service, on_failure: Callable[[], None] | None = None, runs_service: bool = True) -> FastAPI:
+    """The application. ``runs_service``: it runs the service's loop, too, and calls ``on_failure`` if that ends."""
+    workers = Workers()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if not runs_service:
+            yield
+            await asyncio.to_thread(workers.close)
+            return
         loop = asyncio.create_task(service.run())
-        loop.add_done_callback(lambda ended: None if ended.cancelled() else on_failure())
-        on_ready()
+        loop.add_done_callback(lambda ended: None if ended.cancelled() or on_failure is None else on_failure())
         yield
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
+        await asyncio.to_thread(workers.close)
         service.close()
 
-    app = FastAPI(title="TapFinger", version=__version__, lifespan=lifespan, responses=PROBLEMS)
+    app = FastAPI(
+        title="TapFinger",
+        version=__version__,
+        lifespan=lifespan,
+        responses=PROBLEMS,
+        docs_url=None,  # those pages load scripts from elsewhere
+        redoc_url=None,
+    )
     app.add_middleware(Authentication, service=service)
-    app.add_middleware(LimitBodies, most=service.config.max_body)
     _explain_errors(app)
     bearer = HTTPBearer(auto_error=False)
 
@@ -131,49 +114,74 @@ def make_app(
 
         return Depends(check)
 
-    _tasks(app, service, may)
-    _site(app, service, may)
-    _agents(app, service)
-    add_insight(app, service, may)
-    add_profiles(app, service, may)
-    add_dashboard(app, service, may, holder)
+    _tasks(app, service, workers, may)
+    _site(app, service, workers, may)
+    _operators(app, service, workers, may)
+    endpoint = AgentEndpoint(service)
+
+    @app.websocket(AGENT_PATH)
+    async def agent(socket: WebSocket) -> None:
+        await endpoint.serve(socket)
+
+    add_insight(app, service, workers, may)
+    add_profiles(app, service, workers, may)
+    add_dashboard(app, service, workers, may, holder)
+    add_reference(app)
     return app
 
 
-def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
-    @app.post("/api/v1/tasks", status_code=201)
+def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+    bulky = APIRouter(route_class=parsing_in(workers))
+
+    @bulky.post("/api/v1/tasks", status_code=201)
     async def submit(
         body: Submission, token: Annotated[Token, may("submit")], request: Request
     ) -> dict[str, list[int]]:
-        ids = await service.submit(body.tasks, token.name)
+        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name))
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return {"ids": ids}
 
-    @app.get("/api/v1/tasks", dependencies=[may("read")])
+    app.include_router(bulky)
+
+    @app.get("/api/v1/tasks", dependencies=[may("read")], response_model=dict[str, Any])
     async def listed(
+        request: Request,
         phase: Annotated[list[Phase] | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
-    ) -> dict[str, Any]:
-        found = service.tasks(phase or [], limit, before)
-        return {"tasks": [shown(record, service) for record in found], "counts": service.store.counts()}
+    ) -> Response:
+        """Tasks, newest first; ``next`` is the ``before`` of the next page. A page of long tasks may be shorter."""
 
-    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
-    async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
+        def look() -> bytes:
+            tasks, following = page_of(service, phase or [], limit, before, lambda record: shown(record, service))
+            return with_tasks(tasks, next=following, counts=service.store.counts())
+
+        return await workers.answer(request, look)
+
+    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")], response_model=dict[str, Any])
+    async def show(request: Request, task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> Response:
         """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that the task has
         reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1."""
         until = service.now() + wait
-        while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
-            await service.change(left)
-        history = [words.shown(line) for _, line in service.store.history(0, MOST, task)]
-        return {**shown(service.task(task), service), "history": history}
+        while True:
+            seen = service.changes.count
+            record = await workers.run(request, partial(service.task, task))
+            if record.phase in ENDED or (left := until - service.now()) <= 0:
+                break
+            await wait_for_news(service, left, seen)
+
+        def look() -> dict[str, Any]:
+            history = [words.shown(line) for _, line in service.store.history(0, MOST, task)]
+            return {**shown(service.task(task), service), "history": history}
+
+        return await workers.answer(request, look)
 
     @app.post("/api/v1/tasks/{task}/cancel")
-    async def cancel(task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
-        owner = service.task(task).owner
+    async def cancel(request: Request, task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
+        owner = (await workers.run(request, partial(service.task, task))).owner
         if token.role == "submitter" and token.name != owner:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
-        return shown(await service.cancel(task), service)
+        return shown(await service.bridge.run(partial(service.cancel, task)), service)
 
     @app.get(
         "/api/v1/tasks/{task}/logs",
@@ -182,6 +190,7 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         responses={200: {"content": {"application/octet-stream": {}}}},
     )
     async def logs(
+        request: Request,
         task: TaskId,
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
@@ -190,17 +199,23 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         """Output from ``offset`` on; waits for more. Headers give the attempt, where the output begins (later than
         ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete."""
         until = service.now() + wait
-        while True:
+
+        def look() -> tuple[TaskRecord, int, int, bytes]:
             record = service.task(task)
             which = attempt or max(1, record.attempt)
-            start, data = service.kept.logs.read((task, which), offset, PIECE)
+            return record, which, *service.kept.logs.read((task, which), offset, PIECE)
+
+        while True:
+            seen = service.changes.count
+            record, which, start, data = await workers.run(request, look)
             over = record.phase in ENDED or which < record.attempt
             size = start + len(data)
             done = over and (which < record.attempt or size >= record.output)
             left = until - service.now()
             if data or done or left <= 0:
                 break
-            await service.change(left)
+            await wait_for_news(service, left, seen)
+        workers.hold(request, len(data))
         # The end of a lost attempt does not tell the length of its output: readers take what there is.
         headers = {
             "X-Attempt": str(which),
@@ -212,152 +227,82 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return Response(data, media_type="application/octet-stream", headers=headers)
 
 
-def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
-    @app.get("/api/v1/clusters", dependencies=[may("read")])
-    async def clusters() -> dict[str, Any]:
-        return {"clusters": service.clusters()}
+def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+    @app.get("/api/v1/clusters", dependencies=[may("read")], response_model=dict[str, Any])
+    async def clusters(request: Request) -> Response:
+        found = await clusters_of(request, service, workers)
+        return await workers.answer(request, lambda: {"clusters": found})
 
+    @app.get("/api/v1/events", dependencies=[may("read")], response_model=dict[str, Any])
+    async def events(
+        request: Request,
+        after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+        last: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+    ) -> Response:
+        """Events after the one with number ``after``, or the ``last`` ones; waits for the next."""
+        seen = service.changes.count
+        if last is not None:
+            after = max(after, await workers.run(request, service.store.last_line) - last)
+        if wait and not await workers.run(request, lambda: service.store.history(after, 1)):
+            await wait_for_news(service, wait, seen)
+
+        def look() -> dict[str, Any]:
+            lines = service.store.history(after, limit)
+            return {"events": [{"seq": seq, **words.shown(line)} for seq, line in lines]}
+
+        return await workers.answer(request, look)
+
+    @app.get(HEALTH, responses={503: {"description": "the store cannot be reached"}})
+    async def health() -> JSONResponse:
+        """Whether the coordinator is well, and what is wrong if it is not; needs no token."""
+        faults = dict(service.faults)
+        said = {"status": "degraded" if faults else "ok", "version": __version__}
+        said |= {"role": service.role, "leader": service.leader}
+        if faults:
+            said["reason"] = "; ".join(f"{name}: {text}" for name, text in sorted(faults.items()))
+        away = "store" in faults
+        return JSONResponse(said, 503 if away else 200, {"Retry-After": "1"} if away else None)
+
+
+def _operators(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
     @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
-    async def drain(cluster: Name, undo: bool = False) -> dict[str, Any]:
-        await service.drain(cluster, not undo)
-        return {"clusters": service.clusters()}
+    async def drain(request: Request, cluster: Name, undo: bool = False) -> dict[str, Any]:
+        await service.bridge.run(partial(service.drain, cluster, not undo))
+        return {"clusters": await clusters_of(request, service, workers)}
 
     @app.post("/api/v1/clusters/{cluster}/give-up", dependencies=[may("operate")])
-    async def give_up(cluster: Name) -> dict[str, Any]:
-        await service.give_up(cluster)
-        return {"clusters": service.clusters()}
-
-    @app.get("/api/v1/events", dependencies=[may("read")])
-    async def events(
-        after: Annotated[int, Query(ge=0, le=2**62)] = 0,
-        limit: Annotated[int, Query(ge=1, le=MOST)] = 1000,
-        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
-        last: Annotated[int | None, Query(ge=1, le=MOST)] = None,
-    ) -> dict[str, Any]:
-        """Events after the one with number ``after``, or the ``last`` ones; waits for the next."""
-        if last is not None:
-            after = max(after, service.store.last_line() - last)
-        if wait and not service.store.history(after, 1):
-            await service.change(wait)
-        return {"events": [{"seq": seq, **words.shown(line)} for seq, line in service.store.history(after, limit)]}
+    async def give_up(request: Request, cluster: Name) -> dict[str, Any]:
+        await service.bridge.run(partial(service.give_up, cluster))
+        return {"clusters": await clusters_of(request, service, workers)}
 
     @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
     async def new_token(body: NewToken, request: Request) -> dict[str, str]:
         request.state.detail = f"{body.name!r}, {body.role}{f' of {body.cluster}' if body.cluster else ''}"
-        return {"token": service.issue(body.name, body.role, body.cluster, body.lasts)}
+        made = partial(service.issue, body.name, body.role, body.cluster, body.lasts)
+        return {"token": await workers.run(request, made)}
 
-    @app.get("/api/v1/tokens", dependencies=[may("operate")])
-    async def all_tokens() -> dict[str, Any]:
+    @app.get("/api/v1/tokens", dependencies=[may("operate")], response_model=dict[str, Any])
+    async def all_tokens(request: Request) -> Response:
         """The holders of tokens; the tokens themselves are known only to their holders."""
-        now = service.now()
-        found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
-        return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
+
+        def look() -> dict[str, Any]:
+            now = service.now()
+            found = [{**asdict(token), "expired": token.expired(now)} for token in service.store.tokens()]
+            return {"tokens": [{name: value for name, value in token.items() if name != "hash"} for token in found]}
+
+        return await workers.answer(request, look)
 
     @app.delete("/api/v1/tokens/{name:path}", dependencies=[may("operate")])
-    async def revoke(name: Name) -> dict[str, str]:
-        service.revoke(name)
+    async def revoke(request: Request, name: Name) -> dict[str, str]:
+        await workers.run(request, partial(service.revoke, name))
         return {"revoked": name}
 
-    @app.get("/api/v1/audit", dependencies=[may("operate")])
-    async def audit(limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> dict[str, Any]:
+    @app.get("/api/v1/audit", dependencies=[may("operate")], response_model=dict[str, Any])
+    async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The latest lines of the audit log, oldest first."""
-        return {"lines": service.kept.audit.latest(limit)}
-
-    @app.get("/api/v1/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok", "version": __version__, "role": service.role, "leader": service.leader}
-
-
-def _agents(app: FastAPI, service: Service) -> None:
-    paces = Buckets(service.config.max_requests, 2.0 * service.config.max_requests, service.now)
-    refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
-
-    @app.websocket("/api/v1/agent")
-    async def agent(socket: WebSocket) -> None:
-        given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
-        token = known(service, given)
-        if token is None or token.role != "agent" or token.cluster is None:
-            if not refusals.take(source):
-                who = None if token is None else token.name
-                service.kept.audit.note(service.now(), who, source, "agent", 401, "no valid token of an agent")
-            await socket.close(4401, "a valid token of an agent is needed")
-            return
-        service.kept.audit.note(service.now(), token.name, source, "agent", 101, f"speaks for {token.cluster}")
-        await socket.accept()
-        outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=1000)
-
-        def send(message: Message) -> None:
-            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next repeats everything
-                outbox.put_nowait(message)
-
-        writer = asyncio.create_task(_write(socket, outbox))
-        try:
-            service.check_leading()
-            while not writer.done():
-                text = await _received(socket)
-                await asyncio.sleep(paces.take(token.name))  # the agent must wait, but its message is not dropped
-                if known(service, given) is None:
-                    raise AgentRefused("the token has expired, or was revoked")
-                _listen(service, token.cluster, decode(text), send)
-        except WebSocketDisconnect:
-            pass
-        except TapfingerError as error:
-            with suppress(Exception):
-                leader = error.leader if isinstance(error, NotLeading) else ""
-                await socket.send_text(encode(Refusal(str(error), isinstance(error, NotLeading), leader)))
-                await socket.close(4400)
-        finally:
-            service.disconnect(token.cluster, send)
-            writer.cancel()
-
-
-async def _received(socket: WebSocket) -> str:
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message.get("code", 1000))
-    text: str | None = message.get("text")
-    if text is None:
-        raise CoordinatorError("messages are text, not bytes")
-    return text
-
-
-async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
-    with suppress(WebSocketDisconnect, RuntimeError):
-        while True:
-            await socket.send_text(encode(await outbox.get()))
-
-
-def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:
-    if isinstance(message, Report):
-        if message.cluster != cluster:
-            raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
-        service.report(message, send)
-    elif isinstance(message, LogChunk):
-        service.output(cluster, message, send)
-    else:
-        raise CoordinatorError(f"an agent does not send {type(message).__name__}")
-
-
-class LimitBodies:
-    """Refuses long requests before their body is read."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        """``most``: longest body, in bytes."""
-        self._app = app
-        self._most = most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers. A body must come with its length, and in no other way: chunks have no limit."""
-        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
-        await (self._app if refusal is None else refusal)(scope, receive, send)
-
-    def _refusal(self, headers: Headers) -> Response | None:
-        length = headers.get("content-length")
-        if "transfer-encoding" in headers:
-            return JSONResponse({"detail": "say how long the request is: Content-Length"}, 411)
-        if length is not None and (not length.isdigit() or int(length) > self._most):
-            return JSONResponse({"detail": f"a request may have {self._most} bytes"}, 413)
-        return None
+        return await workers.answer(request, lambda: {"lines": service.kept.audit.latest(limit)})
 
 
 def _explain_errors(app: FastAPI) -> None:

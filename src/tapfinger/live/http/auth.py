@@ -1,7 +1,11 @@
-"""Middleware that identifies the holder of a request's token, limits its rate, and writes the audit log."""
+"""Middleware at the door of the interface: who asks, how often, how much, and the audit log.
+
+Nothing of a body is read before its sender is known, and no more than its sender may send.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -9,16 +13,22 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tapfinger.errors import StoreUnavailable
+from tapfinger.live.http.bodies import BodyLimits, in_pieces
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Token
 
-#: Refused logins per second and address that are let through to the audit log; further ones are answered with 429.
+#: Refused logins per second and address that are answered as such; further ones are answered with 429.
 REFUSALS = 5.0
+#: Seconds of work per second that requests of one token may cause, and seconds that it may save up.
+WORK, WORK_SAVED = 0.5, 5.0
 
 #: Methods of requests that change nothing.
 READING = ("GET", "HEAD", "OPTIONS")
+#: The path that must always answer.
+HEALTH = "/api/v1/health"
 
 NO_TOKEN = "a valid token is needed: Authorization: Bearer ..."
 
@@ -26,7 +36,8 @@ NO_TOKEN = "a valid token is needed: Authorization: Bearer ..."
 class Authentication:
     """Stores the token's holder in the request's state as ``holder``; None if there is no valid token.
 
-    A handler may set ``detail`` in that state for the audit log.
+    A handler may set in that state: ``detail`` for the audit log, ``work`` (seconds that the request has cost), and
+    ``release``, which is called when the answer has been sent.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -36,26 +47,36 @@ class Authentication:
         rate = service.config.max_requests
         self._requests = Buckets(rate, 2.0 * rate, service.now)
         self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+        self._work = Buckets(WORK, WORK_SAVED, service.now)
+        self._bodies = BodyLimits(service.config.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 429."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("authorization", "")
-        source = source_of(scope)
-        holder = known(self._service, given)
+        headers = Headers(scope=scope)
+        given, source = headers.get("authorization", ""), source_of(scope)
+        try:
+            holder = await lookup(self._service, given) if scope["path"] != HEALTH else None
+        except StoreUnavailable as error:
+            await JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})(scope, receive, send)
+            return
         state: dict[str, Any] = scope.setdefault("state", {})
         state["holder"] = holder
-        refused = given != "" and holder is None
-        wait = self._requests.take(f"token {holder.name}" if holder is not None else f"address {source}")
-        if wait or (refused and (wait := self._refusals.take(source))):
+        refused = given != "" and holder is None and scope["path"] != HEALTH
+        name = f"token {holder.name}" if holder is not None else f"address {source}"
+        wait = self._requests.take(name) or self._work.take(name, 0.0) or (refused and self._refusals.take(source))
+        if wait:
             body = {"detail": f"too many requests; try again in {wait:.2g} s"}
             await JSONResponse(body, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
-        app = self._app
+        app: ASGIApp | None = None
+        reserved = 0
         if holder is None and scope["method"] not in READING:
-            app = JSONResponse({"detail": NO_TOKEN}, 401)  # nobody's body is read
+            app = JSONResponse({"detail": NO_TOKEN}, 401, {"Connection": "close"})  # nobody's body is read
+        else:
+            app, reserved = self._bodies.admit(name, scope["method"], headers)
         status = 500
 
         async def watched(message: Message) -> None:
@@ -65,8 +86,15 @@ class Authentication:
             await send(message)
 
         try:
-            await app(scope, receive, watched)
+            if app is not None:
+                await app(scope, receive, watched)
+            else:
+                await self._app(scope, self._bodies.timed(headers, receive), in_pieces(watched))
         finally:
+            self._bodies.done(name, reserved)
+            if (release := state.pop("release", None)) is not None:
+                release()
+            self._work.spend(name, float(state.get("work", 0.0)))
             if refused or status == 403 or (holder is not None and scope["method"] not in READING):
                 who = holder.name if holder is not None else None
                 what = f"{scope['method']} {scope['path']}"
@@ -74,10 +102,14 @@ class Authentication:
                 self._service.kept.audit.note(self._service.now(), who, source, what, status, detail)
 
 
-def known(service: Service, authorization: str) -> Token | None:
-    """The holder of the token in a header; None if the token is not valid now."""
+async def lookup(service: Service, authorization: str) -> Token | None:
+    """The holder of the token in a header; None if it is not valid now. A shared store is asked in a thread."""
     kind, _, token = authorization.partition(" ")
-    return tokens.holder(service.store, token, service.now()) if kind.lower() == "bearer" and token else None
+    if kind.lower() != "bearer" or not token:
+        return None
+    if not service.store.shared:
+        return tokens.holder(service.store, token, service.now())
+    return await asyncio.to_thread(tokens.holder, service.store, token, service.now())
 
 
 def source_of(scope: Scope) -> str:

@@ -25,6 +25,8 @@ PATIENCE = 10.0
 ELECTION = 30.0
 #: Seconds without an answer, beyond a requested wait, after which one of several coordinators is considered stuck.
 ANSWER = 15.0
+#: Most tasks or events that are asked for at a time.
+PAGE = 1000
 #: How often a request is repeated if the answer has a Retry-After header.
 RETRIES = 4
 
@@ -197,11 +199,19 @@ class Client:
         return ids
 
     def list(self, phases: Sequence[Phase] = (), limit: int = 100, before: int | None = None) -> list[TaskInfo]:
-        """The latest tasks in these phases, or in any phase, newest first."""
-        asked: dict[str, Any] = {"phase": [p.value for p in phases], "limit": limit}
-        if before is not None:
-            asked["before"] = before
-        return [_infos.validate_python(t) for t in self._call("GET", "tasks", params=asked).json()["tasks"]]
+        """The latest tasks in these phases, or in any phase, newest first; asks for one page after the other."""
+        asked: dict[str, Any] = {"phase": [p.value for p in phases]}
+        found: list[TaskInfo] = []
+        while len(found) < limit:
+            asked["limit"] = min(PAGE, limit - len(found))
+            if before is not None:
+                asked["before"] = before
+            page = self._call("GET", "tasks", params=asked).json()
+            found += [_infos.validate_python(task) for task in page["tasks"]]
+            before = page["next"]
+            if before is None:
+                break
+        return found
 
     def counts(self) -> dict[str, int]:
         """Number of tasks in each phase."""
@@ -281,7 +291,7 @@ class Client:
 
     def history(self, most: int | None = None) -> Iterator[dict[str, Any]]:
         """Tasks that have run, newest first, at most ``most`` of them."""
-        asked: dict[str, Any] = {"limit": min(1000, most or 1000)}
+        asked: dict[str, Any] = {"limit": min(PAGE, most or PAGE)}
         given = 0
         while True:
             page = self._call("GET", "history", params=asked).json()
@@ -325,8 +335,16 @@ class Client:
         self, after: int = 0, limit: int = 1000, wait: float = 0.0, last: int | None = None
     ) -> Sequence[dict[str, Any]]:
         """Events after the one with number ``after``, or the ``last`` ones. ``wait``: seconds to wait for the next."""
-        params = {"after": after, "limit": limit, "wait": wait, **({} if last is None else {"last": last})}
-        found: Sequence[dict[str, Any]] = self._call("GET", "events", params=params).json()["events"]
+        found: list[dict[str, Any]] = []
+        asked: dict[str, Any] = {"after": after, "wait": wait, **({} if last is None else {"last": last})}
+        most = max(limit, last or 0)
+        while len(found) < most:
+            asked["limit"] = min(PAGE, most - len(found))
+            page = self._call("GET", "events", params=asked).json()["events"]
+            found += page
+            if len(page) < asked["limit"]:
+                break
+            asked = {"after": page[-1]["seq"]}
         return found
 
     def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:

@@ -9,9 +9,10 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from tapfinger.live.http.waiting import clusters_of, wait_for_news
+from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.overview import Overview, label
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -34,10 +35,13 @@ SECURITY = {
 CACHING = {"Cache-Control": "no-cache"}
 
 
-def add_dashboard(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
+def add_dashboard(
+    app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any], holder: Callable[..., Any]
+) -> None:
     """Add the page at ``/``, its files, and its routes."""
     _files(app)
-    _questions(app, service, may, holder)
+    _questions(app, service, workers, may, holder)
+    _overview(app, service, workers, may)
 
 
 def _files(app: FastAPI) -> None:
@@ -68,9 +72,9 @@ def _media_type(name: str) -> str:
     return "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
-def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
-    following = Overview(service.store, service.site.resources)
-
+def _questions(
+    app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any], holder: Callable[..., Any]
+) -> None:
     @app.get("/api/v1/me")
     async def me(token: Annotated[Token, Depends(holder)]) -> dict[str, Any]:
         """The holder of the token, and what it allows."""
@@ -90,31 +94,44 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
             "clusters": [cluster.name for cluster in service.site.clusters],
         }
 
-    @app.get("/api/v1/labels", dependencies=[may("read")])
-    async def labels(task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> dict[str, Any]:
+    @app.get("/api/v1/labels", dependencies=[may("read")], response_model=dict[str, Any])
+    async def labels(request: Request, task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> Response:
         """Labels of these tasks, as shown to people; tasks that do not exist are left out."""
-        records = [record for ident in task if (record := service.store.task(ident)) is not None]
-        return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
 
-    @app.get("/api/v1/overview", dependencies=[may("read")])
+        def look() -> dict[str, Any]:
+            records = [record for ident in task if (record := service.store.task(ident)) is not None]
+            return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
+
+        return await workers.answer(request, look)
+
+
+def _overview(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+    following = Overview(service.store, service.site.resources)
+
+    @app.get("/api/v1/overview", dependencies=[may("read")], response_model=None)
     async def overview(
+        request: Request,
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
         heard: Annotated[int | None, Query(ge=0, le=2**62)] = None,
-    ) -> JSONResponse:
+    ) -> Response:
         """The site at a glance: changes since event ``after`` of the history; waits for a change.
 
         ``heard``: the value from the last answer, to be notified of progress reports as well.
         """
         until = service.now() + wait
-        while (
-            service.store.last_line() == after
-            and heard in (None, service.heard)
-            and (left := until - service.now()) > 0
-        ):
-            await service.change(left)
-        await following.catch_up()
-        now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
-        who = {"role": service.role, "leader": service.leader}
-        plain = {"now": now, **who, "clusters": service.clusters(), **running, **following.since(after)}
-        return JSONResponse(plain)  # directly: FastAPI's own serialization would inspect every value first
+        while True:
+            seen, left = service.changes.count, until - service.now()
+            news = await workers.run(request, service.store.last_line) != after or heard not in (None, service.heard)
+            if news or left <= 0:
+                break
+            await wait_for_news(service, left, seen)
+        clusters = await clusters_of(request, service, workers)
+
+        def look() -> dict[str, Any]:
+            following.catch_up()
+            now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
+            who = {"role": service.role, "leader": service.leader}
+            return {"now": now, **who, "clusters": clusters, **running, **following.since(after)}
+
+        return await workers.answer(request, look)

@@ -4,13 +4,16 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
 from tapfinger.core.contract import Phase
+from tapfinger.live.http.pages import MOST, page_of, with_tasks
+from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
@@ -21,46 +24,56 @@ RAN = (Phase.FINISHED, Phase.FAILED)
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
 
-def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
+def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
     """Add the routes, and the counting of requests."""
     insight = service.insight
     app.add_middleware(CountRequests, telemetry=insight.telemetry)
 
-    @app.get("/api/v1/tasks/{task}/explain", dependencies=[may("read")])
-    async def explain(task: TaskId) -> dict[str, Any]:
+    @app.get("/api/v1/tasks/{task}/explain", dependencies=[may("read")], response_model=dict[str, Any])
+    async def explain(request: Request, task: TaskId) -> Response:
         """Why a task waits and when it may start, or why it got its cluster and size."""
-        return await insight.reasons.explain(service.task(task))
+        record = await workers.run(request, partial(service.task, task))
+        found = await service.bridge.ask_async(partial(insight.reasons.explain, record))
+        return await workers.answer(request, lambda: found)
 
-    @app.get("/api/v1/queue", dependencies=[may("read")])
-    async def queue(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, Any]:
+    @app.get("/api/v1/queue", dependencies=[may("read")], response_model=dict[str, Any])
+    async def queue(request: Request, limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> Response:
         """The first waiting tasks, each with a reason and an estimate."""
-        return await insight.reasons.queue(limit)
+        found = await service.bridge.ask_async(partial(insight.reasons.queue, limit))
+        return await workers.answer(request, lambda: found)
 
-    @app.get("/api/v1/shadow", dependencies=[may("read")])
-    async def shadow() -> dict[str, Any]:
+    @app.get("/api/v1/shadow", dependencies=[may("read")], response_model=dict[str, Any])
+    async def shadow(request: Request) -> Response:
         """What the shadow schedulers would have done."""
-        return {"scheduler": service.config.scheduler, "shadows": insight.shadows.report()}
+        report = await service.bridge.ask(insight.shadows.report)
+        return await workers.answer(request, lambda: {"scheduler": service.config.scheduler, "shadows": report})
 
-    @app.get("/api/v1/site", dependencies=[may("read")])
-    async def site() -> dict[str, Any]:
+    @app.get("/api/v1/site", dependencies=[may("read")], response_model=dict[str, Any])
+    async def site(request: Request) -> Response:
         """Clusters and task types as configured, the scheduler that decides, and learned speeds."""
-        # Learned speeds reach the store a few seconds late; the latest tasks in the history cover the rest.
-        learned = [asdict(row) for row in service.store.learned()]
-        told = {"scenario": service.site.plan, "scheduler": service.config.scheduler}
-        return {**told, "doubt": service.config.doubt, "learned": learned}
 
-    @app.get("/api/v1/history", dependencies=[may("read")])
+        def look() -> dict[str, Any]:
+            # Learned speeds reach the store a few seconds late; the latest tasks in the history cover the rest.
+            learned = [asdict(row) for row in service.store.learned()]
+            told = {"scenario": service.site.plan, "scheduler": service.config.scheduler}
+            return {**told, "doubt": service.config.doubt, "learned": learned}
+
+        return await workers.answer(request, look)
+
+    @app.get("/api/v1/history", dependencies=[may("read")], response_model=dict[str, Any])
     async def history(
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
         phase: Annotated[list[Phase] | None, Query()] = None,
-    ) -> dict[str, Any]:
+    ) -> Response:
         """Tasks that have run, newest first; ``next`` is the ``before`` of the next page."""
-        found = service.tasks(phase or RAN, limit, before)
-        return {
-            "tasks": [_run(record, service) for record in found],
-            "next": found[-1].id if len(found) == limit else None,
-        }
+
+        def look() -> bytes:
+            tasks, following = page_of(service, phase or RAN, limit, before, lambda record: _run(record, service))
+            return with_tasks(tasks, next=following)
+
+        return await workers.answer(request, look)
 
     @app.get(
         "/metrics",
@@ -70,7 +83,9 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
     )
     async def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(generate_latest(insight.telemetry.registry), media_type=CONTENT_TYPE_LATEST)
+        # On the service's loop: gauges are made from the machine.
+        found = await service.bridge.ask(partial(generate_latest, insight.telemetry.registry))
+        return Response(found, media_type=CONTENT_TYPE_LATEST)
 
 
 def _run(record: TaskRecord, service: Service) -> dict[str, Any]:

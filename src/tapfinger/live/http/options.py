@@ -25,6 +25,9 @@ class ServeOptions:
     advertise: Annotated[
         str | None, FieldHelp("Address at which others reach this coordinator, if it is another.", "URL")
     ] = None
+    trust_proxy: Annotated[
+        str | None, FieldHelp("A proxy whose X-Forwarded-For is believed. Without it: nobody's is.", "ADDRESS")
+    ] = None
     tls_cert: Annotated[Path | None, FieldHelp("Certificate to show, with those that it was signed with.", "FILE")] = (
         None
     )

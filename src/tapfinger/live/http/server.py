@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import signal
 import socket
+import ssl
+import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
-
 from tapfinger.errors import ConfigError
+from tapfinger.live.http.agents import AgentEndpoint
 from tapfinger.live.http.app import make_app
+from tapfinger.live.http.connections import LoopServer
+from tapfinger.live.http.door import Door
 from tapfinger.live.http.options import ServeOptions
-from tapfinger.live.http.tls import Certificate, is_loopback
-from tapfinger.live.protocol.wire import MAX_REPORT
+from tapfinger.live.http.tls import AGENT_PROTOCOL, Certificate, is_loopback
 from tapfinger.live.service.service import Service
 from tapfinger.live.state_dir import announce
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which Python lets another thread run.
+SWITCH = 0.001
 
 
 def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
@@ -31,43 +43,99 @@ def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
 
 def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certificate | None = None) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
-    host, port = options.host, options.port
+    listener = _listen(options.host, options.port)
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    url = f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
+    service.url = options.advertise or url
+    site = _Serving(service, listener, tls, options.trust_proxy)
+    note = announce(state, "coordinator", url=url, **({} if tls is None else {"ca": str(tls.cert)}))
+    try:
+        asyncio.run(site.run())
+    finally:
+        note.unlink(missing_ok=True)
+    if site.failed:
+        raise ConfigError("the coordinator could not go on, and the log says why; start it again")
+    if site.signal is not None:
+        signal.raise_signal(site.signal)  # end as anyone does who gets it
+
+
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Without the explicit protocol, asyncio does not set TCP_NODELAY, and small answers are delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; try another --port") from None
-    shown = f"[{host}]" if ":" in host else host
-    url = f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
-    service.url = options.advertise or url
-    failed: list[str] = []
-
-    def give_up() -> None:
-        failed.append("the coordinator could not go on, and the log says why; start it again")
-        server.should_exit = True
-
-    app = make_app(service, lambda: None, give_up)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            lifespan="on",
-            ws="websockets-sansio",
-            ws_max_size=MAX_REPORT,
-            timeout_graceful_shutdown=2,
-            log_config=None,
-            ssl_certfile=None if tls is None else tls.cert,
-            ssl_keyfile=None if tls is None else tls.key,
-        )
-    )
     listener.listen(2048)  # before the address is announced
-    note = announce(state, "coordinator", url=url, **({} if tls is None else {"ca": str(tls.cert)}))
-    try:
-        server.run(sockets=[listener])
-    finally:
-        note.unlink(missing_ok=True)
-    if failed:
-        raise ConfigError(failed[0])
+    return listener
+
+
+class _Serving:
+    """A coordinator's event loops: the service's with the agents on the main thread, and one for people on another."""
+
+    def __init__(self, service: Service, listener: socket.socket, tls: Certificate | None, proxy: str | None) -> None:
+        self._service = service
+        #: Whether the service could not go on; the signal that ended it.
+        self.failed = False
+        self.signal: int | None = None
+        context = None if tls is None else _context(tls)
+        self._people = LoopServer(make_app(service, runs_service=False), context, proxy)
+        endpoint = AgentEndpoint(service, lambda scope: self._door.book.prove(tuple(scope["client"])))
+        self._agents = LoopServer(endpoint, context, lifespan=False)
+        self._door = Door(listener, tls is not None, self._people.admit, self._agents.admit, proxy)
+        self._thread = threading.Thread(target=self._serve_people, name="people")
+
+    def _serve_people(self) -> None:
+        try:
+            asyncio.run(self._people.serve([]))
+        except BaseException:
+            logger.critical("people can no longer be served", exc_info=True)
+
+    async def run(self) -> None:
+        """Serve until the service fails, or a signal comes."""
+        # Threads take turns sooner than by default: the loop with the leases must not wait for those that encode.
+        sys.setswitchinterval(SWITCH)
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number, ended)
+        work = asyncio.create_task(self._service.run())
+        work.add_done_callback(lambda _: ended.set())
+        agents = asyncio.create_task(self._agents.serve([]))
+        self._thread.start()
+        try:
+            await self._started(ended)
+            self._door.open()
+            while self._thread.is_alive() and not ended.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await ended.wait()
+            self.failed = self.signal is None
+        finally:
+            await self._end(work, agents)
+
+    async def _started(self, ended: asyncio.Event) -> None:
+        while not (self._people.started and self._agents.started) and self._thread.is_alive() and not ended.is_set():
+            await asyncio.sleep(0.01)
+
+    def _signalled(self, number: int, ended: asyncio.Event) -> None:
+        self.signal = number
+        ended.set()
+
+    async def _end(self, work: asyncio.Task[None], agents: asyncio.Task[None]) -> None:
+        """Let nobody in, let requests end, then the agents' connections, then the service."""
+        await asyncio.to_thread(self._door.close)
+        self._people.should_exit = True
+        await asyncio.to_thread(self._thread.join)
+        self._agents.should_exit = True
+        await asyncio.gather(agents, return_exceptions=True)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        self._service.close()
+
+
+def _context(tls: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.cert, tls.key)
+    context.set_alpn_protocols([AGENT_PROTOCOL, "http/1.1"])
+    return context

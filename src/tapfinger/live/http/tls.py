@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 from tapfinger.errors import ConfigError
 
+#: Name by which agents say in the greeting of TLS (ALPN) what they are.
+AGENT_PROTOCOL = "tapfinger-agent"
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:

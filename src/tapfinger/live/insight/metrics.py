@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -50,6 +50,10 @@ class Telemetry:
             "decision_seconds", "Thinking time of a round.", ["scheduler"], buckets=QUICK_BUCKETS, **made
         )
         self.commit = Histogram("store_commit_seconds", "Saving one change.", buckets=QUICK_BUCKETS, **made)
+        self.loop_lag = Histogram(
+            "loop_lag_seconds", "Lateness of the loop that keeps leases.", buckets=QUICK_BUCKETS, **made
+        )
+        self.longest_lag = Gauge("longest_loop_lag_seconds", "The longest of it in the last minute.", **made)
         self.requests = Counter("http_requests", "Requests, by route.", ["method", "route", "status"], **made)
         self.request_seconds = Histogram(
             "http_request_seconds",

@@ -6,7 +6,7 @@ queue. Standbys can show it as well as the leader.
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections import deque
 from typing import Any
 
@@ -20,7 +20,7 @@ from tapfinger.live.store.store import Store
 
 #: Most events of the history that are read at the first request, or after a long time without requests.
 LOOK_BACK = 20_000
-#: Events read at once; in between, other requests get their turn.
+#: Events read at once.
 CHUNK = 250
 #: Most attempts kept; those that ended first are dropped first.
 RUNS = 2000
@@ -43,13 +43,13 @@ Run = dict[str, Any]
 
 
 class Overview:
-    """Follows the history of one store."""
+    """Follows the history of one store. May be used by several threads."""
 
     def __init__(self, store: Store, resources: ResourceTypes) -> None:
         """Nothing is read before the first ``catch_up``."""
         self._store = store
         self._resources = resources
-        self._turn = asyncio.Lock()
+        self._turn = threading.Lock()
         self._begin(0)
 
     def _begin(self, seq: int) -> None:
@@ -64,14 +64,14 @@ class Overview:
         self._ends = {phase.value: 0 for phase in events.CLOSED}
         self._base: dict[str, int] | None = None  # numbers where the known history begins
 
-    async def catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Read the events since the last call."""
-        async with self._turn:
+        with self._turn:
             last = self._store.last_line()
             if self._base is None or last - self.seq > LOOK_BACK:
                 self._begin(max(0, last - LOOK_BACK))
             while self._read():
-                await asyncio.sleep(0)
+                pass
             if self._base is None:
                 self._count()
 
@@ -170,6 +170,10 @@ class Overview:
 
     def since(self, after: int) -> dict[str, Any]:
         """Changes since the event with that number; everything, if that is too long ago."""
+        with self._turn:
+            return self._since(after)
+
+    def _since(self, after: int) -> dict[str, Any]:
         whole = after < self._first or after > self.seq or after == 0
         base = self._base or {}
         now = {"waiting": self._waiting, "running": self._running, **self._ends}

@@ -42,7 +42,9 @@ from tapfinger.live.protocol.events import LINKS
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
+from tapfinger.live.service.lateness import Lateness
 from tapfinger.live.service.learning_loop import LearningLoop
+from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.taking_over import Kept, make_machine
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
@@ -60,7 +62,7 @@ LOOK = 0.3
 
 
 class Leading:
-    """The loops of one coordinator. Must be used from one thread. ``Service`` adds requests of people and agents."""
+    """The loops of one coordinator. Other threads reach them by ``bridge``. ``Service`` adds people and agents."""
 
     def __init__(
         self,
@@ -88,9 +90,13 @@ class Leading:
         # Wall-clock time that never jumps: leases are differences of it.
         self._offset = time.time() - boot_clock()
         self._senders: dict[str, Callable[[Message], None]] = {}
+        self._bulk = asyncio.Lock()
         self._unsaved: dict[tuple[str, str], TaskRecord] = {}  # by owner and key
         self._wanted = asyncio.Event()
-        self._changed = asyncio.Event()
+        self.changes = Announcer()
+        self.bridge = LoopBridge()
+        #: What is wrong although the coordinator goes on: a name for each fault, and what to tell people.
+        self.faults: dict[str, str] = {}
         self._broken: BaseException | None = None
         self._leading: Coordinator | None = None
         self._leader = ""
@@ -105,6 +111,8 @@ class Leading:
         self.insight = Insight(
             site, lambda: self._machine, self.store, self.now, self._decision_thread, shadows or {}, self.learning
         )
+        self._lateness = Lateness(self.insight.telemetry.loop_lag.observe)
+        self.insight.telemetry.longest_lag.set_function(self._lateness.longest)
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
         if not self.store.shared:
             self._leading = self._take_over()
@@ -155,7 +163,8 @@ class Leading:
 
     async def run(self) -> None:
         """Run slots and rounds until cancelled. Raises an error that only a new coordinator can recover from."""
-        keeper = asyncio.create_task(self._keep_term())
+        self.bridge.bind()
+        beside = [asyncio.create_task(self._keep_term()), asyncio.create_task(self._lateness.watch())]
         try:
             while self._broken is None:
                 if self._leading is None:
@@ -174,7 +183,8 @@ class Leading:
                     await asyncio.sleep(SETTLE)
                 self._wanted.clear()
         finally:
-            keeper.cancel()
+            for one in beside:
+                one.cancel()
             if self._deciding is not None:
                 self._deciding.cancel()  # nobody will use the answer
         raise self._broken
@@ -234,14 +244,17 @@ class Leading:
             machine = await asyncio.to_thread(self._look)
         except (NotLeading, StoreUnavailable) as error:
             logger.warning("standing by: %s", error)
+            if isinstance(error, StoreUnavailable):
+                self.faults["store"] = str(error)
             await asyncio.sleep(LOOK)
         except BaseException as error:
             self._fail(error)
         else:
+            self.faults.pop("store", None)
             if machine is None:
                 seen, self._seen = self._seen, self.store.last_line()
                 if seen != self._seen:
-                    self._announce()
+                    self.changes.announce()
                 await asyncio.sleep(LOOK)
                 return
             self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
@@ -260,6 +273,8 @@ class Leading:
             if self._leading is not None:
                 logger.warning("this coordinator leads no longer: %s", error)
             self._leader = getattr(error, "leader", "")
+            if isinstance(error, StoreUnavailable):
+                self.faults["store"] = str(error)
             self.store.stand_down()
             self._leading = None
             for send in self._senders.values():
@@ -300,7 +315,7 @@ class Leading:
             if (send := self._senders.get(orders.cluster)) is not None:
                 send(orders)
         if instructions.history:
-            self._announce()
+            self.changes.announce()
 
     def _aside(self, work: Callable[[], None]) -> None:
         """Do something that tasks do not depend on: only the store may stop a coordinator."""
@@ -309,12 +324,6 @@ class Leading:
         except Exception:
             logger.exception("insight failed; tasks are not affected")
 
-    def _announce(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def change(self, seconds: float) -> None:
-        """Wait until something has happened, at most this many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+    async def change(self, seconds: float, seen: int) -> None:
+        """Wait until there are more ``changes`` than ``seen``, at most this many seconds. For any loop."""
+        await self.changes.wait(seconds, seen)

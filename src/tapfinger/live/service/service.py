@@ -19,14 +19,27 @@ from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Piece
 
+#: Tasks of a submission beyond which it waits until the one before it is saved.
+BULK = 100
+
 
 class Service(Leading):
-    """One coordinator. Must be used from one thread."""
+    """One coordinator. What changes it, and ``clusters`` of a leader, must run on its loop; see ``bridge``.
+
+    Reads of single tasks, lists and progress may come from any thread: they need the store, and single records of the
+    machine.
+    """
 
     # --------------------------------------------------------------------- people
 
     async def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
         """Accept tasks and return their ids; they are on disk by then. A key used before returns the earlier task."""
+        if len(specs) <= BULK:
+            return await self._submit(specs, owner)
+        async with self._bulk:  # one after the other: agents get their turn while each is saved
+            return await self._submit(specs, owner)
+
+    async def _submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
         for spec in specs:
             if refused := refused_names(spec.env, self.config.env_names):
                 raise ConfigError(
@@ -81,7 +94,8 @@ class Service(Leading):
 
     def _fresh(self, record: TaskRecord) -> TaskRecord:
         """Add the progress that the task has reported since its record was last saved."""
-        running = None if self._leading is None else self._leading.tasks.get(record.id)
+        leading = self._leading
+        running = None if leading is None else leading.tasks.get(record.id)
         if running is not None and running.attempt == record.attempt:
             record.progress, record.metrics = running.progress, running.metrics
         return record
@@ -89,11 +103,13 @@ class Service(Leading):
     @property
     def heard(self) -> int:
         """A counter that increases when tasks report new progress."""
-        return 0 if self._leading is None else self._leading.progress.count
+        leading = self._leading
+        return 0 if leading is None else leading.progress.count
 
     def progress(self) -> list[dict[str, object]]:
         """Progress of each running task that reports any."""
-        running = () if self._leading is None else self._leading.tasks.values()
+        leading = self._leading
+        running = [] if leading is None else list(leading.tasks.values())  # copied at once: it may change meanwhile
         return [
             {"task": r.id, "attempt": r.attempt, "progress": r.progress, "metrics": r.metrics}
             for r in running
@@ -106,7 +122,8 @@ class Service(Leading):
 
     def clusters(self) -> list[dict[str, object]]:
         """Every cluster, as shown to people."""
-        return standby.clusters(self.site, self.store) if self._leading is None else self._leading.clusters(self.now())
+        leading = self._leading
+        return standby.clusters(self.site, self.store) if leading is None else leading.clusters(self.now())
 
     async def drain(self, cluster: str, drained: bool) -> None:
         """Drain a cluster so that it takes no new tasks, or let it take them again."""
@@ -158,7 +175,7 @@ class Service(Leading):
                 self._senders[report.cluster] = before
             raise
         if heard != self.heard:
-            self._announce()
+            self.changes.announce()
 
     def output(self, cluster: str, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
         """Keep a piece of output if its attempt is or was on that cluster; ``answer`` is called once it is kept."""
@@ -177,7 +194,7 @@ class Service(Leading):
     def _kept(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
         answer(LogSize(chunk.id, self.kept.logs.size(chunk.id)))
         if chunk.data:
-            self._announce()
+            self.changes.announce()
 
     def _ran_on(self, record: TaskRecord, ident: AttemptId, cluster: str) -> bool:
         if record.attempt_id == ident and record.cluster is not None:

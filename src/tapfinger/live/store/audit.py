@@ -1,21 +1,88 @@
-"""The audit log: an append-only file of who did what, when, from where, and whether it was allowed."""
+"""The audit log: append-only files of who did what, when, from where, and whether it was allowed.
+
+What was refused is in a file of its own, and summed up where it is much: nobody can push out what was done.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 #: Most bytes of one file, and number of older files kept beside it.
 MAX_FILE, OLDER = 32 * 1024 * 1024, 4
+#: Refusals of one requester in a minute that are noted one by one, and requesters in a minute that are told apart.
+SINGLY, REQUESTERS = 10, 1000
+#: Most characters of a text that a requester has chosen.
+LONGEST = 300
+#: The requester of refusals beyond ``REQUESTERS``.
+_OTHERS = (None, "others")
 
 
 class Audit:
-    """The audit log of one coordinator."""
+    """The audit log of one coordinator. May be used from several threads."""
 
     def __init__(self, path: Path, most: int = MAX_FILE) -> None:
         """Open the log. Only its owner may read it: it tells who works when, and from where."""
+        self._done = _Files(path, most)
+        self._refused = _Files(path.with_name(f"refused-{path.name}"), most)
+        self._lock = threading.Lock()
+        #: The minute of the latest refusal, and the number of refusals of each requester in it.
+        self._minute = 0
+        self._many: Counter[tuple[str | None, str]] = Counter()
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            self._sum_up()
+            self._done.close()
+            self._refused.close()
+
+    def note(self, at: float, who: str | None, source: str, what: str, status: int, detail: str = "") -> None:
+        """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP."""
+        cut = what[:LONGEST], detail[:LONGEST]
+        line = {"at": round(at, 3), "who": who, "from": source, "what": cut[0], "status": status, "detail": cut[1]}
+        with self._lock:
+            if status < 400:
+                self._done.write(line)
+                return
+            if int(at // 60) != self._minute:
+                self._sum_up()
+                self._minute = int(at // 60)
+            known = (who, source) in self._many or len(self._many) < REQUESTERS
+            requester = (who, source) if known else _OTHERS
+            self._many[requester] += 1
+            if self._many[requester] <= SINGLY:
+                self._refused.write(line)
+
+    def _sum_up(self) -> None:
+        """Write how often those were refused in the past minute whose refusals were not all noted."""
+        for (who, source), count in self._many.items():
+            if count > SINGLY:
+                more = f"{count - SINGLY} more refusals in that minute"
+                end = 60.0 * self._minute + 59.999
+                self._refused.write(
+                    {"at": end, "who": who, "from": source, "what": "refused", "status": 429, "detail": more}
+                )
+        self._many.clear()
+
+    def latest(self, limit: int) -> list[dict[str, Any]]:
+        """The last lines, oldest first; at most half of them are refusals if there are enough others."""
+        with self._lock:
+            done, refused = self._done.latest(limit), self._refused.latest(limit)
+        room = max(limit - len(done), limit // 2)
+        refused = refused[max(0, len(refused) - room) :]
+        done = done[max(0, len(done) - (limit - len(refused))) :]
+        return sorted([*done, *refused], key=lambda line: float(line["at"]))
+
+
+class _Files:
+    """A file of JSON lines that is followed by a new one when it is long, and the older ones beside it."""
+
+    def __init__(self, path: Path, most: int) -> None:
         self._path = path
         self._most = most
         self._open()
@@ -25,15 +92,12 @@ class Audit:
         self._file = os.fdopen(handle, "ab", buffering=0)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
-    def note(self, at: float, who: str | None, source: str, what: str, status: int, detail: str = "") -> None:
-        """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP."""
-        line = {"at": round(at, 3), "who": who, "from": source, "what": what, "status": status, "detail": detail}
+    def write(self, line: dict[str, Any]) -> None:
         if self._file.tell() > self._most:
             self._turn()
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     def _turn(self) -> None:
         """Start a new file, and drop the oldest."""
@@ -48,7 +112,6 @@ class Audit:
         return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
 
     def latest(self, limit: int) -> list[dict[str, Any]]:
-        """The last lines, oldest first."""
         lines: list[bytes] = []
         for number in range(OLDER + 1):
             path = self._older(number)

@@ -105,7 +105,7 @@ class _Session:
 
 
 class Postgres:
-    """One connection for writing and one for reading."""
+    """One connection for writing, and one for each thread that reads."""
 
     shared = True
 
@@ -126,7 +126,9 @@ class Postgres:
             ) from None
         user, host = self._given.get("user"), self._given.get("host", "")
         self.label = f"postgresql://{f'{user}@' if user else ''}{host}/{self._given.get('dbname', '')}"
-        self._reader, self._writer = _Session(self._connect), _Session(self._connect)
+        self._writer = _Session(self._connect)
+        self._own = threading.local()
+        self._readers: list[_Session] = []
         try:
             self._check()
         except StoreUnavailable as error:
@@ -152,9 +154,17 @@ class Postgres:
                 "--template template0 NAME"
             )
 
+    def _reader(self) -> _Session:
+        """The reading session of the current thread."""
+        reader: _Session | None = getattr(self._own, "reader", None)
+        if reader is None:
+            reader = self._own.reader = _Session(self._connect)
+            self._readers.append(reader)
+        return reader
+
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Read committed data."""
-        with self._reader.use() as connection:
+        with self._reader().use() as connection:
             return connection.execute(_translated(statement), _plain(values)).fetchall()
 
     @contextmanager
@@ -164,6 +174,7 @@ class Postgres:
             yield _PostgresTransaction(cursor)
 
     def close(self) -> None:
-        """Close both connections."""
-        self._reader.close()
+        """Close all connections."""
+        for reader in self._readers:
+            reader.close()
         self._writer.close()

@@ -33,7 +33,10 @@ class _SqliteTransaction:
 
 
 class Sqlite:
-    """Write-ahead log, full sync. One connection writes; the other reads only committed data."""
+    """Write-ahead log, full sync. One connection writes; each thread that reads committed data has one of its own.
+
+    So nobody who reads much can keep another thread waiting.
+    """
 
     shared = False
 
@@ -41,23 +44,35 @@ class Sqlite:
         """Open or create the file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.label = str(path)
-        self._writing, self._reading = threading.Lock(), threading.Lock()
+        self._path = path
+        self._writing = threading.Lock()
+        self._own = threading.local()
+        self._readers: list[sqlite3.Connection] = []
         try:
             # The store holds environments of tasks, so only its owner may read it. SQLite's other files inherit this.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._writer, self._reader = (
-                sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0) for _ in range(2)
-            )
+            self._writer = self._connect()
             self._writer.execute("PRAGMA journal_mode = WAL")
             self._writer.execute("PRAGMA synchronous = FULL")
-            self._reader.execute("PRAGMA query_only = TRUE")
+            self._reader()
         except (OSError, sqlite3.DatabaseError) as error:
             raise ConfigError(f"{path} cannot be used as a store: {error}") from None
 
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
+
+    def _reader(self) -> sqlite3.Connection:
+        """The reading connection of the current thread."""
+        reader: sqlite3.Connection | None = getattr(self._own, "reader", None)
+        if reader is None:
+            reader = self._own.reader = self._connect()
+            reader.execute("PRAGMA query_only = TRUE")
+            self._readers.append(reader)
+        return reader
+
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Read committed data."""
-        with self._reading:
-            return self._reader.execute(statement, values).fetchall()
+        return self._reader().execute(statement, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[_SqliteTransaction]:
@@ -72,6 +87,7 @@ class Sqlite:
             self._writer.execute("COMMIT")
 
     def close(self) -> None:
-        """Close both connections."""
-        self._reader.close()
+        """Close all connections."""
+        for reader in self._readers:
+            reader.close()
         self._writer.close()

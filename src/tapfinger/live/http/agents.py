@@ -1,0 +1,137 @@
+"""The WebSocket of agents. It is served on the service's loop; behind a proxy it may also come in with people's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading, StoreUnavailable, TapfingerError
+from tapfinger.live.http.auth import REFUSALS, lookup, source_of
+from tapfinger.live.http.limits import Buckets
+from tapfinger.live.protocol.messages import Report
+from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Token
+
+logger = logging.getLogger(__name__)
+
+#: Where agents connect.
+AGENT_PATH = "/api/v1/agent"
+#: Messages to an agent that wait to be sent; further ones are dropped, since the next repeats everything.
+OUTBOX = 1000
+
+
+class AgentEndpoint:
+    """Talks with agents, each over one WebSocket."""
+
+    def __init__(self, service: Service, proven: Callable[[Scope], None] = lambda _: None) -> None:
+        """``proven`` is called for each connection that has shown a valid token."""
+        self._service = service
+        self._proven = proven
+        rate = service.config.max_requests
+        self._paces = Buckets(rate, 2.0 * rate, service.now)
+        self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An application that serves nothing else."""
+        if scope["type"] == "websocket" and scope["path"] == AGENT_PATH:
+            await self.serve(WebSocket(scope, receive, send))
+        elif scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).close(4404, "there is nothing here")
+        elif scope["type"] == "http":
+            detail = {"detail": "only an agent's WebSocket can be had on this connection"}
+            await JSONResponse(detail, 404, {"Connection": "close"})(scope, receive, send)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Talk with one agent until its connection ends."""
+        given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
+        try:
+            token = await lookup(self._service, given)
+        except StoreUnavailable:
+            await socket.close(1013, "the store cannot be reached; try again")
+            return
+        if token is None or token.role != "agent" or token.cluster is None:
+            if not self._refusals.take(source):
+                who = None if token is None else token.name
+                self._note(who, source, 401, "no valid token of an agent")
+            await socket.close(4401, "a valid token of an agent is needed")
+            return
+        self._proven(socket.scope)
+        self._note(token.name, source, 101, f"speaks for {token.cluster}")
+        await socket.accept()
+        await self._talk(socket, given, token, token.cluster)
+
+    def _note(self, who: str | None, source: str, status: int, detail: str) -> None:
+        self._service.kept.audit.note(self._service.now(), who, source, "agent", status, detail)
+
+    async def _talk(self, socket: WebSocket, given: str, token: Token, cluster: str) -> None:
+        service, loop = self._service, asyncio.get_running_loop()
+        outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=OUTBOX)
+
+        def put(message: Message) -> None:
+            with suppress(asyncio.QueueFull):  # lost, as any message may be; the next repeats everything
+                outbox.put_nowait(message)
+
+        def send(message: Message) -> None:  # called on the service's loop
+            if asyncio.get_running_loop() is loop:
+                put(message)
+            else:
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(put, message)
+
+        async def listen(message: Message) -> None:
+            _listen(service, cluster, message, send)
+
+        writer = asyncio.create_task(_write(socket, outbox))
+        try:
+            service.check_leading()
+            while not writer.done():
+                text = await _received(socket)
+                await asyncio.sleep(self._paces.take(token.name))  # the agent must wait, but nothing is dropped
+                if await lookup(service, given) is None:
+                    raise AgentRefused("the token has expired, or was revoked")
+                await service.bridge.run(partial(listen, decode(text)))
+        except WebSocketDisconnect:
+            pass
+        except TapfingerError as error:
+            with suppress(Exception):
+                away = isinstance(error, NotLeading | StoreUnavailable)
+                await socket.send_text(encode(Refusal(str(error), away, getattr(error, "leader", ""))))
+                await socket.close(4400)
+        finally:
+            service.bridge.post(partial(service.disconnect, cluster, send))
+            writer.cancel()
+
+
+async def _received(socket: WebSocket) -> str:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    text: str | None = message.get("text")
+    if text is None:
+        raise CoordinatorError("messages are text, not bytes")
+    return text
+
+
+async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
+    with suppress(WebSocketDisconnect, RuntimeError):
+        while True:
+            await socket.send_text(encode(await outbox.get()))
+
+
+def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:
+    if isinstance(message, Report):
+        if message.cluster != cluster:
+            raise AgentRefused(f"this token speaks for cluster {cluster!r}, not for {message.cluster!r}")
+        service.report(message, send)
+    elif isinstance(message, LogChunk):
+        service.output(cluster, message, send)
+    else:
+        raise CoordinatorError(f"an agent does not send {type(message).__name__}")

@@ -1,0 +1,46 @@
+"""Pages of tasks: bounded in number and in size, and read a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tapfinger.core.contract import Phase
+from tapfinger.live.http.workers import as_json
+from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.service.service import Service
+
+#: Most tasks or events in one answer.
+MOST = 1000
+#: Bytes after which a page ends, however few tasks it has: some have long arguments.
+LONG = 2 * 1024 * 1024
+#: Tasks read from the store at a time.
+STEP = 50
+
+
+def page_of(
+    service: Service,
+    phases: Sequence[Phase],
+    limit: int,
+    before: int | None,
+    show: Callable[[TaskRecord], dict[str, Any]],
+) -> tuple[list[bytes], int | None]:
+    """The latest tasks as JSON, newest first, and the ``before`` of the next page; None if there is none."""
+    found: list[bytes] = []
+    size = 0
+    while len(found) < limit:
+        step = min(STEP, limit - len(found))
+        records = service.tasks(phases, step, before)
+        for record in records:
+            found.append(as_json(show(record)))
+            before, size = record.id, size + len(found[-1])
+            if size > LONG:
+                return found, before
+        if len(records) < step:
+            return found, None
+    return found, before
+
+
+def with_tasks(tasks: Sequence[bytes], **more: Any) -> bytes:
+    """A JSON object of these tasks and some other values."""
+    return b'{"tasks":[' + b",".join(tasks) + b"]," + as_json(more)[1:]

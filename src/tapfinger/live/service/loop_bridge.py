@@ -1,0 +1,94 @@
+"""How other event loops reach the service's own: calls that run on it, and the news that something has changed.
+
+People's requests are served on a loop of their own, so that none of them can delay a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+#: Questions of people that the service's loop answers at a time. The others wait where they came from, so agents are
+#: never behind more than these.
+AT_ONCE = 4
+
+
+class LoopBridge:
+    """Runs work on the service's loop; directly, if the caller is on that loop, or before there is one."""
+
+    def __init__(self) -> None:
+        """``bind`` says later which loop it is."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking = asyncio.Semaphore(AT_ONCE)
+
+    def bind(self) -> None:
+        """Make the running loop the service's."""
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Run a change on the service's loop; return or raise what it returns or raises."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            return await work()
+
+        async def there() -> Result:
+            return await work()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run ``work`` on the service's loop, without waiting for it."""
+        loop = self._loop
+        if loop is None or loop is asyncio.get_running_loop():
+            work()
+        else:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(work)
+
+    async def ask(self, question: Callable[[], Result]) -> Result:
+        """Run a question on the service's loop; only a few at a time."""
+
+        async def answer() -> Result:
+            return question()
+
+        return await self.ask_async(answer)
+
+    async def ask_async(self, question: Callable[[], Awaitable[Result]]) -> Result:
+        """Run a question that waits in between; only a few at a time."""
+        async with self._asking:
+            return await self.run(question)
+
+
+class Announcer:
+    """Tells waiters on any loop that something has changed."""
+
+    def __init__(self) -> None:
+        """Nothing has changed yet."""
+        #: Number of changes so far.
+        self.count = 0
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    def announce(self) -> None:
+        """Wake everyone who waits. May be called from any thread."""
+        with self._lock:
+            self.count += 1
+            waiting, self._waiting = self._waiting, {}
+        for loop, event in waiting.items():
+            with suppress(RuntimeError):  # that loop has ended, and its waiters with it
+                loop.call_soon_threadsafe(event.set)
+
+    async def wait(self, seconds: float, seen: int) -> None:
+        """Wait until there are more changes than ``seen``, at most this many seconds."""
+        with self._lock:
+            if self.count != seen:
+                return
+            event = self._waiting.setdefault(asyncio.get_running_loop(), asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
