@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -10,7 +12,7 @@ import uvicorn
 from tapfinger.errors import ConfigError
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.options import ServeOptions
-from tapfinger.live.http.tls import Certificate, is_loopback
+from tapfinger.live.http.tls import Certificate, covers, is_loopback
 from tapfinger.live.protocol.wire import MAX_REPORT
 from tapfinger.live.service.service import Service
 from tapfinger.live.state_dir import announce
@@ -29,6 +31,28 @@ def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
         )
 
 
+def addresses(host: str, port: int, names: Sequence[str] | None, advertise: str | None) -> dict[str, str]:
+    """What a coordinator notes of its addresses. ``names``: those in its certificate; None without encryption.
+
+    ``url`` works on this machine, with ``server_name`` as the name to find in the certificate where it is another.
+    ``advertised`` is the address for others.
+    """
+    everywhere = host != "localhost" and ipaddress.ip_address(host).is_unspecified
+    local = ("::1" if ":" in host else "127.0.0.1") if everywhere else host
+    scheme = "http" if names is None else "https"
+    found = {"url": _url(scheme, local, port)}
+    # A name with a star stands for many, and is nobody's address.
+    whole = [name for name in names or () if "*" not in name]
+    if names and not any(covers(name, local) for name in names):
+        found["server_name"] = whole[0] if whole else names[0].replace("*", "tapfinger")
+    found["advertised"] = advertise or (_url(scheme, whole[0], port) if everywhere and whole else found["url"])
+    return found
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certificate | None = None) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
     host, port = options.host, options.port
@@ -40,9 +64,8 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
         listener.bind((host, port))
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; try another --port") from None
-    shown = f"[{host}]" if ":" in host else host
-    url = f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
-    service.url = options.advertise or url
+    here = addresses(host, listener.getsockname()[1], None if tls is None else tls.names(), options.advertise)
+    service.url = here["advertised"]
     failed: list[str] = []
 
     def give_up() -> None:
@@ -64,7 +87,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
         )
     )
     listener.listen(2048)  # before the address is announced
-    note = announce(state, "coordinator", url=url, **({} if tls is None else {"ca": str(tls.cert)}))
+    note = announce(state, "coordinator", **here, **({} if tls is None else {"ca": str(tls.cert)}))
     try:
         server.run(sockets=[listener])
     finally:
