@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.demo_tasks import Batch, choose
+from tapfinger.commands.interrupts import interruptible
 from tapfinger.commands.options import StateOption, UrlOption, open_client
 from tapfinger.commands.progress import bar
 from tapfinger.commands.screen import plain_console
@@ -39,8 +40,6 @@ def demo(
     ] = None,
 ) -> None:
     """Submit a mixed batch of small tasks and show how they flow; starts a site of its own if none runs."""
-    from tapfinger.commands.live import interruptible
-
     console = plain_console()
     batch = choose(testbed, _is_local(state, url))
     console.print(batch.about, highlight=False, soft_wrap=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tapfinger.commands.dashboard import dashboard_link
+from tapfinger.commands.interrupts import interruptible
 from tapfinger.commands.options import Fields, expand_fields, name_values
 from tapfinger.errors import TapfingerError
 from tapfinger.live.http.options import ServeOptions
@@ -75,27 +74,6 @@ def up(
             _tell_rest(directory, state)
             raise
         _tell_rest(directory, state)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal act like Ctrl-C. After the first of them, another one changes nothing."""
-    from tapfinger.live.site_parts import ENDING
-
-    def interrupt(*_: object) -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    # What the caller ignores, such as nohup a closed terminal, stays ignored.
-    taken = {n: before for n in ENDING if (before := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
-    for number in taken:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, before in taken.items():
-            signal.signal(number, before)
 
 
 def _tell_rest(directory: Path, state: Path | None) -> None:
