@@ -26,8 +26,8 @@ from tapfinger.live.coordinator.decisions import Answer, RoundQuestion
 from tapfinger.live.coordinator.inputs import Decided
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.http.client import Client, make_spec
-from tapfinger.live.local_site import LocalSite
 from tapfinger.live.state_dir import noted
+from tapfinger.live.supervisor import Supervisor
 
 AGENTS = 200
 #: Seconds during which tasks are submitted, and tasks per second.
@@ -163,7 +163,7 @@ def starts() -> np.ndarray:
     """Seconds from just before the submission to the first action of the task's process."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        site = LocalSite(Path(folder) / "state", None)
+        site = Supervisor(Path(folder) / "state")
         url = site.up(0)
         try:
             with Client(url, (site.state / "token").read_text(encoding="ascii").strip()) as client:
@@ -173,7 +173,7 @@ def starts() -> np.ndarray:
                     client.wait(task, 60)
                     found.append(float(b"".join(client.logs(task, follow=True))) - begin)
         finally:
-            site.down()
+            site.end()
     return np.array(found[5:])  # the first few are a warm-up
 
 

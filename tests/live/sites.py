@@ -117,7 +117,7 @@ class RealSite:
         """End everything, tasks included, and check that nothing is left."""
         from tapfinger.live.local_site import LocalSite
 
-        LocalSite(self.state, None).down()
+        LocalSite(self.state).down()
         if self.client is not None:
             self.client.close()
         for process in self.processes.values():

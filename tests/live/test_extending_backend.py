@@ -23,6 +23,7 @@ from tapfinger.live.backends.supervision import Supervised, supervisor_of
 from tapfinger.live.config import BackendConfig, LiveConfig, load_site
 from tapfinger.live.local_site import LocalSite
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, RunReport
+from tapfinger.live.supervisor import Supervisor
 from tapfinger.registry import GROUPS, lookup
 from tapfinger.testing import CheckFailed, check_backend
 
@@ -168,10 +169,10 @@ def test_a_backend_of_a_cluster_that_does_not_exist_is_refused(site: Path) -> No
 
 def test_faults_of_a_backend_are_said_before_anything_is_started(site: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no option 'nize'"):
-        LocalSite(tmp_path / "state", site, NOHUP, ["nize=3"]).up(0)
+        Supervisor(tmp_path / "state", site, NOHUP, ["nize=3"])
     assert not (tmp_path / "state").exists()
     with pytest.raises(ConfigError, match="must look like key=value"):
-        LocalSite(tmp_path / "state", site, NOHUP, ["nize"]).up(0)
+        Supervisor(tmp_path / "state", site, NOHUP, ["nize"])
 
 
 def test_a_backend_is_opened_with_the_agents_context_before_anything_else(tmp_path: Path) -> None:

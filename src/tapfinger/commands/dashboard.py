@@ -22,9 +22,13 @@ def dashboard(
     """Print a link to the dashboard that signs in. Anyone with the link can act as you: keep it secret."""
     import webbrowser
 
-    from tapfinger.live.state_dir import find_coordinator
+    from tapfinger.live.state_dir import find_coordinator, local_note
 
-    link = dashboard_link(*find_coordinator(state, url))
+    address, token = find_coordinator(state, url)
+    note = local_note(state, url)
+    if "server_name" in note:  # a browser looks in the certificate for no name but the address's own
+        address = note["advertised"]
+    link = dashboard_link(address, token)
     typer.echo(link)
     if open_it and not webbrowser.open(link):
         typer.echo("No browser was found; open the link yourself.", err=True)

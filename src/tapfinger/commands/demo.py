@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.demo_tasks import Batch, choose
-from tapfinger.commands.options import StateOption, UrlOption
+from tapfinger.commands.interrupts import interruptible
+from tapfinger.commands.options import StateOption, UrlOption, open_client
 from tapfinger.commands.progress import bar
 from tapfinger.commands.screen import plain_console
 
@@ -39,18 +40,11 @@ def demo(
     ] = None,
 ) -> None:
     """Submit a mixed batch of small tasks and show how they flow; starts a site of its own if none runs."""
-    import signal
-
-    from tapfinger.commands.live import interrupt
-
     console = plain_console()
     batch = choose(testbed, _is_local(state, url))
     console.print(batch.about, highlight=False, soft_wrap=True)
-    before = signal.signal(signal.SIGTERM, interrupt)  # like Ctrl-C: ends what was started
-    try:
+    with interruptible():
         done = _flow(state, url, batch, tasks or batch.many, console)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     _summary(done, console)
 
 
@@ -89,18 +83,17 @@ def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -
 
     from tapfinger.errors import CoordinatorError
     from tapfinger.live.http.client import Client
-    from tapfinger.live.local_site import LocalSite
-    from tapfinger.live.state_dir import find_coordinator
+    from tapfinger.live.supervisor import Supervisor
 
     try:
-        address, token = find_coordinator(state, url)
+        found = open_client(state, url)
     except CoordinatorError:
         if state is not None or url is not None:
             raise
         with TemporaryDirectory(prefix="tapfinger-demo-") as folder:
             config = Path(folder) / "site.toml"
             config.write_text(batch.site, encoding="utf-8")
-            site = LocalSite(Path(folder) / "state", config)
+            site = Supervisor(Path(folder) / "state", config)
             console.print("No site runs here; starting one for the demo.", highlight=False)
             address = site.up(0)
             try:
@@ -108,9 +101,9 @@ def _site(state: Path | None, url: str | None, batch: Batch, console: Console) -
                 with Client(address, token) as client:
                     yield client
             finally:
-                site.down()
+                site.end()
         return
-    with Client(address, token) as client:
+    with found as client:
         yield client
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tapfinger.commands.dashboard import dashboard_link
-from tapfinger.commands.options import Fields, expand_fields
+from tapfinger.commands.interrupts import interruptible
+from tapfinger.commands.options import Fields, expand_fields, name_values
+from tapfinger.errors import TapfingerError
 from tapfinger.live.http.options import ServeOptions
 from tapfinger.settings import FieldHelp
 
@@ -41,37 +45,52 @@ BackendOptions = Annotated[
 def up(
     state: StateOption = None,
     config: ConfigOption = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once everything runs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once everything runs; it is watched over.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the coordinator; 0 for any that is free.")] = 0,
     backend: BackendOption = None,
     backend_option: BackendOptions = None,
 ) -> None:
-    """Start a whole site on this machine: a coordinator and an agent per cluster."""
-    import signal
-
-    from tapfinger.live.local_site import LocalSite
+    """Start a whole site on this machine: a coordinator and an agent per cluster. Starts again what dies."""
     from tapfinger.live.state_dir import state_directory
+    from tapfinger.live.supervisor import Supervisor
 
-    site = LocalSite(state_directory(state).absolute(), config, backend, backend_option or ())
-    before = signal.signal(signal.SIGTERM, interrupt)  # like Ctrl-C: ends what was started
-    try:
-        url = site.up(port)
+    directory = state_directory(state).absolute()
+    site = Supervisor(directory, config, backend, backend_option or (), partial(typer.echo, err=True))
+    site.refuse_second()
+    with interruptible():
         try:
-            _welcome(url, site.state, state, config, detach)
-            if not detach:
-                site.wait()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            if not detach:
-                site.down()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+            if detach:
+                _welcome(site.in_background(port), directory, state, config, detach)
+                return
+            url = site.up(port)
+            try:
+                _welcome(url, directory, state, config, detach)
+                site.watch()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                site.end()
+        except BaseException:
+            _tell_rest(directory, state)
+            raise
+        _tell_rest(directory, state)
 
 
-def interrupt(*_: object) -> None:
-    """A signal handler that acts like Ctrl-C."""
-    raise KeyboardInterrupt
+def _tell_rest(directory: Path, state: Path | None) -> None:
+    """Say what runs on, since this command has not started it."""
+    from tapfinger.live.local_site import LocalSite
+
+    with suppress(TapfingerError, OSError):  # the terminal may be gone
+        if left := LocalSite(directory).running():
+            typer.echo(
+                f"Left running, since they were not started by this command: {', '.join(left)}. End them with: "
+                f"tapfinger down{_where(state)}",
+                err=True,
+            )
+
+
+def _where(state: Path | None) -> str:
+    return "" if state is None else f" --state {shlex.quote(str(state))}"
 
 
 def _welcome(url: str, directory: Path, state: Path | None, config: Path | None, detach: bool) -> None:
@@ -82,9 +101,8 @@ def _welcome(url: str, directory: Path, state: Path | None, config: Path | None,
     kind = "" if DEFAULT_TYPE in types or len(types) == 1 else f" --type {shlex.quote(types[0])}"
     typer.echo(f"Coordinator: {url}  (state: {directory})")
     typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
-    where = f" --state {state}" if state is not None else ""
-    typer.echo(f"Try:         tapfinger run{where}{kind} -- python3 -c 'print(6 * 7)'")
-    typer.echo(f"End it with: {'tapfinger down' + where if detach else 'Ctrl-C'}")
+    typer.echo(f"Try:         tapfinger run{_where(state)}{kind} -- python3 -c 'print(6 * 7)'")
+    typer.echo(f"End it with: {f'tapfinger down{_where(state)}' if detach else 'Ctrl-C'}")
 
 
 def down(
@@ -145,7 +163,8 @@ class AgentOptions:
         str | None, FieldHelp("Cores to give to tasks, such as 0,1 or 4-7. Without it: the first ones.", "LIST")
     ] = None
     token_file: Annotated[
-        Path | None, FieldHelp("File with the agent's token. Without it: $TAPFINGER_TOKEN.", "FILE")
+        Path | None,
+        FieldHelp("File with the agent's token; - for standard input. Without it: $TAPFINGER_TOKEN.", "FILE"),
     ] = None
     ray_address: Annotated[
         str | None, FieldHelp("Ray's dashboard: the option 'address' of the backend ray.", "URL")
@@ -174,6 +193,14 @@ def agent(
     config: ConfigOption = None,
     backend: BackendOption = None,
     backend_option: BackendOptions = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LIST",
+            help="Devices of a resource to give to tasks, such as gpu=2,3; may be given repeatedly. Without it: the "
+            "first ones.",
+        ),
+    ] = None,
     *,
     asked: Annotated[AgentOptions, Fields(AgentOptions)],
 ) -> None:
@@ -192,6 +219,7 @@ def agent(
     }
     options = parse_options(backend_option or ()) | {key: value for key, value in named.items() if value is not None}
     chosen = parse_cores(asked.cores) if asked.cores is not None else ()
-    settings = AgentSettings(cluster, state, config, backend, options, chosen, pin=asked.pin)
+    named_devices = name_values("--devices", devices)
+    settings = AgentSettings(cluster, state, config, backend, options, chosen, named_devices, pin=asked.pin)
     ca = str(asked.tls_ca) if asked.tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
     run_agent(settings, coordinator.split(","), asked.token_file, asked.verbose, ca, asked.log_format)

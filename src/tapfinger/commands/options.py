@@ -53,9 +53,10 @@ UrlOption = Annotated[
 def open_client(state: Path | None, url: str | None) -> Client:
     """A client for the site that the options name."""
     from tapfinger.live.http.client import Client
-    from tapfinger.live.state_dir import find_ca, find_coordinator
+    from tapfinger.live.state_dir import find_coordinator, find_trust
 
-    return Client(*find_coordinator(state, url), ca=find_ca(state, url))
+    ca, server_name = find_trust(state, url)
+    return Client(*find_coordinator(state, url), ca=ca, server_name=server_name)
 
 
 # --------------------------------------------------------------------------- texts as values

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapfinger.commands.live import interrupt
+from tapfinger.commands.interrupts import interruptible
 from tapfinger.commands.options import Fields, expand_fields, name_values
 from tapfinger.commands.screen import plain_console
 from tapfinger.profiling.options import BUSY, REPEATS
@@ -74,7 +75,6 @@ def profile(
     Ctrl-C interrupts; run the same command again to continue. Runs that other processes disturbed are repeated.
     """
     import math
-    import signal
 
     from tapfinger.profiling.campaign import Campaign, CampaignPlan
     from tapfinger.profiling.grid import parse_seconds
@@ -101,8 +101,7 @@ def profile(
         files.runs, Subject(kind, argv, whole.resources, asked.backend, str(place), variables), asked.fresh
     )
     console = plain_console()
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with interruptible(), closing(journal):
         capacity = {"cpu": float(cpus), "gpu": float(declared)}
         runner = _runner(files, Command(argv, place, variables), capacity, asked)
         show = Show(console, plan, len(journal.runs), kind)
@@ -115,9 +114,6 @@ def profile(
             interrupted, findings = True, campaign.findings()
         finally:
             runner.close()
-    finally:
-        journal.close()
-        signal.signal(signal.SIGTERM, before)
     _finish(console, files, kind, findings, asked.pictures and not interrupted)
     if interrupted:
         console.print("Interrupted. The same command goes on from here.")

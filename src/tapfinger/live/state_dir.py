@@ -12,6 +12,11 @@ from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends.supervise import start_time
 
+#: Keys that a note has besides those that identify a process, by the name of its file.
+_ALSO: dict[str, dict[str, type]] = {"coordinator.json": {"url": str}}
+#: What to do about a note that cannot be used.
+_REMEDY = "choose another --state, or remove the file if nothing of this site runs"
+
 
 def state_directory(given: Path | None) -> Path:
     """The directory as given, from TAPFINGER_STATE, or the user's default."""
@@ -31,10 +36,10 @@ def make_directory(path: Path) -> None:
         raise ConfigError(f"--state {path} cannot be used: {error.strerror}") from None
 
 
-def hold(directory: Path, complaint: str) -> IO[str]:
-    """Lock a directory for this process until the returned file is closed."""
+def hold(directory: Path, complaint: str, name: str = "lock") -> IO[str]:
+    """Lock a directory for this process until the returned file is closed. ``name``: of the lock's file."""
     try:
-        lock = (directory / "lock").open("a")
+        lock = (directory / name).open("a")
     except OSError as error:
         raise ConfigError(f"--state {directory} cannot be used: {error.strerror}") from None
     try:
@@ -43,6 +48,18 @@ def hold(directory: Path, complaint: str) -> IO[str]:
         lock.close()
         raise ConfigError(f"{directory} is in use by another {complaint}") from None
     return lock
+
+
+def held(directory: Path, name: str = "lock") -> bool:
+    """Whether a process has locked the directory. ``name``: of the lock's file."""
+    try:
+        with (directory / name).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def myself() -> dict[str, Any]:
@@ -74,12 +91,25 @@ def announce(state: Path, name: str, **more: Any) -> Path:
 
 
 def noted(path: Path) -> dict[str, Any] | None:
-    """The note of a process, if it exists and the process is running."""
+    """The note of a process, if it exists and the process is running. Raises ConfigError for any other file."""
+    note = read_note(path)
+    return note if note is not None and alive(note) else None
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """The note of a process that may have ended, if it exists. Raises ConfigError for any other file."""
     try:
-        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        note = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return note if alive(note) else None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {_REMEDY}") from None
+    wanted: dict[str, type] = {"pid": int, "start": str, "boot": str, **_ALSO.get(path.name, {})}
+    wrong = [key for key, kind in wanted.items() if not isinstance(note, dict) or not isinstance(note.get(key), kind)]
+    if wrong:
+        raise ConfigError(f"{path} is no note of a process of tapfinger: it has no {wrong[0]!r}; {_REMEDY}")
+    found: dict[str, Any] = note
+    return found
 
 
 def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
@@ -98,15 +128,22 @@ def find_coordinator(state: Path | None, url: str | None) -> tuple[str, str]:
     if token is None:
         try:
             token = (directory / "token").read_text(encoding="ascii").strip()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             raise CoordinatorError(f"there is no token in {directory}; set TAPFINGER_TOKEN, or use --state") from None
     return str(url), token
 
 
-def find_ca(state: Path | None, url: str | None) -> str | None:
-    """A certificate file to trust in addition: TAPFINGER_TLS_CA, or the certificate of the local coordinator."""
-    if given := os.environ.get("TAPFINGER_TLS_CA"):
-        return given
+def local_note(state: Path | None, url: str | None) -> dict[str, Any]:
+    """The note of the coordinator that is found by its state directory; empty if it is named by an address."""
     named = url or (os.environ.get("TAPFINGER_URL") if state is None else None)
-    note = noted(state_directory(state) / "coordinator.json") if named is None else None
-    return None if note is None else note.get("ca")
+    return (noted(state_directory(state) / "coordinator.json") if named is None else None) or {}
+
+
+def find_trust(state: Path | None, url: str | None) -> tuple[str | None, str | None]:
+    """A certificate file to trust in addition, and the name that the coordinator's certificate must be valid for.
+
+    The file is that of TAPFINGER_TLS_CA, or the local coordinator's own certificate. Without a name, it is the
+    address's.
+    """
+    note = local_note(state, url)
+    return os.environ.get("TAPFINGER_TLS_CA") or note.get("ca"), note.get("server_name")

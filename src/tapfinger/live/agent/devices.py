@@ -14,6 +14,9 @@ from tapfinger.live.backends.base import BackendContext
 
 Leased = dict[str, tuple[int, ...]]
 
+#: Highest id of a device or core that can be named; a bound on what a list such as ``0-9`` may stand for.
+MAX_ID = 65_535
+
 
 class NoRoom(LaunchFailed):
     """More was asked for than is free: the bookkeeping of coordinator and agent differs."""
@@ -28,6 +31,7 @@ class Devices:
     def __init__(self, ids: Mapping[str, Sequence[int]], parts: Mapping[str, int] | None = None) -> None:
         """``ids``: devices by resource; other resources are not limited. ``parts``: per device, 1 by default."""
         self._parts = {name: (parts or {}).get(name, 1) for name in ids}
+        self._ids = {name: frozenset(ids[name]) for name in ids}
         self._free = {name: Counter({i: self._parts[name] for i in sorted(ids[name])}) for name in ids}
 
     def lease(self, amounts: Mapping[str, float]) -> Leased:
@@ -77,7 +81,8 @@ class Devices:
         """Give devices back."""
         for name, ids in leased.items():
             if name in self._free:
-                returned = self._free[name] + Counter(ids)
+                # A task from before may hold a device that is not this agent's any more.
+                returned = self._free[name] + Counter(i for i in ids if i in self._ids[name])
                 self._free[name] = Counter({i: min(room, self._parts[name]) for i, room in returned.items()})
 
     @property
@@ -92,8 +97,11 @@ def without(leased: Mapping[str, Sequence[int]], kept: Mapping[str, Sequence[int
     return {name: tuple(ids.elements()) for name, ids in left.items()}
 
 
-def make_devices(context: BackendContext) -> Devices:
-    """The devices of a cluster. Core ids are real if tasks are pinned, and otherwise only serve to count."""
+def make_devices(context: BackendContext, chosen: Mapping[str, Sequence[int]] | None = None) -> Devices:
+    """The devices of a cluster. Core ids are real if tasks are pinned, and otherwise only serve to count.
+
+    ``chosen``: ids by resource (``--devices``); the devices of other resources are counted from 0.
+    """
     types = context.resources
     ids: dict[str, list[int]] = {}
     parts: dict[str, int] = {}
@@ -101,7 +109,7 @@ def make_devices(context: BackendContext) -> Devices:
         count = math.ceil(context.capacity.get(name, 0))
         if role.lease == "divisible" or name not in context.capacity:
             continue
-        ids[name] = list(range(count))
+        ids[name] = sorted((chosen or {}).get(name, range(count)))
         parts[name] = round(1 / unit) if role.lease == "share" else 1
         if role.enforced == "cores" and context.pin:
             ids[name] = sorted(context.cores or os.sched_getaffinity(0))[:count]
@@ -120,15 +128,62 @@ def can_pin(wanted: int, cores: Sequence[int] = ()) -> bool:
 
 def parse_cores(text: str) -> tuple[int, ...]:
     """``0,1`` or ``4-7``: cores of this machine that this process may use."""
-    try:
-        parts = [part.partition("-") for part in text.split(",")]
-        found = {n for low, _, high in parts for n in range(int(low), int(high or low) + 1)}
-    except ValueError:
-        found = set()
-    here = os.sched_getaffinity(0)
+    found, here = set(_ids(text)), os.sched_getaffinity(0)
     if not found or not found <= here:
         raise ConfigError(f"--cores {text} must name cores of this machine ({_listed(here)}), such as 0,1 or 0-3")
     return tuple(sorted(found))
+
+
+def _ids(text: str) -> list[int]:
+    """The numbers in a text such as ``0,1`` or ``4-7``; none if it is no such text."""
+    try:
+        bounds = [(int(low), int(high or low)) for low, _, high in (part.partition("-") for part in text.split(","))]
+    except ValueError:
+        return []
+    fine = all(0 <= low <= high <= MAX_ID for low, high in bounds)
+    return [n for low, high in bounds for n in range(low, high + 1)] if fine else []
+
+
+def parse_devices(
+    given: Mapping[str, str], resources: ResourceTypes, capacity: Mapping[str, float], cluster: str
+) -> dict[str, tuple[int, ...]]:
+    """Ids of ``--devices``, by resource, after a check that they are as many as the cluster has."""
+    shown = visible_names(resources)
+    found: dict[str, tuple[int, ...]] = {}
+    for name, text in given.items():
+        if name not in shown:
+            raise ConfigError(
+                f"--devices {name}={text}: {name} has no devices that tasks are shown; those that have are "
+                f"{', '.join(shown) or 'none'}" + ("; use --cores" if name == resources.enforced_by("cores") else "")
+            )
+        ids, count = _ids(text), math.ceil(capacity.get(name, 0))
+        if len(set(ids)) != len(ids) or len(ids) != count:
+            raise ConfigError(
+                f"--devices {name}={text} must name {count} different ids, such as {name}=0 or {name}=2,4-7: cluster "
+                f"{cluster} has {capacity.get(name, 0):g} {name}"
+            )
+        found[name] = tuple(sorted(ids))
+    return found
+
+
+def visible_names(resources: ResourceTypes) -> list[str]:
+    """Names of the resources whose leased ids are told to tasks."""
+    return [n for n, role in zip(resources.names, resources.roles, strict=True) if role.enforced == "visible"]
+
+
+def split_devices(resources: ResourceTypes, capacities: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, str]]:
+    """Divide the devices that tasks are shown among clusters on one machine, none twice: by cluster, then by resource.
+
+    Ids are counted from 0, in the order of the clusters. Texts are as ``--devices`` takes them.
+    """
+    found: dict[str, dict[str, str]] = {name: {} for name in capacities}
+    for resource in visible_names(resources):
+        first = 0
+        for name, capacity in capacities.items():
+            if count := math.ceil(capacity.get(resource, 0)):
+                found[name][resource] = _listed(range(first, first + count))
+            first += count
+    return found
 
 
 def _listed(cores: Iterable[int]) -> str:

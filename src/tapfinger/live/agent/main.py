@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import ConfigError
-from tapfinger.live.agent.devices import can_pin, cores_of, make_devices
+from tapfinger.live.agent.devices import can_pin, cores_of, make_devices, parse_devices
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.link import CoordinatorLink
 from tapfinger.live.agent.runtime import Host, capacity_of
@@ -21,17 +22,22 @@ from tapfinger.live.logging_setup import set_up_logging
 from tapfinger.live.state_dir import announce
 from tapfinger.workloads.resource_types import resource_types
 
+#: Value of --token-file that means standard input: nobody finds the token in a file, an environment or a command line.
+STANDARD_INPUT = Path("-")
+
 
 def _token(path: Path | None) -> str:
     if path is None:
         token = os.environ.pop("TAPFINGER_TOKEN", "")
+    elif path == STANDARD_INPUT:
+        token = sys.stdin.readline().strip()
     else:
         try:
             token = path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--token-file {path} cannot be read: {error}") from None
     if not token:
-        raise ConfigError("an agent needs a token: --token-file, or TAPFINGER_TOKEN")
+        raise ConfigError("an agent needs a token: --token-file FILE (- for standard input), or TAPFINGER_TOKEN")
     return token
 
 
@@ -52,6 +58,8 @@ class AgentSettings:
     pin: bool = field(kw_only=True)
     #: Cores to choose from; empty: the first ones of this machine.
     cores: tuple[int, ...] = ()
+    #: Ids of devices by resource, such as ``2,3``; devices of other resources are counted from 0.
+    devices: Mapping[str, str] = field(default_factory=dict)
 
 
 #: File in an agent's directory with the configuration of its backend, so that tasks can be stopped without the agent.
@@ -70,6 +78,7 @@ def make_host(settings: AgentSettings) -> Host:
             f"--cores names {len(settings.cores)} cores, and cluster {settings.cluster} has {wanted} "
             f"{resources.enforced_by('cores') or 'cores'}; name one for each, and leave out --no-pin"
         )
+    devices = parse_devices(settings.devices, resources, capacity, settings.cluster)
     chosen = config.backend_of(settings.cluster, settings.backend, settings.options)
     context = BackendContext(
         settings.state.absolute(),
@@ -82,7 +91,7 @@ def make_host(settings: AgentSettings) -> Host:
         roots=config.roots,
         max_log=config.max_log,
     )
-    host = Host(context, chosen.create(), make_devices(context), config.beat_seconds)
+    host = Host(context, chosen.create(), make_devices(context, devices), config.beat_seconds)
     replace_file(context.directory / BACKEND_NOTE, chosen.model_dump())
     return host
 
@@ -100,17 +109,18 @@ def run_agent(
     token = _token(token_file)
     host = make_host(settings)
     try:
-        asyncio.run(_run(host, CoordinatorLink(host, urls, token, ca), settings))
+        asyncio.run(_run(host, CoordinatorLink(host, urls, token, ca), settings, urls))
     finally:
         (settings.state / "process.json").unlink(missing_ok=True)
         host.close()
 
 
-async def _run(host: Host, link: CoordinatorLink, settings: AgentSettings) -> None:
+async def _run(host: Host, link: CoordinatorLink, settings: AgentSettings, urls: Sequence[str]) -> None:
     loop, stop, clear = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _both, clear, stop)
-    announce(settings.state, "process", cluster=settings.cluster)  # after this, signals may arrive
+    # After this, signals may arrive.
+    announce(settings.state, "process", cluster=settings.cluster, coordinator=list(urls))
     await link.run(stop)
     # The link is closed first: a coordinator that learned of the ends would send the tasks here again.
     while clear.is_set() and host.stop_all():

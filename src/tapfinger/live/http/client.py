@@ -101,15 +101,19 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 class Client:
     """Talks to the coordinator that leads. Use it as a context manager, or call ``close``."""
 
-    def __init__(self, url: str, token: str, timeout: float = 35.0, ca: str | None = None) -> None:
+    def __init__(
+        self, url: str, token: str, timeout: float = 35.0, ca: str | None = None, server_name: str | None = None
+    ) -> None:
         """``url``: one or several, separated by commas. ``timeout``: seconds; longer than the longest wait.
 
-        ``ca``: file with certificates to trust in addition to those that this machine trusts.
+        ``ca``: file with certificates to trust in addition to those that this machine trusts. ``server_name``: what the
+        certificate must be valid for, if it is not the host in ``url``.
         """
         self._urls = [one.strip().rstrip("/") for one in url.split(",")]
         self._headers = {"Authorization": f"Bearer {token}"}
         self._timeout = timeout
         self._ca = ca
+        self._named = {} if server_name is None else {"sni_hostname": server_name}
         self._lines: dict[str, httpx.Client] = {}
         for one in self._urls:
             self._line(one)
@@ -154,7 +158,9 @@ class Client:
         while True:
             url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
             try:
-                answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
+                named = self._named if url in self._urls else {}  # a leader elsewhere has a certificate of its own
+                bounded = min(patience, self._timeout)
+                answer = self._line(url).request(method, path, timeout=bounded, extensions=named, **more)
                 # With this header, nothing was done yet, so the request can be repeated after a pause.
                 if "Retry-After" in answer.headers and tries < RETRIES:
                     tries += 1

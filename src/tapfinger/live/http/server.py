@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import socket
 import ssl
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from tapfinger.live.http.app import make_app
 from tapfinger.live.http.connections import LoopServer
 from tapfinger.live.http.door import Door
 from tapfinger.live.http.options import ServeOptions
-from tapfinger.live.http.tls import AGENT_PROTOCOL, Certificate, is_loopback
+from tapfinger.live.http.tls import AGENT_PROTOCOL, Certificate, covers, is_loopback
 from tapfinger.live.service.service import Service
 from tapfinger.live.state_dir import announce
 
@@ -41,14 +43,36 @@ def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
         )
 
 
+def addresses(host: str, port: int, names: Sequence[str] | None, advertise: str | None) -> dict[str, str]:
+    """What a coordinator notes of its addresses. ``names``: those in its certificate; None without encryption.
+
+    ``url`` works on this machine, with ``server_name`` as the name to find in the certificate where it is another.
+    ``advertised`` is the address for others.
+    """
+    everywhere = host != "localhost" and ipaddress.ip_address(host).is_unspecified
+    local = ("::1" if ":" in host else "127.0.0.1") if everywhere else host
+    scheme = "http" if names is None else "https"
+    found = {"url": _url(scheme, local, port)}
+    # A name with a star stands for many, and is nobody's address.
+    whole = [name for name in names or () if "*" not in name]
+    if names and not any(covers(name, local) for name in names):
+        found["server_name"] = whole[0] if whole else names[0].replace("*", "tapfinger")
+    found["advertised"] = advertise or (_url(scheme, whole[0], port) if everywhere and whole else found["url"])
+    return found
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certificate | None = None) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
     listener = _listen(options.host, options.port)
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
-    service.url = options.advertise or url
+    port = listener.getsockname()[1]
+    here = addresses(options.host, port, None if tls is None else tls.names(), options.advertise)
+    service.url = here["advertised"]
     site = _Serving(service, listener, tls, options.trust_proxy)
-    note = announce(state, "coordinator", url=url, **({} if tls is None else {"ca": str(tls.cert)}))
+    note = announce(state, "coordinator", **here, **({} if tls is None else {"ca": str(tls.cert)}))
     try:
         asyncio.run(site.run())
     finally:

@@ -6,6 +6,7 @@ import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from tapfinger.errors import ConfigError
@@ -21,6 +22,10 @@ class Certificate:
     cert: Path
     key: Path
 
+    def names(self) -> tuple[str, ...]:
+        """Host names and addresses that it is valid for, as written in it; none if it is not valid today."""
+        return _names(self.cert, self.key)
+
 
 def certificate(cert: Path | None, key: Path | None) -> Certificate | None:
     """Both files, after a check that they match; None if neither is given."""
@@ -33,6 +38,36 @@ def certificate(cert: Path | None, key: Path | None) -> Certificate | None:
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"--tls-cert {cert} and --tls-key {key} cannot be used: {error}") from None
     return Certificate(cert.absolute(), key.absolute())
+
+
+def _names(cert: Path, key: Path) -> tuple[str, ...]:
+    """Names in a certificate. The standard library tells them of a peer alone, so one end here greets the other."""
+    presents, reads = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    presents.load_cert_chain(cert, key)
+    reads.load_verify_locations(cert)
+    reads.check_hostname = False
+    reads.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = reads.wrap_bio(back, there), presents.wrap_bio(there, back, server_side=True)
+    for end in (client, server, client):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:  # the other end has the word
+            continue
+        except ssl.SSLError:  # too old, or for another purpose: whoever connects is told so
+            return ()
+    shown: Any = client.getpeercert() or {}
+    alternatives = [name for kind, name in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    common = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+    return tuple(alternatives or common)
+
+
+def covers(name: str, host: str) -> bool:
+    """Whether a name in a certificate is the one of this host."""
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
+    except ValueError:
+        return name.lower() == host.lower()
 
 
 def trust(ca: Path | str | None) -> ssl.SSLContext:
