@@ -264,8 +264,9 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         return {"lines": service.kept.audit.latest(limit)}
 
     @app.get("/api/v1/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok", "version": __version__, "role": service.role, "leader": service.leader}
+    async def health() -> dict[str, Any]:
+        who = {"version": __version__, "role": service.role, "leader": service.leader}
+        return {"status": "degraded" if service.faults else "ok", **who, "faults": dict(service.faults)}
 
 
 def _agents(app: FastAPI, service: Service) -> None:

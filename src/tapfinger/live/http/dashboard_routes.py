@@ -115,6 +115,6 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
             await service.change(left)
         await following.catch_up()
         now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
-        who = {"role": service.role, "leader": service.leader}
+        who = {"role": service.role, "leader": service.leader, "faults": service.faults}
         plain = {"now": now, **who, "clusters": service.clusters(), **running, **following.since(after)}
         return JSONResponse(plain)  # directly: FastAPI's own serialization would inspect every value first
