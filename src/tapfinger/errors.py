@@ -11,6 +11,8 @@ TapfingerError
 │   ├── NotEligible
 │   ├── NotPending
 │   └── TooManyStarts
+├── SchedulerFailed        a scheduler in a process of its own raised something
+│   └── SchedulerGone      its process has ended, or was ended
 ├── InvalidTransition      an event that cannot happen to this task now
 ├── CheckpointMismatch     a checkpoint or model that does not fit this version or this world
 ├── MissingDependency      an optional package is needed for this
@@ -80,6 +82,14 @@ class NotPending(InvalidDecision):
 
 class TooManyStarts(InvalidDecision):
     """More starts on one cluster in one slot than the mode allows."""
+
+
+class SchedulerFailed(TapfingerError):  # noqa: N818
+    """A scheduler in a process of its own raised something; the message is what it raised."""
+
+
+class SchedulerGone(SchedulerFailed):
+    """The process of a scheduler has ended, or was ended: it must be started again."""
 
 
 class InvalidTransition(TapfingerError):  # noqa: N818

@@ -186,6 +186,24 @@ def create(kind: str, name: str, options: dict[str, Any]) -> Any:
         raise _blame(f"{kind} {name!r} cannot be made", error) from error
 
 
+def create_scheduler(text: str, name: str, options: dict[str, Any]) -> Any:
+    """A scheduler with these options; raises an error if it is none. ``text``: the scheduler as people wrote it."""
+    made = create("scheduler", name, options)
+    lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
+    if lacking:
+        raise ConfigError(
+            f"scheduler {text!r} is a {type(made).__name__} without {', '.join(lacking)}; a scheduler needs "
+            "one_shot, reset(context) and decide(snapshot)"
+        )
+    return made
+
+
+def is_built_in(kind: str, name: str, options: Mapping[str, Any]) -> bool:
+    """Whether only code of this package is called; the option ``of`` names another of the same kind."""
+    inner = options.get("of")
+    return name in BUILT_IN[kind] and (inner is None or inner in BUILT_IN[kind])
+
+
 def _parameters(factory: Any) -> Mapping[str, inspect.Parameter]:
     """Parameters with their annotations as types, where the annotations can be resolved."""
     with suppress(Exception):  # an annotation that only a type checker understands may raise anything

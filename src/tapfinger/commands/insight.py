@@ -111,7 +111,8 @@ def _tally(report: dict[str, Any], real: str, console: Console) -> None:
         )
         console.print(text, highlight=False, markup=False)
     left_out = f"  Not asked in {report['dropped']} rounds (still busy), failed in {report['failed']}."
-    console.print(left_out, highlight=False)
+    fault = f" At last: {report['fault']}" if report.get("fault") else ""
+    console.print(left_out + fault, highlight=False, markup=False)
 
 
 def _round(row: dict[str, Any], console: Console) -> None:

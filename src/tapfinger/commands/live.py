@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,10 @@ from tapfinger.commands.options import Fields, expand_fields, name_values
 from tapfinger.errors import TapfingerError
 from tapfinger.live.http.options import ServeOptions
 from tapfinger.settings import FieldHelp
+
+if TYPE_CHECKING:
+    from tapfinger.core.contract import Scheduler
+    from tapfinger.live.config import LiveConfig
 
 StateOption = Annotated[
     Path | None,
@@ -131,7 +135,6 @@ def serve(
     options: Annotated[ServeOptions, Fields(ServeOptions)],
 ) -> None:
     """Run the coordinator; of several that share a store, one leads and the others stand by."""
-    from tapfinger.evaluation.specs import parse_spec
     from tapfinger.live.config import build_site, load_site
     from tapfinger.live.http.server import check_address, serve_site
     from tapfinger.live.http.tls import certificate
@@ -145,13 +148,25 @@ def serve(
     scenario, live = load_site(config)
     if options.store is not None:
         live = live.model_copy(update={"store": options.store})
-    scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
-    if live.explore:
-        scheduler = Exploring(scheduler, live.explore)
-    shadows = {name: parse_spec(name).create() for name in live.shadow}
+    made = [_scheduler(text, live) for text in (live.scheduler, live.fallback, *live.shadow)]
+    scheduler, fallback = Exploring(made[0], live.explore) if live.explore else made[0], made[1]
+    shadows = dict(zip(live.shadow, made[2:], strict=True))
     set_up_logging(options.verbose, options.log_format)
     directory = state_directory(state)
     serve_site(directory, Service(directory, build_site(scenario), live, scheduler, fallback, shadows), options, tls)
+
+
+def _scheduler(text: str, live: LiveConfig) -> Scheduler:
+    """A scheduler for a coordinator; code that is not of this package runs in a process of its own."""
+    from tapfinger.evaluation.specs import parse_spec
+    from tapfinger.live.coordinator.scheduler_process import ProcessScheduler
+    from tapfinger.registry import is_built_in
+
+    spec = parse_spec(text)
+    options = dict(spec.options)
+    if is_built_in("scheduler", spec.name, options):
+        return spec.create()
+    return ProcessScheduler(text, spec.name, options, live.scheduler_memory_mb)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from tapfinger.core.contract import Scheduler
 from tapfinger.errors import ConfigError
 from tapfinger.overrides import parse_value
-from tapfinger.registry import create
+from tapfinger.registry import create_scheduler
 
 #: Largest number of seeds; more are taken for a typing error.
 MAX_SEEDS = 100_000
@@ -29,14 +29,7 @@ class SchedulerSpec:
 
     def create(self) -> Scheduler:
         """Create the scheduler; raises an error if it cannot be made with these options."""
-        made = create("scheduler", self.name, dict(self.options))
-        lacking = [part for part in ("one_shot", "reset", "decide") if not hasattr(made, part)]
-        if lacking:
-            raise ConfigError(
-                f"scheduler {self.text!r} is a {type(made).__name__} without {', '.join(lacking)}; a scheduler needs "
-                "one_shot, reset(context) and decide(snapshot)"
-            )
-        scheduler: Scheduler = made
+        scheduler: Scheduler = create_scheduler(self.text, self.name, dict(self.options))
         return scheduler
 
 

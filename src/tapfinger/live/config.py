@@ -50,6 +50,10 @@ class LiveConfig(BaseModel):
     scheduler: str = "tapfinger@lend=false@budget_ms=500"
     #: Scheduler that decides in rounds in which the first one fails.
     fallback: str = "greedy"
+    #: Seconds for a decision; then the fallback decides, and a scheduler of your own is killed and started again.
+    decide_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 30.0
+    #: Most memory of a scheduler of your own, which runs in a process of its own, in MB.
+    scheduler_memory_mb: Annotated[int, Field(ge=256, le=1_000_000)] = 4096
     #: One or several schedulers to compare with the first; their decisions are recorded but never executed.
     shadow: tuple[str, ...] = ()
     #: Whether schedulers are told the speeds that were learned from tasks (true) or only the configured ones.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tapfinger.core.contract import (
@@ -24,10 +24,29 @@ from tapfinger.core.model import Resources, TaskType
 from tapfinger.core.session import Session, SlotOutcome
 from tapfinger.core.state import EdgeState
 from tapfinger.core.wrapper import SchedulerWrapper
+from tapfinger.errors import SchedulerFailed, SchedulerGone
 from tapfinger.live.coordinator.resizing import larger
 from tapfinger.profiles.belief_wrapper import Retold
+from tapfinger.registry import users_frame
 
 logger = logging.getLogger(__name__)
+
+#: Most characters of what is told of a fault: texts of errors may be as long as a scheduler likes.
+LONGEST = 500
+
+
+def told(error: BaseException) -> str:
+    """An error of a scheduler in words: printable, and of bounded length, whatever the scheduler has raised."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "an error that cannot be put into words"
+    if not isinstance(error, SchedulerFailed):
+        frame = users_frame(error)
+        where = "" if frame is None else f" ({frame.filename}:{frame.lineno})"
+        text = f"{type(error).__name__}: {text[:LONGEST]}{where}"
+    shown = "".join(char if char.isprintable() else " " for char in text[: LONGEST + 1])
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 4]} ..."
 
 
 class Elsewhere:
@@ -82,10 +101,24 @@ class Decider(SchedulerWrapper):
             self.learn(context)
         self._types = types
 
+    def forget(self) -> None:
+        """Reset the scheduler before its next round: it has missed something, or it is a new one."""
+        self._types = {}
+        self._odds_hold = False
+
     def begin(self, resizable: frozenset[int]) -> dict[int, Resources]:
         """Begin a round. The returned dict is filled with the new sizes of running tasks during the round."""
         self._resizable, self._sizes = resizable, {}
+        self._odds_hold = False
         return self._sizes
+
+    def play(self, question: RoundQuestion) -> Answer:
+        """Play one round by the rules of the simulator. Raises whatever the scheduler raises."""
+        session = Session(question.state.fork(), Elsewhere())
+        sizes = self.begin(question.resizable)
+        self.know(question.context)
+        session.play_round(self)
+        return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), sizes, by=self.name)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """The part of the scheduler's decision that fits now, without resources not yet given back."""
@@ -136,7 +169,7 @@ class Decider(SchedulerWrapper):
         try:
             agents = explain(top=1).agents
             return {(o.task, agent.cluster): float(o.probability) for agent in agents for o in agent.options}
-        except (Exception, SystemExit):  # third-party code; its probabilities are left out then
+        except BaseException:  # third-party code; its probabilities are left out then
             logger.exception("scheduler %s could not explain itself", self.name)
             return {}
 
@@ -148,8 +181,11 @@ class Answer:
     starts: tuple[StartTask, ...] = ()
     #: New sizes of running tasks, by task.
     sizes: Mapping[int, Resources] = field(default_factory=dict)
-    #: What went wrong with the decision; empty if nothing did.
+    #: What went wrong and belongs into the history; empty if nothing did, or if it is there already.
     fault: str = ""
+    #: Whether a scheduler failed, and whether its process is gone.
+    failed: bool = False
+    gone: bool = False
     #: Name of the scheduler that decided; empty if nothing could be started.
     by: str = ""
 
@@ -181,16 +217,12 @@ class RoundQuestion:
         """The answer of these deciders: one round, played by the rules of the simulator."""
         if not self.open:
             return Answer()
-        session = Session(self.state.fork(), Elsewhere())
-        fault, by = "", ""
-        sizes: dict[int, Resources] = {}
+        fault, gone = "", False
         for decider in deciders:
-            by, sizes = decider.name, decider.begin(self.resizable)
             try:
-                decider.know(self.context)
-                session.play_round(decider)
-                break
-            except (Exception, SystemExit) as error:  # a scheduler may raise anything; the next one decides then
-                logger.exception("scheduler %s failed", decider.name)
-                fault += f"{decider.name}: {type(error).__name__}: {error}. "
-        return Answer(tuple(c for c in session.collect() if isinstance(c, StartTask)), sizes, fault, by)
+                return replace(decider.play(self), fault=fault, failed=bool(fault), gone=gone)
+            except BaseException as error:  # a scheduler may raise anything; the next one decides then
+                logger.info("scheduler %s failed", decider.name, exc_info=True)
+                fault += f"{decider.name}: {told(error)}. "
+                gone |= isinstance(error, SchedulerGone)
+        return Answer(fault=fault, failed=True, gone=gone)

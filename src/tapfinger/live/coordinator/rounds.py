@@ -33,7 +33,11 @@ class Rounds:
     ) -> None:
         """``fallback`` decides in rounds in which the scheduler fails."""
         self._site = site
-        self.deciders = tuple(Decider(chosen) for chosen in (scheduler, fallback) if chosen is not None)
+        self.deciders = tuple(
+            chosen if isinstance(chosen, Decider) else Decider(chosen)
+            for chosen in (scheduler, fallback)
+            if chosen is not None
+        )
         state = EdgeState(site.clusters, Mode.MULTI)
         state.slot = slot
         self._elsewhere = Elsewhere()

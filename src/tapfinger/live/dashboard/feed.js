@@ -77,6 +77,7 @@ export class Feed {
     this.ahead = news.now - Date.now() / 1000;
     this.role = news.role;
     this.leader = news.leader;
+    this.faults = news.faults ?? {};
     this.counts = news.counts;
     this.clusters = news.clusters;
     for (const attempt of news.runs) this.takeAttempt(attempt);

@@ -58,6 +58,7 @@ class Board {
 
   change(events) {
     follow(this.feed.role, this.feed.leader);
+    showFaults(this.feed.faults);
     this.clusters.draw();
     this.events.draw();
     this.detail.hear(events);
@@ -111,6 +112,13 @@ function cancelButton(me, attempt) {
   if (!mayCancel(me, attempt.owner)) return null;
   const label = `Cancel task ${attempt.task}`;
   return twice("Cancel", "Sure?", () => cancel(attempt.task), { class: "small bad", "aria-label": label });
+}
+
+/** What is wrong with the coordinator, though it goes on. */
+function showFaults(faults) {
+  const texts = Object.keys(faults).sort().map((name) => `${name}: ${faults[name]}`);
+  byId("faults").hidden = !texts.length;
+  say(byId("faults"), texts.join(" "));
 }
 
 let countdown = null;

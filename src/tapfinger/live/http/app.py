@@ -258,10 +258,8 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
     async def health() -> JSONResponse:
         """Whether the coordinator is well, and what is wrong if it is not; needs no token."""
         faults = dict(service.faults)
-        said = {"status": "degraded" if faults else "ok", "version": __version__}
-        said |= {"role": service.role, "leader": service.leader}
-        if faults:
-            said["reason"] = "; ".join(f"{name}: {text}" for name, text in sorted(faults.items()))
+        who = {"version": __version__, "role": service.role, "leader": service.leader}
+        said = {"status": "degraded" if faults else "ok", **who, "faults": faults}
         away = "store" in faults
         return JSONResponse(said, 503 if away else 200, {"Retry-After": "1"} if away else None)
 

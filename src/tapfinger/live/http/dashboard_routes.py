@@ -131,7 +131,7 @@ def _overview(app: FastAPI, service: Service, workers: Workers, may: Callable[[s
         def look() -> dict[str, Any]:
             following.catch_up()
             now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
-            who = {"role": service.role, "leader": service.leader}
+            who = {"role": service.role, "leader": service.leader, "faults": dict(service.faults)}
             return {"now": now, **who, "clusters": clusters, **running, **following.since(after)}
 
         return await workers.answer(request, look)

@@ -13,8 +13,11 @@ from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.insight.shadow import Shadows
 
 
-def gauges(machine: Coordinator, now: float, ended: Mapping[str, int], shadows: Shadows) -> Iterator[Metric]:
-    """All gauges. ``ended``: number of ended tasks by phase."""
+def gauges(
+    machine: Coordinator, now: float, ended: Mapping[str, int], shadows: Shadows, faults: Mapping[str, str]
+) -> Iterator[Metric]:
+    """All gauges. ``ended``: number of ended tasks by phase. ``faults``: what is wrong at the moment, by name."""
+    yield _gauge("faults", "What is wrong at the moment.", ("what",), (((name,), 1.0) for name in sorted(faults)))
     yield from _tasks(machine, ended)
     yield from _clusters(machine.clusters(now))
     guards = [((d.name, what), float(n)) for d in machine.deciders for what, n in d.counters.items()]

@@ -41,20 +41,24 @@ class Insight:
         decision_thread: Worker,
         shadows: Mapping[str, Scheduler],
         learning: Learning,
+        faults: Mapping[str, str] | None = None,
+        decide_seconds: float = 30.0,
     ) -> None:
         """``machine``: returns the leader's state machine; raises if this coordinator does not lead.
 
-        ``decision_thread``: the thread in which its schedulers decide; they must not be used in any other thread.
+        ``decision_thread``: the thread in which its scheduler decides; it must not be used in any other thread.
+        ``faults``: what is wrong at the moment, by name. ``decide_seconds``: longest round of a shadow.
         """
         self._site = site
         self._machine = machine
         self._store = store
         self._clock = clock
+        self._faults: Mapping[str, str] = {} if faults is None else faults
         self._watching: set[asyncio.Task[None]] = set()
         self._learning = learning
         self.recent_sizes = RecentSizes(site.slot_seconds, site.believed)
-        self.reasons = Reasons(site, machine, store, clock, decision_thread, self.recent_sizes, learning)
-        self.shadows = Shadows(shadows)
+        self.reasons = Reasons(site, machine, store, clock, decision_thread, self.recent_sizes, learning, self._faults)
+        self.shadows = Shadows(shadows, decide_seconds, clock)
         self.telemetry = Telemetry(self._gauges)
         self._ended: dict[str, int] = {}
 
@@ -84,6 +88,8 @@ class Insight:
 
     def decided(self, question: RoundQuestion, answer: Answer, took: float) -> None:
         """Note the answer of a round, and ask the shadows now that nobody waits for it."""
+        if answer.failed:
+            self.telemetry.faults.inc()
         if answer.by:
             self.telemetry.decision.labels(answer.by).observe(took)
         watching = asyncio.ensure_future(self.shadows.watch(question, answer, self.recent_sizes, self._clock()))
@@ -100,4 +106,4 @@ class Insight:
             machine = self._machine()
         except TapfingerError:
             return iter(())  # the leader reports them
-        return gauges(machine, self._clock(), self._ended, self.shadows)
+        return gauges(machine, self._clock(), self._ended, self.shadows, self._faults)

@@ -35,7 +35,7 @@ class Telemetry:
         self._outcomes = Counter("outcomes", "Tasks that came to their end.", ["type", "outcome"], **made)
         self._attempts = Counter("attempts", "Attempts that ended, by how.", ["result"], **made)
         self._requeued = Counter("requeued_tasks", "Times that a task had to wait again.", **made)
-        self._faults = Counter("decision_faults", "Rounds in which a scheduler failed.", **made)
+        self.faults = Counter("decision_faults", "Rounds in which a scheduler failed.", **made)
         self._wait = Histogram(
             "wait_seconds", "From submission to the start of the first attempt.", ["type"], buckets=TASK_BUCKETS, **made
         )
@@ -71,8 +71,6 @@ class Telemetry:
                 self._submitted.labels(line.type).inc()
             elif isinstance(line, events.Requeued):
                 self._requeued.inc()
-            elif isinstance(line, events.SchedulerFault):
-                self._faults.inc()
             elif isinstance(line, events.AttemptEnded):
                 self._attempts.labels(line.result).inc()
             elif isinstance(line, events.AttemptStarted) and line.attempt == 1:

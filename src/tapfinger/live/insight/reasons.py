@@ -34,6 +34,8 @@ OVERTAKERS = 20
 FRESH = 1.0
 #: Longest wait for a scheduler's probabilities, in seconds: it may be deciding.
 PATIENCE = 2.0
+#: Names of the schedulers among the faults of a coordinator.
+DECIDERS = ("scheduler", "fallback")
 
 
 class Reasons:
@@ -48,10 +50,11 @@ class Reasons:
         decision_thread: Worker,
         recent_sizes: RecentSizes,
         learning: Learning,
+        faults: Mapping[str, str] | None = None,
     ) -> None:
         """``machine``: returns the leader's state machine; raises if this coordinator does not lead.
 
-        ``decision_thread``: the thread in which its schedulers decide.
+        ``decision_thread``: the thread in which its scheduler decides. ``faults``: what is wrong at the moment.
         """
         self._site = site
         self._machine = machine
@@ -60,6 +63,7 @@ class Reasons:
         self._decision_thread = decision_thread
         self._recent_sizes = recent_sizes
         self._learning = learning
+        self._faults: Mapping[str, str] = {} if faults is None else faults
         self._worker = Worker("insight")
         self._forecast: tuple[float, Forecast] | None = None
         self._forecasting = asyncio.Lock()
@@ -106,7 +110,7 @@ class Reasons:
         clusters = verdicts(view, snapshot, self._site.resources, self._closed(machine, now), odds)
         when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
         return found | {
-            "summary": summary(view, clusters, len(overtakers)),
+            "summary": " ".join([summary(view, clusters, len(overtakers)), *self._faulty()]),
             "waiting_since": since,
             "waited": now - since,
             "estimate": {"seconds": when, "how": how},
@@ -154,6 +158,12 @@ class Reasons:
             for c in machine.clusters(now)
             if c["drained"] or not c["connected"]
         }
+
+    def _faulty(self) -> list[str]:
+        """What is wrong with the schedulers at the moment, in sentences."""
+        return [
+            f"The {name} does not decide: {text}" for name, text in sorted(self._faults.items()) if name in DECIDERS
+        ]
 
     async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
         try:

@@ -6,15 +6,17 @@ shows where they differ, not what the site would look like if the shadow had alw
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from tapfinger.core.contract import Scheduler
 from tapfinger.core.events import StartTask
+from tapfinger.live.coordinator.asking import Asking
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.recent_sizes import RecentSizes
@@ -34,10 +36,11 @@ class Tally:
     rounds: int = 0
     #: Of these, rounds in which both started the same tasks on the same clusters with the same sizes.
     agreed: int = 0
-    #: Rounds in which the shadow was not asked, since it was still busy with an earlier one.
+    #: Rounds in which the shadow was not asked, since it was still busy with an earlier one, or had to rest.
     dropped: int = 0
-    #: Rounds in which the shadow failed.
+    #: Rounds in which the shadow failed or was too slow, and what was wrong in the last round; empty if nothing was.
     failed: int = 0
+    fault: str = ""
     #: Tasks that both started; of these, on the same cluster, and with the same size.
     both: int = 0
     same_cluster: int = 0
@@ -52,7 +55,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Shadow:
-    decider: Decider
+    seat: Asking
     tally: Tally = field(default_factory=Tally)
     rounds: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=ROUNDS))
 
@@ -60,22 +63,32 @@ class _Shadow:
 class Shadows:
     """Schedulers that are asked, but whose decisions are never executed."""
 
-    def __init__(self, schedulers: Mapping[str, Scheduler]) -> None:
-        """``schedulers``: by the name shown to people."""
-        self._shadows = {name: _Shadow(Decider(scheduler, name)) for name, scheduler in schedulers.items()}
-        self._worker = Worker("shadows")
+    def __init__(
+        self,
+        schedulers: Mapping[str, Scheduler],
+        decide_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``schedulers``: by the name shown to people. ``decide_seconds``: longest round of one of them."""
+        self._shadows = {
+            name: _Shadow(Asking(Decider(scheduler, name), decide_seconds, clock, Worker(f"shadow {name}")))
+            for name, scheduler in schedulers.items()
+        }
 
     async def watch(self, question: RoundQuestion, answer: Answer, recent_sizes: RecentSizes, at: float) -> None:
         """Put a question that the real scheduler has answered to the shadows, unless they are busy."""
         if not self._shadows or not answer.by:
             return
-        if self._worker.busy:
-            for shadow in self._shadows.values():
-                shadow.tally.dropped += 1
-            return
-        for name, shadow in self._shadows.items():
-            opinion = await self._worker.run(partial(question.put_to, [shadow.decider]))
-            _note(name, shadow, question, answer, opinion, recent_sizes, at)
+        asked = {name: shadow for name, shadow in self._shadows.items() if _idle(shadow)}
+        # Each has a thread or process of its own, so that none waits for another.
+        await asyncio.gather(
+            *(_compare(name, shadow, question, answer, recent_sizes, at) for name, shadow in asked.items())
+        )
+
+    def close(self) -> None:
+        """Ask nobody any more; nothing is waited for."""
+        for shadow in self._shadows.values():
+            shadow.seat.close()
 
     def report(self) -> list[dict[str, Any]]:
         """Each shadow's tally and latest rounds, newest first."""
@@ -83,6 +96,22 @@ class Shadows:
             {"scheduler": name, **asdict(shadow.tally), "latest": list(reversed(shadow.rounds))}
             for name, shadow in self._shadows.items()
         ]
+
+
+def _idle(shadow: _Shadow) -> bool:
+    idle = shadow.seat.idle
+    shadow.tally.dropped += not idle
+    return idle
+
+
+async def _compare(
+    name: str, shadow: _Shadow, question: RoundQuestion, real: Answer, recent_sizes: RecentSizes, at: float
+) -> None:
+    opinion = await shadow.seat.ask(question)
+    if opinion.failed:
+        shadow.seat.news()  # in the log, once
+    shadow.tally.fault = shadow.seat.fault
+    _note(name, shadow, question, real, opinion, recent_sizes, at)
 
 
 def _note(
@@ -95,7 +124,7 @@ def _note(
     at: float,
 ) -> None:
     tally = shadow.tally
-    if opinion.fault:
+    if opinion.failed:
         tally.failed += 1
         return
     mine = {start.task.id: start for start in opinion.starts}

@@ -24,7 +24,7 @@ from tapfinger.errors import (
 )
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.config import LiveConfig
-from tapfinger.live.coordinator.decisions import RoundQuestion
+from tapfinger.live.coordinator.decisions import Decider, RoundQuestion
 from tapfinger.live.coordinator.group_commit import Change, Commits
 from tapfinger.live.coordinator.inputs import (
     Decided,
@@ -42,6 +42,7 @@ from tapfinger.live.protocol.events import LINKS
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
+from tapfinger.live.service.deciding import Deciding
 from tapfinger.live.service.lateness import Lateness
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
@@ -82,7 +83,9 @@ class Leading:
         self.config = config
         self.site = site
         self._state = state
-        self._schedulers = scheduler, fallback
+        #: What is wrong at the moment, by name; empty if all is well. Shown by ``/api/v1/health``.
+        self.faults: dict[str, str] = {}
+        self._deciders = Decider(scheduler), Decider(fallback)
         #: Address of this coordinator; empty until it listens.
         self.url = ""
         #: The first token, if this coordinator knows it.
@@ -105,11 +108,20 @@ class Leading:
         self._awake = 0.0
         self._decision_thread = Worker("decisions")
         self._deciding: asyncio.Task[None] | None = None
+        self._schedulers = Deciding(self._deciders, config.decide_seconds, self.now, self.faults, self._decision_thread)
         site.learn = config.learn
         self.learning = Learning(site, config.doubt)
-        self._learning_loop = LearningLoop(self.learning, self._decision_thread, self.now)
+        self._learning_loop = LearningLoop(self.learning, Worker("learning"), self.now)
         self.insight = Insight(
-            site, lambda: self._machine, self.store, self.now, self._decision_thread, shadows or {}, self.learning
+            site,
+            lambda: self._machine,
+            self.store,
+            self.now,
+            self._decision_thread,
+            shadows or {},
+            self.learning,
+            self.faults,
+            config.decide_seconds,
         )
         self._lateness = Lateness(self.insight.telemetry.loop_lag.observe)
         self.insight.telemetry.longest_lag.set_function(self._lateness.longest)
@@ -141,7 +153,8 @@ class Leading:
         epoch = self.store.lead(self.url)
         if epoch is None:
             return None
-        machine = make_machine(self.store, self.site, self.config, self._schedulers, epoch, self.now())
+        self._schedulers.forget()
+        machine = make_machine(self.store, self.site, self.config, self._deciders, epoch, self.now())
         machine.progress.learner = self.learning
         self.site.believe(self._learning_loop.take_up(self.store).revised, forget=True)
         self.insight.take_up()
@@ -150,6 +163,8 @@ class Leading:
 
     def close(self) -> None:
         """Save what is left to save, and close the store."""
+        self._schedulers.close()
+        self.insight.shadows.close()
         self._commits.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
@@ -210,7 +225,7 @@ class Leading:
         """Put a question to the schedulers. The answer is dropped if this coordinator has stopped leading meanwhile."""
         try:
             began = time.perf_counter()
-            answer = await self._decision_thread.run(question.answer)
+            answer = await self._schedulers.answer(question)
             took = time.perf_counter() - began
             if machine is self._leading:
                 self._act(Decided(answer))

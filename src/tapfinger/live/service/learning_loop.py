@@ -1,4 +1,4 @@
-"""Runs `Learning.digest` periodically on the decision thread and hands its results to the coordinator."""
+"""Runs `Learning.digest` periodically in a thread of its own and hands its results to the coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LearningLoop:
     """Digests the inbox of one ``Learning`` periodically."""
 
     def __init__(self, learning: Learning, worker: Worker, clock: Callable[[], float]) -> None:
-        """``worker``: the thread in which schedulers decide, so that they never see a half-updated belief."""
+        """``worker``: a thread of its own: learning goes on while a scheduler thinks. It hands over whole beliefs."""
         self.learning = learning
         self._worker = worker
         self._clock = clock

@@ -1,0 +1,313 @@
+"""A user's scheduler cannot stop a site, whatever it does: a process of its own, bounds, and a fallback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from live.services import services
+from live.sites import CONFIG, RealSite, python
+from live.test_insight import Never, question
+from waiting import PATIENCE, wait_for
+
+from tapfinger.core.contract import Decision, Snapshot
+from tapfinger.errors import ConfigError
+from tapfinger.live.coordinator import asking
+from tapfinger.live.coordinator.decisions import LONGEST, Answer, Decider, RoundQuestion
+from tapfinger.live.coordinator.scheduler_process import ProcessScheduler
+from tapfinger.live.coordinator.worker_thread import Worker
+from tapfinger.live.insight.recent_sizes import RecentSizes
+from tapfinger.live.insight.shadow import Shadows
+from tapfinger.live.service.deciding import Deciding
+from tapfinger.registry import create, is_built_in
+
+#: What a scheduler does -> what is told of it.
+FAULTS = {
+    "raises": "ValueError:  ]0;boo xxx",
+    "rude": "Rude: an error that cannot be put into words",
+    "leaves": "SystemExit: 3",
+    "interrupts": "KeyboardInterrupt",
+    "dies": "its process has ended with code 7",
+    "eats": "it needs more memory than 512 MB (live.scheduler_memory_mb)",
+    "nothing": "a scheduler must return a Decision, got None",
+    "fractions": "holds a float; amounts are whole units",
+    "unknown": "there is no task 1000000000 in the snapshot",
+    "too_large": "is above its maximum",
+    "nowhere": "a cluster is named by its index",
+    "many": "a decision has 3000000 placements",
+    "sly": "LookupError: do not look",
+    "babbles": "its answer has 18446744073709551615 bytes",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the scheduler does."""
+    found = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(Path(__file__).parent), found))))
+    path = tmp_path / "how"
+    path.write_text("good")
+    return path
+
+
+def naughty(file: Path) -> ProcessScheduler:
+    return ProcessScheduler("naughty", "naughty:Naughty", {"file": str(file)}, 512)
+
+
+@pytest.fixture
+def own(file: Path) -> Iterator[ProcessScheduler]:
+    scheduler = naughty(file)
+    yield scheduler
+    scheduler.close()
+
+
+def deciding(scheduler: object, seconds: float = PATIENCE) -> tuple[Deciding, dict[str, str]]:
+    faults: dict[str, str] = {}
+    deciders = [Decider(scheduler), Decider(create("scheduler", "min", {}))]  # type: ignore[arg-type]
+    return Deciding(deciders, seconds, time.monotonic, faults, Worker("decisions")), faults
+
+
+async def until_well(decider: Deciding, faults: dict[str, str], asked: RoundQuestion) -> Answer:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await decider.answer(asked)
+            if not faults:
+                return answer
+            await asyncio.sleep(0.02)
+
+
+def test_a_scheduler_in_a_process_decides_as_it_would_here(file: Path, own: ProcessScheduler) -> None:
+    asked = question()
+    there, here = Decider(own), Decider(create("scheduler", "min", {}))
+    assert there.name == "naughty"
+    for _ in range(2):
+        assert there.play(asked).starts == here.play(asked).starts
+    assert here.play(asked).starts
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_whatever_a_scheduler_does_the_fallback_decides(
+    how: str, file: Path, own: ProcessScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "FIRST_REST", 0.01)
+
+    async def rounds() -> None:
+        decider, faults = deciding(own)
+        asked = question()
+        assert (await decider.answer(asked)).by == "naughty"
+        file.write_text(how)
+        answer = await decider.answer(asked)
+        assert answer.by == "Min"
+        assert len(answer.starts) == 2
+        assert FAULTS[how] in answer.fault
+        assert answer.fault.isprintable()
+        assert len(answer.fault) < 2 * LONGEST
+        assert FAULTS[how] in faults["scheduler"]
+        assert "Min decides instead" in faults["scheduler"]
+        again = await decider.answer(asked)
+        assert (again.by, again.fault, again.failed) == ("Min", "", True), "the history has it once"
+        file.write_text("good")
+        assert (await until_well(decider, faults, asked)).by == "naughty"
+        decider.close()
+
+    asyncio.run(rounds())
+
+
+def test_a_scheduler_that_hangs_is_killed_and_started_again(
+    file: Path, own: ProcessScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "FIRST_REST", 0.01)
+
+    async def rounds() -> None:
+        decider, faults = deciding(own, seconds=2.0)
+        asked = question()
+        file.write_text("hangs")
+        answer = await decider.answer(asked)
+        assert answer.by == "Min"
+        assert "no decision after 2 s (live.decide_seconds)" in answer.fault
+        process = own._process
+        assert process is not None
+        wait_for(lambda: process.poll() is not None)
+        file.write_text("good")
+        assert (await until_well(decider, faults, asked)).by == "naughty"
+        decider.close()
+        wait_for(lambda: not own.ready)
+
+    asyncio.run(rounds())
+
+
+def test_pauses_between_restarts_grow(file: Path, own: ProcessScheduler) -> None:
+    now = 0.0
+
+    async def rounds() -> list[float]:
+        nonlocal now
+        faults: dict[str, str] = {}
+        deciders = [Decider(own), Decider(create("scheduler", "min", {}))]
+        decider = Deciding(deciders, PATIENCE, lambda: now, faults, Worker("decisions"))
+        asked, deaths, dead = question(), [], None
+        file.write_text("dies")
+        while len(deaths) < 4:
+            answer = await decider.answer(asked)
+            assert answer.by == "Min"
+            if own._process is not dead and not own.ready:
+                dead = own._process
+                deaths.append(now)
+            now += 0.5
+            await asyncio.sleep(0.05)
+        return deaths
+
+    first, second, third, fourth = asyncio.run(rounds())
+    assert second - first >= 1.0
+    assert third - second >= 2.0
+    assert fourth - third >= 4.0
+
+
+def test_a_scheduler_that_cannot_be_made_is_refused_at_the_start(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs file"):
+        ProcessScheduler("naughty", "naughty:Naughty", {}, 512)
+    with pytest.raises(ConfigError, match=r"no module 'nowhere'"):
+        ProcessScheduler("nowhere:X", "nowhere:X", {}, 512)
+
+
+def test_only_code_of_the_package_decides_in_the_coordinator() -> None:
+    assert is_built_in("scheduler", "greedy", {"patience": 2})
+    assert is_built_in("scheduler", "exploring", {"of": "fifo"})
+    assert not is_built_in("scheduler", "exploring", {"of": "mine:Mine"})
+    assert not is_built_in("scheduler", "mine:Mine", {})
+
+
+class Slow(Never):
+    """A scheduler in this process that does not return before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+        self.resets = 0
+
+    def reset(self, context: object) -> None:
+        self.resets += 1
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        self.may.wait(PATIENCE)
+        return Decision()
+
+
+def test_a_thread_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "FIRST_REST", 0.01)
+    slow = Slow()
+
+    async def rounds() -> None:
+        decider, faults = deciding(slow, seconds=1.0)
+        asked = question()
+        for expected in ("no decision after 1 s", "", ""):
+            answer = await decider.answer(asked)
+            assert answer.by == "Min"
+            assert expected in answer.fault
+            assert bool(answer.fault) == bool(expected), "the history has it once"
+        slow.may.set()
+        assert (await until_well(decider, faults, asked)).by == "Slow"
+
+    asyncio.run(rounds())
+    assert slow.resets == 2, "it has missed rounds"
+
+
+def test_a_coordinator_goes_on_and_ends_while_its_scheduler_hangs(tmp_path: Path) -> None:
+    slow = Slow()
+
+    async def lead() -> None:
+        with services(tmp_path) as make:
+            service = make()
+            service._deciders = Decider(slow), service._deciders[1]
+            service._schedulers = Deciding(service._deciders, 0.2, service.now, service.faults, Worker("slow"))
+            asked = question()
+            answer = await service._schedulers.answer(asked)
+            assert answer.by == "Min"
+            assert "Slow: no decision after 0.2 s" in service.faults["scheduler"]
+            text = " ".join(service.insight.reasons._faulty())
+            assert text.startswith("The scheduler does not decide: Slow: no decision after 0.2 s")
+
+    asyncio.run(lead())
+    slow.may.set()
+
+
+def test_a_shadow_that_hangs_or_dies_delays_nobody(file: Path, own: ProcessScheduler) -> None:
+    slow = Slow()
+    file.write_text("dies")
+
+    async def rounds() -> None:
+        asked = question()
+        shadows = Shadows({"slow": slow, "own": own, "min": create("scheduler", "min", {})}, decide_seconds=1.0)
+        await shadows.watch(asked, asked.answer(), RecentSizes(1.0), 0.0)
+        await shadows.watch(asked, asked.answer(), RecentSizes(1.0), 1.0)
+        hung, dead, well = shadows.report()
+        assert (hung["failed"], hung["dropped"], well["rounds"]) == (1, 1, 2)
+        assert dead["failed"] == 1
+        assert "ended with code 7" in dead["fault"]
+        assert "no decision after 1 s" in hung["fault"]
+        shadows.close()
+
+    asyncio.run(rounds())
+    slow.may.set()
+
+
+# ------------------------------------------------------------------------ a real site
+
+
+def test_a_real_site_outlives_what_its_scheduler_does(file: Path, tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    own = f"naughty:Naughty@file={file}"
+    bounds = 'decide_seconds = 2.0\nscheduler_memory_mb = 512\nfallback = "fifo"\n'
+    site.config.write_text(CONFIG.replace('"fifo"', f'"{own}"') + bounds + f'shadow = ["{own}"]\n')
+    try:
+        client = site.serve()
+        site.agent("left")
+        wait_for(lambda: client.clusters()[0]["connected"])
+
+        def health() -> dict[str, object]:
+            return dict(httpx.get(f"{site.url}/api/v1/health").json())
+
+        for how, told in (
+            ("dies", "code 7"),
+            ("hangs", "no decision after 2 s"),
+            ("eats", "512 MB"),
+            ("sly", "Lookup"),
+        ):
+            file.write_text(how)
+            (task,) = client.submit(python("pass"))
+            assert client.wait(task, PATIENCE).phase.value == "finished"
+            found = health()
+            assert found["status"] == "degraded"
+            assert told in str(found["faults"])
+            metrics = httpx.get(f"{site.url}/metrics", headers=client._headers)
+            assert 'tapfinger_faults{what="scheduler"} 1.0' in metrics.text
+            file.write_text("good")
+            wait_for(lambda: _decided_by(site, client) == "naughty")
+            assert health()["status"] == "ok"
+        faults = [line for line in client.events() if line["kind"] == "fault"]
+        assert 1 <= len(faults) <= 4
+        pids = [int(p) for p in os.listdir("/proc") if p.isdigit() and str(file) in _command(p)]
+        assert len(pids) == 2, "the scheduler and the shadow"
+        site.kill("coordinator")
+        wait_for(lambda: not any(str(file) in _command(str(pid)) for pid in pids))
+    finally:
+        site.close()
+
+
+def _decided_by(site: RealSite, client: object) -> str:
+    (task,) = client.submit(python("pass"))  # type: ignore[attr-defined]
+    client.wait(task, PATIENCE)  # type: ignore[attr-defined]
+    grants = [line for line in client.events() if line["kind"] == "granted" and line["task"] == task]  # type: ignore[attr-defined]
+    return str(grants[-1]["data"]["grounds"]["by"])
+
+
+def _command(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
