@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tapfinger import __version__
 from tapfinger.core.events import (
+    CapacityChanged,
     ClusterClosed,
     ClusterJoined,
     ClusterLost,
@@ -47,6 +48,7 @@ _NAMES: dict[type, str] = {
     ClusterLost: "lost",
     ClusterJoined: "joined",
     ClusterClosed: "closed",
+    CapacityChanged: "capacity",
     TaskWithdrawn: "withdrawn",
     TaskRequeued: "requeued",
 }
@@ -81,12 +83,14 @@ def encode_event(event: Event) -> dict[str, Any]:
         task = event.task
         line |= {"task": task.id, "type": task.type.name, "arrival": task.arrival, "eligible": task.eligible}
         return line
-    if not isinstance(event, ClusterLost | ClusterJoined | ClusterClosed):
+    if not isinstance(event, ClusterLost | ClusterJoined | ClusterClosed | CapacityChanged):
         line["task"] = event.task
     if not isinstance(event, TaskWithdrawn):
         line["cluster"] = event.cluster
     if isinstance(event, TaskStarted | TaskResized):
         line["allocation"] = event.allocation
+    elif isinstance(event, CapacityChanged):
+        line["capacity"] = event.capacity
     elif isinstance(event, TaskFailed):
         line["reason"] = event.reason
     return line
@@ -99,8 +103,9 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
     if kind is TaskArrived:
         task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(given["eligible"]))
         return TaskArrived(given["slot"], task)
-    if "allocation" in given:
-        given["allocation"] = Resources(given["allocation"])
+    for name in ("allocation", "capacity"):
+        if name in given:
+            given[name] = Resources(given[name])
     event: Event = kind(**given)
     return event
 

@@ -79,6 +79,15 @@ class ClusterClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """A cluster has another capacity from now on; its tasks stay, also where they hold more than that."""
+
+    slot: int
+    cluster: int
+    capacity: Resources
+
+
+@dataclass(frozen=True, slots=True)
 class TaskWithdrawn:
     """A waiting task leaves the system: it was cancelled."""
 
@@ -95,7 +104,7 @@ class TaskRequeued:
     cluster: int
 
 
-#: The last three occur only on real clusters.
+#: The last four occur only on real clusters.
 Event = (
     TaskArrived
     | TaskStarted
@@ -105,6 +114,7 @@ Event = (
     | ClusterLost
     | ClusterJoined
     | ClusterClosed
+    | CapacityChanged
     | TaskWithdrawn
     | TaskRequeued
 )
@@ -119,6 +129,7 @@ EVENT_ORDER: tuple[type, ...] = (
     TaskFinished,
     TaskFailed,
     ClusterClosed,
+    CapacityChanged,
     TaskWithdrawn,
     TaskRequeued,
 )
@@ -128,7 +139,7 @@ def event_key(event: Event) -> tuple[int, int, int]:
     """Canonical sort key: slot, kind, id of task or cluster."""
     if isinstance(event, TaskArrived):
         ident = event.task.id
-    elif isinstance(event, ClusterLost | ClusterJoined | ClusterClosed):
+    elif isinstance(event, ClusterLost | ClusterJoined | ClusterClosed | CapacityChanged):
         ident = event.cluster
     else:
         ident = event.task

@@ -11,6 +11,7 @@ from itertools import islice
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
 from tapfinger.core.events import (
+    CapacityChanged,
     ClusterClosed,
     ClusterJoined,
     ClusterLost,
@@ -74,13 +75,16 @@ class EdgeState:
         self.mode = mode
         self.slot = 0
         self.turn = 0
-        self._free = [cluster.capacity for cluster in self.clusters]
+        self._capacity = [cluster.capacity for cluster in self.clusters]
+        #: Below zero where a capacity was lowered under what tasks hold; views show zero there.
+        self._free = list(self._capacity)
         self._up = [True] * len(self.clusters)
         self._closed = [False] * len(self.clusters)  # up, but nothing new is placed there
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
-        self._waiting: dict[int, TaskView] = {}  # insertion order = arrival order
+        self._waiting: dict[int, TaskView] = {}  # in order of arrival, unless _unsorted
         self._tasks: dict[int, Task] = {}  # waiting tasks only
-        self._alike: dict[Kind, dict[int, TaskView]] = {}  # waiting tasks by kind, each in order of arrival
+        self._alike: dict[Kind, dict[int, TaskView]] = {}  # waiting tasks by kind, each in the same order
+        self._unsorted: set[Kind] = set()  # kinds of tasks that have come back since the queue was last put in order
         self._held: dict[int, _Held] = {}
         self._on: list[dict[int, _Held]] = [{} for _ in self.clusters]  # the same, by cluster
         self._cluster_views: list[ClusterView | None] = [None] * len(self.clusters)
@@ -93,6 +97,7 @@ class EdgeState:
         twin = EdgeState(self.clusters, self.mode)
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
+        twin._capacity = list(self._capacity)
         twin._up, twin._closed = list(self._up), list(self._closed)
         for held in self._held.values():
             twin._hold(held.copy())
@@ -112,6 +117,7 @@ class EdgeState:
 
         ``window``: if more tasks than this wait, only the oldest of each kind are shown, about this many in total.
         """
+        self._sort()
         if window is not None and len(self._waiting) > window:
             return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window))
         if self._queue_view is None:
@@ -128,6 +134,7 @@ class EdgeState:
 
     def kinds(self) -> list[TaskView]:
         """The oldest waiting task of each kind: if it can start on a cluster, all others of its kind can as well."""
+        self._sort()
         return [next(iter(views.values())) for views in self._alike.values()]
 
     def _first_of_each(self, window: int) -> tuple[TaskView, ...]:
@@ -140,13 +147,13 @@ class EdgeState:
         paused: list[TaskView] = []
         for held in self._on[index].values():
             (paused if held.phase is Phase.PAUSED else running).append(held.view())
-        cluster = self.clusters[index]
+        free = self._free[index]
         starts_left = None if self.mode is Mode.MULTI else 1 - self._started[index]
         return ClusterView(
             index,
-            cluster.name,
-            cluster.capacity,
-            self._free[index],
+            self.clusters[index].name,
+            self._capacity[index],
+            free if min(free) >= 0 else Resources([max(0, amount) for amount in free]),
             tuple(running),
             tuple(paused),
             self._open(index),
@@ -169,8 +176,9 @@ class EdgeState:
         if decision.void:
             self.turn += 1
             return []
+        views = self.cluster_views()
         try:
-            free = check_decision(decision, self.cluster_views(), self._waiting, self._held, self.story)
+            free = check_decision(decision, views, self._waiting, self._held, self.story)
         except InvalidDecision as error:
             error.args = (f"slot {self.slot}: {error}",)  # the same error, with its slot
             raise
@@ -187,7 +195,8 @@ class EdgeState:
             self._started[placement.cluster] += 1
             commands.append(StartTask(task, placement.cluster, placement.allocation))
         for index, amount in free.items():
-            self._free[index] = amount
+            # The difference, since a view shows zero where less is free than nothing.
+            self._free[index] = self._free[index] + (amount - views[index].free)
         self.turn += 1
         return commands
 
@@ -222,6 +231,10 @@ class EdgeState:
         elif isinstance(event, ClusterClosed):
             self._closed[event.cluster] = True
             self._cluster_views[event.cluster] = None
+        elif isinstance(event, CapacityChanged):
+            self._free[event.cluster] = self._free[event.cluster] + event.capacity - self._capacity[event.cluster]
+            self._capacity[event.cluster] = event.capacity
+            self._cluster_views[event.cluster] = None
         elif isinstance(event, ClusterJoined):
             self._up[event.cluster] = True
             self._closed[event.cluster] = False
@@ -231,6 +244,9 @@ class EdgeState:
         if task.id in self._held or task.id in self._waiting:
             raise InvalidTransition(f"task {task.id} arrived twice: {self.story(task.id)}")
         check_eligible(task, self.clusters)
+        last = next(reversed(self._waiting.values()), None)
+        if self._unsorted or (last is not None and (task.arrival, task.id) < _age(last)):
+            self._unsorted.add((task.type.name, task.eligible))  # it, or one before it, has come back
         self._wait(task)
 
     def _wait(self, task: Task, view: TaskView | None = None) -> None:
@@ -277,9 +293,15 @@ class EdgeState:
         """Put lost tasks back into the queue, at their old positions in the order of arrival."""
         for task in tasks:
             self._wait(task)
-            kind = (task.type.name, task.eligible)
-            self._alike[kind] = _in_order(self._alike[kind])
-        self._waiting = _in_order(self._waiting)
+            self._unsorted.add((task.type.name, task.eligible))
+
+    def _sort(self) -> None:
+        """Put the queue in order. Many tasks may have come back at once, so it waits until someone looks."""
+        if self._unsorted:
+            for kind in self._unsorted & self._alike.keys():
+                self._alike[kind] = _in_order(self._alike[kind])
+            self._waiting = _in_order(self._waiting)
+            self._unsorted.clear()
 
     def _withdraw(self, task: int) -> None:
         if task not in self._waiting:
@@ -325,6 +347,7 @@ class EdgeState:
         """Check every invariant; raises AssertionError. For tests and debugging."""
         _assert(not self._waiting.keys() & self._held.keys(), "a task both waits and is on a cluster")
         _assert(self._waiting.keys() == self._tasks.keys(), "views and tasks of the queue differ")
+        self._sort()
         arrivals = [(view.arrival, view.id) for view in self._waiting.values()]
         _assert(arrivals == sorted(arrivals), "the queue is not in order of arrival")
         alike = [list(views.values()) for views in self._alike.values()]
@@ -333,7 +356,8 @@ class EdgeState:
         _assert(sorted(every, key=_age) == list(self._waiting.values()), "the kinds are not the queue")
         for index, cluster in enumerate(self.clusters):
             held_here = self._on[index]
-            used = Resources([0] * len(cluster.capacity))
+            capacity = self._capacity[index]
+            used = Resources([0] * len(capacity))
             for task, held in held_here.items():
                 _assert(self._held.get(task) is held, f"task {task} is held by two records")
                 _assert(held.cluster == index, f"task {task} is listed on the wrong cluster")
@@ -342,8 +366,9 @@ class EdgeState:
                 if not held.allocation.none:
                     check_size(task, held.task.type, held.allocation)
                 used = used + held.allocation
-            _assert(used + self._free[index] == cluster.capacity, f"resources of cluster {index} do not add up")
-            _assert(min(self._free[index]) >= 0, f"cluster {index} is over capacity")
+            _assert(used + self._free[index] == capacity, f"resources of cluster {index} do not add up")
+            lowered = capacity != cluster.capacity
+            _assert(lowered or min(self._free[index]) >= 0, f"cluster {index} is over capacity")
             _assert(self._up[index] or not held_here, f"cluster {index} is down but holds tasks")
         _assert(sum(map(len, self._on)) == len(self._held), "tasks on clusters do not add up")
 

@@ -168,7 +168,7 @@ class Replay:
         cluster, size = self._granted.get(task, (0, Resources()))
         if isinstance(line, live.Granted) and line.cluster in self._site.index:
             self._granted[task] = self._site.index[line.cluster], self._units(line.allocation)
-        elif isinstance(line, live.AttemptStarted) and task in self._granted:
+        elif isinstance(line, live.AttemptStarted | live.AttemptRecovered) and task in self._granted:
             self._running.add(task)
             yield core.TaskStarted(self._now, task, cluster, size)
         elif isinstance(line, live.AttemptResized) and task in self._running:
@@ -194,7 +194,7 @@ class Replay:
 
     def _link(self, line: live.LiveEvent, cluster: str) -> Iterator[core.Event]:
         was = cluster in self._heard and cluster not in self._drained
-        if isinstance(line, live.AgentJoined | live.AgentSilent):
+        if isinstance(line, live.AgentJoined | live.AgentAway | live.AgentSilent):
             (self._heard.add if isinstance(line, live.AgentJoined) else self._heard.discard)(cluster)
         else:
             (self._drained.add if isinstance(line, live.ClusterDrained) else self._drained.discard)(cluster)

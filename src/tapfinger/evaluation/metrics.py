@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tapfinger.core.events import (
+    CapacityChanged,
     ClusterClosed,
     ClusterJoined,
     ClusterLost,
@@ -109,6 +110,7 @@ class MetricsCollector:
             ClusterLost: self._cluster_lost,
             ClusterJoined: self._cluster_joined,
             ClusterClosed: self._cluster_closed,
+            CapacityChanged: lambda _event: None,  # shares are of the configured capacity
             TaskWithdrawn: self._task_withdrawn,
             TaskRequeued: self._task_requeued,
         }

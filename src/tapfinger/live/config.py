@@ -70,6 +70,8 @@ class LiveConfig(BaseModel):
     beat_seconds: PositiveFloat = 5.0
     #: Seconds between asking a task to end and killing it.
     stop_seconds: Annotated[float, Field(ge=0.0)] = 5.0
+    #: Losses in a row after which a task ends as lost; an attempt that ran for ten minutes begins the count anew.
+    max_losses: PositiveInt = 10
     #: Most tasks that may wait; beyond that, submissions are refused.
     max_waiting: PositiveInt = 100_000
     #: Longest request, in bytes.

@@ -130,12 +130,17 @@ class Agent:
         beat: float,
         found: Iterable[Found] = (),
         lease_until: float = 0.0,
+        capacity: Mapping[str, float] | None = None,
     ) -> None:
-        """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock."""
+        """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock.
+
+        ``capacity``: natural amounts that it can hand out, by resource; None if that is not known.
+        """
         self.cluster = cluster
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
+        self._capacity = None if capacity is None else dict(capacity)
         self._runs = {f.id: _AttemptState(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
@@ -186,7 +191,7 @@ class Agent:
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
-        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs)
+        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs, capacity=self._capacity)
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
         """Stop what may not outlive the lease."""

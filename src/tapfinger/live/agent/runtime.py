@@ -94,7 +94,9 @@ class Host:
         except BaseException:
             self._lock.close()
             raise
-        self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, read_lease(self._lease))
+        self.machine = Agent(
+            context.cluster, name, incarnation, clock(), beat, found, read_lease(self._lease), context.capacity or None
+        )
 
     def close(self) -> None:
         """Release the directory; tasks run on."""

@@ -42,6 +42,13 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection of a cluster's agent is closed."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -53,7 +60,7 @@ class Decided:
     answer: Answer
 
 
-Stimulus = Submit | Cancel | Drain | GiveUp | Report | Tick | Decided
+Stimulus = Submit | Cancel | Drain | GiveUp | Report | Disconnected | Tick | Decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class Instructions:
     history: tuple[LiveEvent, ...] = ()
     #: Sent afterwards; messages may get lost.
     orders: tuple[Orders, ...] = ()
+    #: New epoch, saved with the records: the store had an older one than an agent. None: it stays.
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +84,10 @@ class Leases:
     lease: float = 60.0
     #: Seconds that an agent has to stop tasks that must not outlive its lease.
     grace: float = 10.0
+    #: Seconds between an agent's reports when nothing happens.
+    beat: float = 5.0
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a report after which an agent counts as away."""
+        return max(3.0 * self.beat, 5.0)

@@ -17,23 +17,33 @@ from typing import Any
 
 from tapfinger.core.contract import Phase, Snapshot
 from tapfinger.core.events import (
+    CapacityChanged,
     ClusterClosed,
     ClusterJoined,
     StartTask,
     TaskArrived,
     TaskFailed,
     TaskFinished,
-    TaskRequeued,
     TaskStarted,
     TaskWithdrawn,
 )
-from tapfinger.core.model import Resources
+from tapfinger.core.model import Resources, Task
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
-from tapfinger.live.coordinator import resizing
-from tapfinger.live.coordinator.agent_links import Link, shown
+from tapfinger.live.coordinator import older_store, pauses, resizing
+from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.grants import grounds
-from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, Instructions, Leases, Stimulus, Submit, Tick
+from tapfinger.live.coordinator.inputs import (
+    Cancel,
+    Decided,
+    Disconnected,
+    Drain,
+    Instructions,
+    Leases,
+    Stimulus,
+    Submit,
+    Tick,
+)
 from tapfinger.live.coordinator.progress import Progressing, forget
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
@@ -41,6 +51,11 @@ from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import Grounds, LiveEvent
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport, SizeOrder
 from tapfinger.live.protocol.records import ENDED, TaskRecord, launch_of
+
+#: Most warnings in the history of a task, of all its attempts: their texts come from agents.
+MOST_WARNED = 100
+#: Warning about a result that arrived after its attempt had counted as lost.
+LATE = "its result came after it had counted as lost, so it teaches nothing about speed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +85,24 @@ class Coordinator:
         epoch: int,
         now: float,
         left: Predecessor | None = None,
+        max_losses: int = pauses.MAX_LOSSES,
     ) -> None:
-        """Continue where the predecessor stopped, if there was one."""
+        """Continue where the predecessor stopped, if there was one. ``max_losses``: in a row, then a task ends."""
         left = left or Predecessor()
         self._site = site
         self._rounds = rounds
         self._leases = leases
+        self._max_losses = max_losses
         self.epoch = epoch
+        #: Whether the epoch must be saved.
+        self._raised = False
+        #: Whether nothing is granted until each agent has reported or its lease is over: the store is an older copy,
+        #: and they may have tasks that it does not know.
+        self._holding = False
+        #: Highest attempt of a task that an agent knows, where the store knows only lower ones.
+        self._ahead: dict[int, int] = {}
+        #: Old attempts whose result was refused, by task: it is noted once.
+        self._refused: dict[int, set[int]] = {}
         #: Time from which another coordinator may lead, unless leadership is renewed.
         self.leads_until = math.inf
         self._origin = left.origin
@@ -85,7 +111,11 @@ class Coordinator:
         self.tasks: dict[int, TaskRecord] = {}
         ends = now + max(leases.lease, left.longest_lease) + leases.grace
         self._links = {cluster.name: Link(ends, drained=cluster.name in left.drained) for cluster in site.clusters}
+        #: Configured capacity of each cluster, in natural amounts.
+        self._configured = {cluster.name: site.resources.natural(cluster.capacity) for cluster in site.clusters}
         self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
+        #: Waiting tasks that schedulers do not see yet.
+        self._resting = pauses.Resting()
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[LiveEvent] = []
         self._asked = False
@@ -93,11 +123,11 @@ class Coordinator:
         self._rigid: set[AttemptId] = set()
         #: Progress of running attempts. To learn from it, set its ``learner``.
         self.progress = Progressing()
-        self._restore(list(left.records))
+        self._restore(list(left.records), now)
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent reports
 
-    def _restore(self, records: list[TaskRecord]) -> None:
+    def _restore(self, records: list[TaskRecord], now: float) -> None:
         for record in sorted(records, key=lambda r: r.id):
             if record.cluster is not None and record.cluster not in self._links:
                 raise ConfigError(
@@ -107,7 +137,12 @@ class Coordinator:
             try:
                 slot = self._rounds.slot
                 ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
-                self._rounds.restore(record, min(self._slot_of(record.submitted), slot), ran)
+                pauses.restored(record, now)
+                if record.phase is Phase.QUEUED and record.not_before > now:
+                    self._task(record)  # raises if it does not fit the configuration
+                    self._resting.add(record.id, record.not_before)
+                else:
+                    self._rounds.restore(record, self._arrival(record), ran)
             except TapfingerError as error:
                 error.args = (f"task {record.id} of the store does not fit the configuration: {error}",)
                 raise
@@ -118,6 +153,12 @@ class Coordinator:
 
     def _slot_of(self, at: float) -> int:
         return max(0, int((at - self._origin) / self._site.slot_seconds))
+
+    def _arrival(self, record: TaskRecord) -> int:
+        return min(self._slot_of(record.submitted), self._rounds.slot)
+
+    def _task(self, record: TaskRecord) -> Task:
+        return self._site.task(record.id, record.spec, self._arrival(record))
 
     # ------------------------------------------------------------------ stimuli
 
@@ -139,22 +180,36 @@ class Coordinator:
             orders = self._cancel(stimulus.task, now)
         elif isinstance(stimulus, Drain):
             self._drain(stimulus, now)
+        elif isinstance(stimulus, Disconnected):
+            self._disconnected(stimulus.cluster, now)
         else:
             self._give_up(stimulus.cluster, now)
+        self._hold(now)
         records = tuple(replace(record) for record in self._dirty.values())
         history = tuple(self._history)
-        self._dirty, self._history = {}, []
-        return Instructions(records, history, tuple(orders))
+        epoch = self.epoch if self._raised else None
+        self._dirty, self._history, self._raised = {}, [], False
+        return Instructions(records, history, tuple(orders), epoch)
 
     @property
     def waiting(self) -> int:
-        """Number of waiting tasks."""
+        """Number of waiting tasks, also of those that rest."""
         return len(self.tasks) - sum(map(len, self._on.values()))
+
+    @property
+    def resting(self) -> list[TaskRecord]:
+        """Waiting tasks that schedulers do not see yet, in the order of their ids."""
+        return [self.tasks[ident] for ident in sorted(self._resting.tasks)]
+
+    @property
+    def next_due(self) -> float:
+        """When the next rest is over, and a tick is needed; infinite if no task rests."""
+        return self._resting.next
 
     @property
     def wants_round(self) -> bool:
         """Whether there may be something to decide, and no question is open."""
-        return self._rounds.stale and not self._asked
+        return self._rounds.stale and not self._asked and not self._holding
 
     def ask(self) -> RoundQuestion | None:
         """The next question, if there is one. The caller must hand in its answer (``Decided``), however late.
@@ -176,6 +231,7 @@ class Coordinator:
             and record.phase is Phase.RUNNING
             and not record.cancelled
             and record.attempt_id not in self._rigid
+            and record.resized < resizing.MOST
         ]
 
     @property
@@ -219,10 +275,15 @@ class Coordinator:
             self._dirty[ident] = record
             self._note(events.Cancelling, record, now)
         if not record.on_cluster:
-            self._rounds.take(TaskWithdrawn(self._rounds.slot, ident))
+            self._unqueue(record)
             self._close(record, Phase.CANCELLED, now)
             return []
         return self._push([record.cluster or ""])
+
+    def _unqueue(self, record: TaskRecord) -> None:
+        """Take a waiting task from schedulers, if they see it."""
+        if not self._resting.discard(record.id):
+            self._rounds.take(TaskWithdrawn(self._rounds.slot, record.id))
 
     def _drain(self, drain: Drain, now: float) -> None:
         link = self._link(drain.cluster)
@@ -256,6 +317,18 @@ class Coordinator:
             index, slot = self._site.index[cluster], self._rounds.slot
             self._rounds.take(ClusterJoined(slot, index) if is_open else ClusterClosed(slot, index))
 
+    def _tell(self, cluster: str, now: float) -> None:
+        """Note in the history what is new about a cluster's agent."""
+        self._history += self._links[cluster].news(cluster, self._configured[cluster], now)
+
+    def _disconnected(self, cluster: str, now: float) -> None:
+        """Handle a closed connection: the cluster takes no tasks until it is heard again; nothing else changes."""
+        link = self._link(cluster)
+        was = link.open
+        link.away = link.away or "its connection was closed"
+        self._show(cluster, was)
+        self._tell(cluster, now)
+
     # ------------------------------------------------------------------ reports
 
     def _report(self, report: Report, now: float) -> list[Orders]:
@@ -269,17 +342,50 @@ class Coordinator:
             link.seen = (0, 0)
         if (report.incarnation, report.seq) <= link.seen:
             return []  # late or a duplicate: a newer report has been seen
+        self._catch_up(report, link, now)
         if report.epoch != self.epoch:
             # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
-        if not link.heard:
-            was = link.open
-            link.heard = True
-            self._show(report.cluster, was)
-            self._history.append(events.AgentJoined(now, cluster=report.cluster, agent=report.agent))
+        was = link.open
+        link.heard, link.away, link.last_heard = True, "", now
+        self._measure(report, link)
+        self._show(report.cluster, was)
+        self._tell(report.cluster, now)
         stops, forgets = self._compare(report, now)
         return [self._orders(report, self._leases.lease, stops, forgets)]
+
+    def _measure(self, report: Report, link: Link) -> None:
+        """Compare the agent's capacity with the configured one. The smaller counts: more could never start there."""
+        before, link.reported = link.reported, differing(report.capacity, self._configured[report.cluster])
+        if link.reported != before:
+            index = self._site.index[report.cluster]
+            capacity = smaller(link.reported, self._site.clusters[index].capacity, self._site.resources)
+            self._rounds.take(CapacityChanged(self._rounds.slot, index, capacity))
+
+    def _catch_up(self, report: Report, link: Link, now: float) -> None:
+        """If the agent is ahead of the store, go on above all numbers that it knows."""
+        sign = older_store.signs(report, self.epoch, self._next_id, self.tasks)
+        if not sign:
+            return
+        soon = now < link.ahead + self._leases.lease
+        if report.epoch > self.epoch:
+            if soon:
+                raise AgentRefused(f"cluster {report.cluster!r}: {sign}, again; restart the agent")
+            self.epoch, self._raised = report.epoch + 1, True
+        for task, attempt in (run.id for run in report.runs):
+            self._next_id = max(self._next_id, task + 1)
+            if task in self.tasks and attempt > self.tasks[task].attempt:
+                self._ahead[task] = max(attempt, self._ahead.get(task, 0))
+        if not soon:
+            link.ahead = now
+            self._history.append(events.OlderStore(now, cluster=report.cluster, sign=sign, epoch=self.epoch))
+        self._holding = True
+
+    def _hold(self, now: float) -> None:
+        """Stop holding once nobody can have tasks of which nothing is known."""
+        if self._holding and not any(not link.heard and now < link.ends for link in self._links.values()):
+            self._holding, self._rounds.stale = False, True
 
     def _until(self, now: float) -> float:
         return now + self._leases.lease + self._leases.grace
@@ -296,10 +402,9 @@ class Coordinator:
                 and (record.attempt, record.cluster, record.agent) == (run.id[1], report.cluster, report.agent)
             )
             if record is None or not current:
-                # An old attempt: its outcome no longer counts for the task.
                 (stops if run.outcome is None else forgets).append(run.id)
                 if record is not None and run.outcome is not None and run.outcome.result in ("finished", "failed"):
-                    self._history.append(events.AttemptRefused(now, *run.id, report.cluster, result=run.outcome.result))
+                    self._hear_late(record, run.id[1], run.outcome, report, now)
             elif run.outcome is None:
                 self._begin(record, now)
                 self._resized(record, run, now)
@@ -315,6 +420,22 @@ class Coordinator:
             if missing and record.phase is Phase.RUNNING:
                 self._end(record, Outcome("lost", reason="its agent does not know of it any more"), now)
         return stops, forgets
+
+    def _hear_late(self, record: TaskRecord, attempt: int, outcome: Outcome, report: Report, now: float) -> None:
+        """Process the result of an attempt that counts as lost: it is as good as any until a new attempt is granted."""
+        lost = record.lost
+        latest = attempt == record.attempt >= self._ahead.get(record.id, 0) and not record.on_cluster
+        if latest and lost is not None and (lost.cluster, lost.agent) == (report.cluster, report.agent):
+            self._unqueue(record)
+            record.phase, record.cluster, record.agent = Phase.RUNNING, lost.cluster, lost.agent
+            record.allocation, record.started = lost.allocation, lost.started
+            record.warnings, record.lost, record.not_before = (LATE,), None, 0.0
+            pauses.uncount_loss(record)
+            self._note(events.AttemptRecovered, record, now)
+            self._conclude(record, outcome, now)
+        elif 1 <= attempt <= record.attempt and attempt not in (known := self._refused.setdefault(record.id, set())):
+            known.add(attempt)
+            self._history.append(events.AttemptRefused(now, record.id, attempt, report.cluster, result=outcome.result))
 
     def _begin(self, record: TaskRecord, now: float) -> None:
         if record.phase is Phase.PLACED:
@@ -338,11 +459,16 @@ class Coordinator:
     def _hear(self, record: TaskRecord, run: RunReport, now: float) -> None:
         news = self.progress.hear(record, run, now)
         for text in news.warnings:
-            self._note(events.Warned, record, now, text=text)
+            self._warn(record, text, now)
         if news.save:
             self._dirty[record.id] = record
         if news.progress is not None and record.phase is Phase.RUNNING:
             self._rounds.progressed(record.id, news.progress)
+
+    def _warn(self, record: TaskRecord, text: str, now: float) -> None:
+        if record.warned < MOST_WARNED:
+            record.warned += 1
+            self._note(events.Warned, record, now, text=text)
 
     def _index(self, record: TaskRecord) -> int:
         return self._site.index[record.cluster or ""]
@@ -350,35 +476,56 @@ class Coordinator:
     # --------------------------------------------------------------------- ends
 
     def _end(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
-        """End an attempt: the task ends or waits again. Only this method frees all resources of an attempt."""
+        """End an attempt on a cluster. Only this method frees all resources of an attempt."""
+        slot, index = self._rounds.slot, self._index(record)
+        if outcome.result == "finished" and not record.cancelled:
+            self._begin(record, now)
+            self._rounds.take(TaskFinished(slot, record.id, index))
+        else:
+            self._rounds.take(TaskFailed(slot, record.id, index, outcome.result))
+        del self._on[record.cluster or ""][record.id]
+        self._conclude(record, outcome, now)
+
+    def _conclude(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
+        """Decide what becomes of a task whose attempt has ended and holds nothing: it ends or waits again."""
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
         self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
         if text := self.progress.ended(record, outcome):
-            self._note(events.Warned, record, now, text=text)
-        slot, index = self._rounds.slot, self._index(record)
-        if outcome.result == "failed":
-            record.failures += 1
-        elif outcome.result != "finished":
-            record.losses += 1
+            self._warn(record, text, now)
+        if outcome.result != "finished":
+            pauses.count(record, outcome, now)
         if record.cancelled:
-            self._rounds.take(TaskFailed(slot, record.id, index, "cancelled"))
             self._close(record, Phase.CANCELLED, now)
         elif outcome.result == "finished":
-            self._begin(record, now)
-            self._rounds.take(TaskFinished(slot, record.id, index))
             self._close(record, Phase.FINISHED, now)
-        elif record.failures <= record.spec.retries if outcome.result == "failed" else record.spec.requeue_lost:
-            self._rounds.take(TaskRequeued(slot, record.id, index))
-            del self._on[record.cluster or ""][record.id]
-            record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
-            record.allocation, record.started = None, None
-            resizing.forget(record)
-            forget(record)
-            self._dirty[record.id] = record
-            self._note(events.Requeued, record, now)
+        elif (why := pauses.final_reason(record, outcome, self._max_losses)) is None:
+            self._requeue(record, outcome, now)
         else:
-            self._rounds.take(TaskFailed(slot, record.id, index, outcome.reason))
+            record.reason = why
             self._close(record, Phase.FAILED if outcome.result == "failed" else Phase.LOST, now)
+
+    def _requeue(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
+        """Let a task wait again: at once after a long attempt, else after a rest in which schedulers do not see it."""
+        pauses.requeue(record, outcome, now)
+        self._rigid.discard(record.attempt_id)
+        record.phase, record.cluster, record.agent = Phase.QUEUED, None, None
+        record.allocation, record.started = None, None
+        resizing.forget(record)
+        forget(record)
+        self._dirty[record.id] = record
+        self._note(events.Requeued, record, now, until=record.not_before or None, setbacks=record.setbacks)
+        self._resting.add(record.id, record.not_before)
+        self._wake(now)
+
+    def _wake(self, now: float) -> None:
+        """Show tasks to schedulers whose rest is over."""
+        for ident in self._resting.end(now):
+            record = self.tasks[ident]
+            try:
+                self._rounds.take(TaskArrived(self._rounds.slot, self._task(record)))
+            except TapfingerError as error:  # the site may have forgotten its size, and be full of others
+                record.reason = str(error)
+                self._close(record, Phase.LOST, now)
 
     def _close(self, record: TaskRecord, phase: Phase, now: float) -> None:
         """Record the final phase of a task."""
@@ -388,17 +535,23 @@ class Coordinator:
         record.phase, record.ended, record.wanted = phase, now, None
         self._dirty[record.id] = record
         self._note(events.CLOSED[phase], record, now)
+        record.lost = None
         del self.tasks[record.id]
-        if record.cluster is not None:
-            del self._on[record.cluster][record.id]
+        self._ahead.pop(record.id, None)
+        self._refused.pop(record.id, None)
 
     # -------------------------------------------------------------------- ticks
 
     def _tick(self, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
+        self._wake(now)
         for name, link in self._links.items():
+            was = link.open
+            if link.missing(now, self._leases.silence):
+                self._show(name, was)
             if now >= link.ends:
                 self._expire(name, link, now)
+            self._tell(name, now)
 
     def _expire(self, name: str, link: Link, now: float) -> None:
         """Handle the end of an agent's lease: by now the agent has stopped all tasks that it may not keep."""
@@ -406,13 +559,14 @@ class Coordinator:
             was = link.open
             link.heard = False
             self._show(name, was)
-            self._history.append(events.AgentSilent(now, cluster=name))
         for record in list(self._on[name].values()):
             if record.spec.on_disconnect == "stop":
                 self._end(record, Outcome("lost", reason=f"the lease of cluster {name} ended"), now)
 
     def _decided(self, answer: Answer, now: float) -> list[Orders]:
         self._asked = False
+        if self._holding:
+            answer = replace(answer, starts=())
         if answer.fault:
             self._history.append(events.SchedulerFault(now, text=answer.fault))
         before, waiting = self._rounds.clusters, self._rounds.waiting
@@ -434,7 +588,8 @@ class Coordinator:
         record = self.tasks[start.task.id]
         cluster = self._site.clusters[start.cluster].name
         record.phase, record.cluster, record.agent = Phase.PLACED, cluster, self._links[cluster].agent
-        record.attempt += 1
+        record.attempt = max(record.attempt, self._ahead.pop(record.id, 0)) + 1
+        record.lost, record.not_before = None, 0.0
         record.allocation = tuple(start.allocation)
         resizing.forget(record)
         forget(record)
@@ -488,7 +643,8 @@ class Coordinator:
         """Each cluster as shown to people: its capacity, what is free, whether its agent is connected."""
         natural = self._site.resources.natural
         return [
-            shown(view, self._links[view.name], self._on[view.name], natural, now) for view in self._rounds.clusters
+            shown(view, self._links[view.name], self._on[view.name], natural, self._configured[view.name], now)
+            for view in self._rounds.clusters
         ]
 
     def _note(self, kind: type[LiveEvent], record: TaskRecord, now: float, **own: Any) -> None:
@@ -500,8 +656,9 @@ class Coordinator:
         self._rounds.validate()
         snapshot = self._rounds.snapshot
         queued = {r.id for r in self.tasks.values() if r.phase is Phase.QUEUED}
-        if queued != {view.id for view in snapshot.queue}:
-            raise AssertionError("the queue differs from the tasks that wait")
+        seen = {view.id for view in snapshot.queue}
+        if queued != seen | self._resting.tasks or seen & self._resting.tasks:
+            raise AssertionError("the queue differs from the tasks that wait and do not rest")
         for view in snapshot.clusters:
             held = {t.id: (tuple(t.allocation or ()), t.phase) for t in view.running}
             mine = {r.id: (r.allocation, r.phase) for r in self._on[view.name].values()}

@@ -11,6 +11,9 @@ from tapfinger.core.model import Resources, ResourceTypes
 from tapfinger.live.protocol.messages import RunReport
 from tapfinger.live.protocol.records import TaskRecord
 
+#: Most resizes of an attempt, each of which leaves two lines in the history; then it keeps its size.
+MOST = 1_000
+
 
 def larger(one: tuple[int, ...], other: tuple[int, ...]) -> Resources:
     """The larger of both, resource by resource."""

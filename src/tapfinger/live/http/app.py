@@ -61,6 +61,7 @@ def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
     """A task as the HTTP interface shows it: natural amounts by resource instead of counts of units."""
     plain = asdict(record)
     plain["phase"] = record.phase.value
+    del plain["lost"]  # for the coordinator alone
     names, units = service.site.resources.names, service.site.resources.units
     for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
         if size is not None:

@@ -35,6 +35,10 @@ class Telemetry:
         self._outcomes = Counter("outcomes", "Tasks that came to their end.", ["type", "outcome"], **made)
         self._attempts = Counter("attempts", "Attempts that ended, by how.", ["result"], **made)
         self._requeued = Counter("requeued_tasks", "Times that a task had to wait again.", **made)
+        self._repeated = Counter(
+            "repeated_attempts", "Old attempts that ended by themselves when a newer one had begun.", ["result"], **made
+        )
+        self._recovered = Counter("recovered_attempts", "Lost attempts whose result came in time.", **made)
         self.faults = Counter("decision_faults", "Rounds in which a scheduler failed.", **made)
         self._wait = Histogram(
             "wait_seconds", "From submission to the start of the first attempt.", ["type"], buckets=TASK_BUCKETS, **made
@@ -71,6 +75,10 @@ class Telemetry:
                 self._submitted.labels(line.type).inc()
             elif isinstance(line, events.Requeued):
                 self._requeued.inc()
+            elif isinstance(line, events.AttemptRefused):
+                self._repeated.labels(line.result).inc()
+            elif isinstance(line, events.AttemptRecovered):
+                self._recovered.inc()
             elif isinstance(line, events.AttemptEnded):
                 self._attempts.labels(line.result).inc()
             elif isinstance(line, events.AttemptStarted) and line.attempt == 1:

@@ -37,6 +37,7 @@ _CHANGES: dict[type[LiveEvent], tuple[int, int]] = {
     events.Granted: (-1, 1),
     events.AttemptEnded: (0, -1),
     events.Requeued: (1, 0),
+    events.AttemptRecovered: (-1, 1),
 }
 
 Run = dict[str, Any]

@@ -110,7 +110,12 @@ class AttemptEnded(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class Requeued(LiveEvent):
-    """The task waits again."""
+    """The task waits again, at once or after a rest."""
+
+    #: When its rest ends, in seconds since the epoch; None without a rest.
+    until: float | None = None
+    #: Attempts in a row that ended early and without success; with it, rests grow.
+    setbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,11 @@ class AttemptRefused(LiveEvent):
     """An old attempt reported its end too late to count for the task."""
 
     result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecovered(LiveEvent):
+    """The latest attempt had counted as lost, and its agent says how it really ended; the next event tells that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ class ClosedCancelled(TaskClosed):
 
 @dataclass(frozen=True, slots=True)
 class ClosedLost(TaskClosed):
-    """The task's cluster was lost, and the task must not be run again."""
+    """The task's attempt was lost, and the task is not run again: it must not be, or it was lost too often."""
 
 
 # ---------------------------------------------------------------------- of the site
@@ -168,8 +178,33 @@ class AgentJoined(LiveEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class AgentAway(LiveEvent):
+    """A cluster's agent has closed its connection or missed its reports; its lease and its tasks are as before."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSilent(LiveEvent):
     """A cluster's agent has not reported for longer than its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityCompared(LiveEvent):
+    """An agent's capacity has begun to differ from the configured one, or has stopped to; the smaller one counts."""
+
+    configured: Amounts = field(default_factory=dict)
+    reported: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OlderStore(LiveEvent):
+    """An agent knows of a later time than the store: an older copy of the store was put in its place."""
+
+    #: What showed it.
+    sign: str = ""
+    #: The epoch from now on.
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +265,17 @@ TYPES: dict[str, type[LiveEvent]] = {
     "requeued": Requeued,
     "cancelling": Cancelling,
     "refused": AttemptRefused,
+    "recovered": AttemptRecovered,
     "warning": Warned,
     "finished": ClosedFinished,
     "failed": ClosedFailed,
     "cancelled": ClosedCancelled,
     "lost": ClosedLost,
     "joined": AgentJoined,
+    "away": AgentAway,
     "silent": AgentSilent,
+    "capacity": CapacityCompared,
+    "older store": OlderStore,
     "drained": ClusterDrained,
     "opened": ClusterOpened,
     "fault": SchedulerFault,
@@ -247,7 +286,9 @@ _KINDS = {cls: name for name, cls in TYPES.items()}
 #: Event by the phase in which a task ends.
 CLOSED: dict[Phase, type[LiveEvent]] = {phase: TYPES[phase.value] for phase in Phase if phase.value in TYPES}
 #: Events that may change whether a cluster takes tasks.
-LINKS = (AgentJoined, AgentSilent, ClusterDrained, ClusterOpened)
+LINKS = (AgentJoined, AgentAway, AgentSilent, ClusterDrained, ClusterOpened)
+#: Events after which a cluster is shown differently.
+CLUSTERS = (*LINKS, CapacityCompared)
 
 # ------------------------------------------------------------------------------ JSON
 

@@ -27,6 +27,7 @@ def _tidy(text: str) -> str:
 # larger numbers, and a coordinator that cannot save ends.
 Number = Annotated[int, Field(ge=0, le=2**53)]
 Said = Annotated[str, AfterValidator(_tidy)]
+Capacity = Annotated[float, Field(ge=0.0, le=2**53)]
 
 #: Task and attempt: attempts of a task are numbered from 1, and only one of them may be alive.
 AttemptId = tuple[Number, Annotated[int, Field(ge=0, le=2**31 - 1)]]
@@ -81,6 +82,8 @@ class Report:
     epoch: Number
     runs: tuple[RunReport, ...] = ()
     version: int = VERSION
+    #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
+    capacity: Annotated[dict[str, Capacity], Field(max_length=1000)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

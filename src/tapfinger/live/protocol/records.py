@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -129,6 +129,16 @@ def unknown_field(names: Iterable[object]) -> str:
     return f"a task has no field {wrong[:100]!r}; {hint}"
 
 
+class LostAttempt(NamedTuple):
+    """Where the latest attempt of a waiting task was: its result still counts if it comes before a new attempt."""
+
+    cluster: str
+    agent: str | None
+    #: In smallest units.
+    allocation: tuple[int, ...]
+    started: float | None
+
+
 @dataclass(slots=True)
 class TaskRecord:
     """A task and its state; one row of the store."""
@@ -168,6 +178,15 @@ class TaskRecord:
     incomplete: bool = False
     #: What was wrong with the reports of the latest attempt, each kind of fault once.
     warnings: tuple[str, ...] = ()
+    #: Attempts in a row that ended early and without success, and how many of the last of them were lost.
+    setbacks: int = 0
+    lost_in_a_row: int = 0
+    #: End of its rest, in seconds since the epoch: until then a waiting task is not started. 0 without a rest.
+    not_before: float = 0.0
+    #: The latest attempt, while the task waits again because it was lost.
+    lost: LostAttempt | None = None
+    #: Number of warnings in its history, of all attempts.
+    warned: int = 0
 
     @property
     def attempt_id(self) -> AttemptId:

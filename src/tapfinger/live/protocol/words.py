@@ -54,6 +54,30 @@ def _ended(event: events.AttemptEnded) -> str:
     return f"{event.result}{code}{f': {event.reason}' if event.reason else ''}"
 
 
+def _requeued(event: events.Requeued) -> str:
+    if event.until is None:
+        return ""
+    times = "once" if event.setbacks == 1 else f"{event.setbacks} times in a row"
+    return f"rests for {seconds(event.until - event.at)}: it ended early and without success {times}"
+
+
+def _capacity(event: events.CapacityCompared) -> str:
+    if event.configured == event.reported:
+        return f"configuration and agent agree again: {some(event.configured)}"
+    return (
+        f"{some(event.configured)} are configured, and its agent has {some(event.reported)}; of each resource the "
+        "smaller amount counts"
+    )
+
+
+def _older(event: events.OlderStore) -> str:
+    return (
+        f"{event.sign}: an older copy of the store was put in its place. What was submitted, cancelled or ended after "
+        "that copy was made is not known any more; attempts that are not in it are stopped, and tasks whose end is not "
+        f"in it are run again. It goes on with epoch {event.epoch}"
+    )
+
+
 def _drift(event: events.SpeedDrift) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(event.since))
     return f"{event.type}: tasks take {event.factor:.3g} times as long as before, since {since}"
@@ -64,9 +88,14 @@ _DETAILS: dict[type[LiveEvent], Callable[[Any], str]] = {
     events.AttemptResizing: lambda event: sizes(event.allocation),
     events.AttemptResized: lambda event: sizes(event.allocation),
     events.AttemptEnded: _ended,
+    events.Requeued: _requeued,
     events.AttemptRefused: lambda event: f"old attempt: {event.result}",
+    events.AttemptRecovered: lambda _event: "it had counted as lost, and its agent says how it ended",
     events.Warned: lambda event: cast(str, event.text),
     events.AgentJoined: lambda event: cast(str, event.agent),
+    events.AgentAway: lambda event: cast(str, event.reason),
+    events.CapacityCompared: _capacity,
+    events.OlderStore: _older,
     events.SchedulerFault: lambda event: cast(str, event.text),
     events.SpeedDrift: _drift,
     events.SpeedForgotten: lambda event: (

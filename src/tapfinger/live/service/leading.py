@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tapfinger.core.contract import Scheduler
 from tapfinger.errors import (
@@ -38,7 +40,8 @@ from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.hub import Insight
 from tapfinger.live.insight.learning import Digest, Learning
 from tapfinger.live.logging_setup import log_event
-from tapfinger.live.protocol.events import LINKS
+from tapfinger.live.protocol import words
+from tapfinger.live.protocol.events import CLUSTERS, Granted, LiveEvent, OlderStore
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
@@ -83,7 +86,7 @@ class Leading:
         self.config = config
         self.site = site
         self._state = state
-        #: What is wrong at the moment, by name; empty if all is well. Shown by ``/api/v1/health``.
+        #: What is wrong although the coordinator goes on: a name for each fault, and what to tell people.
         self.faults: dict[str, str] = {}
         self._deciders = Decider(scheduler), Decider(fallback)
         #: Address of this coordinator; empty until it listens.
@@ -98,8 +101,6 @@ class Leading:
         self._wanted = asyncio.Event()
         self.changes = Announcer()
         self.bridge = LoopBridge()
-        #: What is wrong although the coordinator goes on: a name for each fault, and what to tell people.
-        self.faults: dict[str, str] = {}
         self._broken: BaseException | None = None
         self._leading: Coordinator | None = None
         self._leader = ""
@@ -193,7 +194,7 @@ class Leading:
                     self._learning_loop.look(partial(self._learnt, self._machine), self._fail)
                 with suppress(TimeoutError):
                     # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
-                    async with asyncio.timeout(min(1.0, self.site.slot_seconds)):
+                    async with asyncio.timeout(self._nap()):
                         await self._wanted.wait()
                     await asyncio.sleep(SETTLE)
                 self._wanted.clear()
@@ -203,6 +204,11 @@ class Leading:
             if self._deciding is not None:
                 self._deciding.cancel()  # nobody will use the answer
         raise self._broken
+
+    def _nap(self) -> float:
+        """Seconds until the next tick if nothing happens: a slot, a second, or until a task has rested."""
+        due = math.inf if self._leading is None else self._leading.next_due - self.now()
+        return max(0.0, min(1.0, self.site.slot_seconds, due))
 
     async def _hear_first(self) -> None:
         """After a pause of its own (the machine slept, the process was stopped) let agents report before leases end.
@@ -312,14 +318,24 @@ class Leading:
         except BaseException as error:
             self._fail(error)
             raise
-        meta = {}
-        if any(isinstance(line, LINKS) for line in instructions.history):
+        meta: dict[str, Any] = {}
+        if any(isinstance(line, CLUSTERS) for line in instructions.history):
             clusters = machine.clusters(self.now())
             meta = {"links": standby.links(clusters), "drained": [c["name"] for c in clusters if c["drained"]]}
+        if instructions.epoch is not None:
+            meta["epoch"] = instructions.epoch
+        for line in instructions.history:
+            self._prepare(line)
         self._commits.put(Change(instructions.records, instructions.history, meta), partial(self._tell, instructions))
         if machine.wants_round:
             self._wanted.set()
         return instructions.records
+
+    def _prepare(self, line: LiveEvent) -> None:
+        if isinstance(line, OlderStore):
+            logger.warning(words.sentence(line))
+        elif isinstance(line, Granted) and self.kept.files is not None and line.task and line.attempt:
+            self.kept.files.discard((line.task, line.attempt))
 
     def _tell(self, instructions: Instructions) -> None:
         self._aside(partial(self.insight.saw, instructions))

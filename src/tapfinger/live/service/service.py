@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TooMany
 from tapfinger.live.backends.environment import refused_names
 from tapfinger.live.coordinator.group_commit import Change
-from tapfinger.live.coordinator.inputs import Cancel, Drain, GiveUp, Submit
+from tapfinger.live.coordinator.inputs import Cancel, Disconnected, Drain, GiveUp, Submit
 from tapfinger.live.protocol.events import Granted
 from tapfinger.live.protocol.messages import VERSION, AttemptId, Report
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
@@ -159,6 +160,9 @@ class Service(Leading):
         """Forget a connection that is gone, unless the agent has a new one."""
         if self._senders.get(cluster) is send:
             del self._senders[cluster]
+            if self._leading is not None and self._broken is None:
+                with suppress(NotLeading):
+                    self._act(Disconnected(cluster))
 
     def report(self, report: Report, send: Callable[[Message], None]) -> None:
         """Process the report of an agent. Once it is accepted, orders for its cluster are sent with ``send``."""
@@ -170,8 +174,9 @@ class Service(Leading):
             self._act(report)
         except BaseException:
             # A second agent that is refused must not take over the connection of the first.
-            self.disconnect(report.cluster, send)
-            if before is not None and before is not send:
+            if before is None:
+                self._senders.pop(report.cluster, None)
+            else:
                 self._senders[report.cluster] = before
             raise
         if heard != self.heard:

@@ -7,17 +7,21 @@ from typing import Any
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import Resources
+from tapfinger.live.coordinator.agent_links import smaller
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.store.store import Store
 
 
 def links(clusters: Iterable[dict[str, object]]) -> dict[str, Any]:
     """The parts of the clusters to save for standbys; tasks are in the store anyway."""
-    return {str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained")} for c in clusters}
+    return {
+        str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained", "disagreement")} for c in clusters
+    }
 
 
 def clusters(site: Site, store: Store) -> list[dict[str, object]]:
-    """Every cluster, as the leader shows it to people, without the end of its lease: only the leader knows that."""
+    """Every cluster, as the leader shows it to people, without what only the leader knows: the end of its lease, and
+    when its agent was last heard."""
     on: dict[str | None, list[tuple[int, Resources]]] = {}
     for record in store.tasks([Phase.PLACED, Phase.RUNNING], 1_000_000, None):
         on.setdefault(record.cluster, []).append((record.id, Resources(record.allocation or ())))
@@ -25,20 +29,24 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
     natural = site.resources.natural
     found: list[dict[str, object]] = []
     for cluster in site.clusters:
-        free = cluster.capacity
+        link = kept.get(cluster.name, {})
+        reported = (link.get("disagreement") or {}).get("agent")
+        capacity = free = smaller(reported, cluster.capacity, site.resources)
         for _, size in on.get(cluster.name, []):
             free = free - size
         found.append(
             {
                 "name": cluster.name,
-                "capacity": natural(cluster.capacity),
-                "free": natural(free),
+                "capacity": natural(capacity),
+                "free": natural(Resources([max(0, amount) for amount in free])),
                 "tasks": sorted(ident for ident, _ in on.get(cluster.name, [])),
                 "agent": None,
                 "connected": False,
+                "last_heard": None,
                 "drained": False,
                 "lease_ends_in": None,
-                **kept.get(cluster.name, {}),
+                "disagreement": None,
+                **link,
             }
         )
     return found

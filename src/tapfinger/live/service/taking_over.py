@@ -53,10 +53,11 @@ def make_machine(
     machine = Coordinator(
         site,
         Rounds(site, scheduler, slot, fallback),
-        Leases(config.lease_seconds, config.grace_seconds),
+        Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds),
         epoch,
         now,
         Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest),
+        config.max_losses,
     )
     # From now on, leases of this length are granted, and the next coordinator must wait that long.
     store.set_meta("lease", config.lease_seconds)

@@ -69,6 +69,11 @@ class Leadership:
             self.drop()
             raise NotLeading(self._leader_url())
 
+    def raise_epoch(self, work: Transaction, epoch: int) -> None:
+        """Continue to lead, in a later epoch: agents know a later one than the database, which is an older copy."""
+        work.execute("UPDATE leader SET epoch = ? WHERE epoch = ?", (epoch, self._epoch))
+        self._epoch = epoch  # if this is rolled back, the coordinator stops leading
+
     def fenced(self, asked: float) -> None:
         """Note that a transaction that began at ``asked`` was committed."""
         self.until = max(self.until, asked + TERM)

@@ -5,6 +5,8 @@ It is kept in files, or in a store that several coordinators share.
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -67,6 +69,13 @@ class Logs:
         if offset - skipped <= end < offset + len(data):
             return spool.append(data, offset)
         return end
+
+    def discard(self, ident: AttemptId) -> None:
+        """Remove what lies under the number of a new attempt: output of another one, if the store is an older copy."""
+        path = self._directory / f"{ident[0]}.{ident[1]}"
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(f"{path}.tail", ignore_errors=True)
 
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
         """A piece of the output and its position: ``offset``, or later if some was left out there."""

@@ -141,6 +141,13 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     """,
     "CREATE TABLE learned (type TEXT PRIMARY KEY, digest TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL);",
     _make_typed,
+    """
+    ALTER TABLE tasks ADD COLUMN setbacks INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN lost_in_a_row INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN not_before REAL NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN lost TEXT;
+    ALTER TABLE tasks ADD COLUMN warned INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 

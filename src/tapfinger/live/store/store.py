@@ -23,7 +23,7 @@ from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.protocol.events import LiveEvent, decode_event, encode_fields
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.messages import AttemptId
-from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
+from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, TaskSpec
 from tapfinger.live.store.database import Database, Row, Transaction
 from tapfinger.live.store.leadership import Leader, Leadership
 from tapfinger.live.store.migrations import migrate
@@ -35,8 +35,8 @@ _COLUMNS = ("id", "spec", "owner", "submitted", *_CHANGING)
 _changing = attrgetter(*_CHANGING)
 _PHASE = _CHANGING.index("phase")
 _PLAIN = tuple(_CHANGING.index(name) for name in ("phase", "cancelled", "incomplete"))
-_AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted"))
-_METRICS, _WARNINGS = _COLUMNS.index("metrics"), _COLUMNS.index("warnings")
+_AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted", "lost"))
+_METRICS, _WARNINGS, _LOST = (_COLUMNS.index(name) for name in ("metrics", "warnings", "lost"))
 _PHASES = {phase.value: phase for phase in Phase}
 _UPSERT = (
     f"INSERT INTO tasks ({', '.join(_COLUMNS)}, key) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))}) "
@@ -176,6 +176,8 @@ class Store:
         rows = [_row(record) for record in records]
         lines = [(h.at, h.kind, h.task, h.attempt, h.cluster, encode_fields(h)) for h in history]
         with self._transaction() as work:
+            if self._leadership is not None and "epoch" in (meta or {}):
+                self._leadership.raise_epoch(work, (meta or {})["epoch"])
             if rows:
                 work.execute_many(_UPSERT, rows)
             if lines:
@@ -371,4 +373,7 @@ def _record(row: Row) -> TaskRecord:
     for name in ("allocation", "wanted"):
         if (size := row[_COLUMNS.index(name)]) is not None:
             setattr(record, name, tuple(json.loads(size)))
+    if row[_LOST] is not None:
+        cluster, agent, allocation, started = json.loads(row[_LOST])
+        record.lost = LostAttempt(cluster, agent, tuple(allocation), started)
     return record

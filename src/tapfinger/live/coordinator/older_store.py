@@ -1,0 +1,43 @@
+"""What agents know and the store does not: an older copy of the store was put in its place.
+
+Then agents have obeyed a later epoch than the store's, or have attempts and tasks that the store has never given out.
+The coordinator goes on above all of these numbers, so that nothing is ever given out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tapfinger.errors import AgentRefused
+from tapfinger.live.protocol.messages import Report
+from tapfinger.live.protocol.records import TaskRecord
+
+#: Furthest that an agent can be ahead, in epochs and tasks, and in attempts of a task. One that says more is wrong, and
+#: must not use up the numbers of everybody.
+FAR, FAR_ATTEMPTS = 1_000_000, 1_000
+
+
+def signs(report: Report, epoch: int, next_id: int, tasks: Mapping[int, TaskRecord]) -> str:
+    """What shows that the agent is ahead of the store; empty if nothing does. Refuses what cannot be true."""
+    found = ""
+    if report.epoch > epoch:
+        found = f"its agent has obeyed epoch {report.epoch}, and the store is of epoch {epoch}"
+        _refuse(report, report.epoch - epoch, FAR, found)
+    for run in report.runs:
+        task, attempt = run.id
+        record = tasks.get(task)
+        if task >= next_id:
+            found = found or f"its agent has task {task}, and the store has given out none above {next_id - 1}"
+            _refuse(report, task - next_id, FAR, found)
+        elif record is not None and attempt > record.attempt:
+            found = found or f"its agent has attempt {attempt} of task {task}, and the store knows {record.attempt}"
+            _refuse(report, attempt - record.attempt, FAR_ATTEMPTS, found)
+    return found
+
+
+def _refuse(report: Report, ahead: int, most: int, found: str) -> None:
+    if ahead > most:
+        raise AgentRefused(
+            f"cluster {report.cluster!r}: {found}. That is too far apart for an older copy of the same store; give the "
+            "agent a new state directory"
+        )
