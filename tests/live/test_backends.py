@@ -129,7 +129,7 @@ def test_a_task_sees_what_it_was_granted_and_no_secrets(
     assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["MINE"]) == ("7", "2", "x")
     assert "TAPFINGER_TOKEN" not in env
     assert cores == [core]
-    assert cwd == str(run.directory / "work")
+    assert cwd == str(run.work)
 
 
 def test_arguments_reach_the_program_as_they_are(start: Callable[..., Run]) -> None:

@@ -57,6 +57,7 @@ class LocalSite:
         given = [] if config is None else ["--config", str(config.absolute() if config.is_file() else config)]
         how = [word for option in self._options for word in ("--backend-option", option)]
         how += ["--backend", self._backend] if self._backend is not None else []
+        how += ["--hide", str(self.state)]  # the operator's token, the store, other agents
         try:
             self._start("serve", ["serve", "--state", str(self.state), "--port", str(port), *given], {})
             note = self._await(lambda: self._coordinator, "coordinator")

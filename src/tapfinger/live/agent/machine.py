@@ -130,12 +130,17 @@ class Agent:
         beat: float,
         found: Iterable[Found] = (),
         lease_until: float = 0.0,
+        isolates: bool | None = None,
     ) -> None:
-        """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock."""
+        """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock.
+
+        ``isolates``: whether tasks run in a sandbox; None if that is unknown.
+        """
         self.cluster = cluster
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
+        self._isolates = isolates
         self._runs = {f.id: _AttemptState(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
@@ -186,7 +191,8 @@ class Agent:
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
-        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs)
+        numbers = (self.incarnation, self._seq, self._epoch)
+        return Report(self.cluster, self.agent, *numbers, runs, isolates=self._isolates)
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
         """Stop what may not outlive the lease."""

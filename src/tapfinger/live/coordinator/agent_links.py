@@ -23,6 +23,8 @@ class Link:
     #: Whether the agent has reported in this epoch and within its lease.
     heard: bool = False
     drained: bool = False
+    #: Whether the agent runs tasks in a sandbox; None if it has not told.
+    isolates: bool | None = None
 
     @property
     def open(self) -> bool:
@@ -46,5 +48,6 @@ def shown(
         "agent": link.agent,
         "connected": link.heard,
         "drained": link.drained,
+        "isolates": link.isolates,
         "lease_ends_in": max(0.0, link.ends - now),
     }

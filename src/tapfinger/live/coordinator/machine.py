@@ -273,6 +273,7 @@ class Coordinator:
             # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
+        link.isolates = report.isolates
         if not link.heard:
             was = link.open
             link.heard = True

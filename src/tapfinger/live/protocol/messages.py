@@ -80,6 +80,8 @@ class Report:
     #: Latest epoch of a coordinator that the agent has heard from; 0 before the first.
     epoch: Number
     runs: tuple[RunReport, ...] = ()
+    #: Whether tasks run in a sandbox; None if the agent cannot tell.
+    isolates: bool | None = None
     version: int = VERSION
 
 

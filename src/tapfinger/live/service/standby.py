@@ -13,7 +13,7 @@ from tapfinger.live.store.store import Store
 
 def links(clusters: Iterable[dict[str, object]]) -> dict[str, Any]:
     """The parts of the clusters to save for standbys; tasks are in the store anyway."""
-    return {str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained")} for c in clusters}
+    return {str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained", "isolates")} for c in clusters}
 
 
 def clusters(site: Site, store: Store) -> list[dict[str, object]]:
@@ -37,6 +37,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
                 "agent": None,
                 "connected": False,
                 "drained": False,
+                "isolates": None,
                 "lease_ends_in": None,
                 **kept.get(cluster.name, {}),
             }
