@@ -12,7 +12,6 @@ from tapfinger.live.agent.leases import boot_clock, read_lease
 from tapfinger.live.backends.sandbox import Sandbox
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
-
 #: File in a run's directory with what the agent remembers about the run.
 LAUNCH = "launch.json"
 

@@ -101,10 +101,8 @@ def start(run: dict[str, Any], env: dict[str, str], output: int) -> Started:
         confine()
         _become(run, env, output)
 
-    if run.get("sandbox"):
-        started = _start_in_sandbox(run, env, output, confine)
-    else:
-        started = Started(*_fork(directly))
+    wrapped = run.get("sandbox")
+    started = _start_in_sandbox(run, env, output, confine) if wrapped else Started(*_fork(directly))
     if started.fault:
         started.fault = f"{run['argv'][0]!r} could not be started: {started.fault}"
     return started
