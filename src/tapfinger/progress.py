@@ -58,8 +58,8 @@ class ProgressReader:
 
     def _new(self) -> bytes:
         try:
-            # Non-blocking: the path may be a pipe or a device.
-            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # Non-blocking: the path may be a pipe or a device. A link could lead to what the task itself cannot read.
+            handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return self._rest
         try:

@@ -24,6 +24,7 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import Backend, BackendContext, Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
+from tapfinger.live.backends.sandbox import Sandbox
 from tapfinger.live.backends.supervision import supervisor_of
 from tapfinger.live.protocol.messages import Launch, Outcome
 from tapfinger.testing import CheckFailed, check_backend
@@ -36,9 +37,15 @@ def lease(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path, lease: Path) -> Iterator[Callable[..., Run]]:
+def sandbox() -> Sandbox | None:
+    """What tasks run in; tests/engines runs these tests in one."""
+    return None
+
+
+@pytest.fixture
+def start(tmp_path: Path, lease: Path, sandbox: Sandbox | None) -> Iterator[Callable[..., Run]]:
     """Start Python code with a process backend; whatever is left is killed afterwards."""
-    backend, runs = opened(Process(), stop_seconds=2.0), []
+    backend, runs = opened(Process(), stop_seconds=2.0, sandbox=sandbox), []
 
     def call(code: str, *argv: str, devices: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Run:
         directory = tmp_path / f"{len(runs)}"
@@ -129,7 +136,7 @@ def test_a_task_sees_what_it_was_granted_and_no_secrets(
     assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["MINE"]) == ("7", "2", "x")
     assert "TAPFINGER_TOKEN" not in env
     assert cores == [core]
-    assert cwd == str(run.directory / "work")
+    assert cwd == str(run.work)
 
 
 def test_arguments_reach_the_program_as_they_are(start: Callable[..., Run]) -> None:
@@ -155,8 +162,16 @@ if sys.argv[1] == "stay": time.sleep(600)
 
 
 def tree_of(run: Run) -> list[int]:
+    """The task's own processes, without those that make its sandbox."""
     pid = supervisor_of(run)
-    return supervise.descendants(pid) if pid else []
+    return [found for found in supervise.descendants(pid) if not _wraps(found)] if pid else []
+
+
+def _wraps(pid: int) -> bool:
+    try:
+        return b"starting.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def alive(pids: list[int]) -> list[int]:

@@ -94,7 +94,7 @@ def test_a_task_runs_through_nohup_and_survives_the_restart_of_its_agent(setting
 
     host = make_host(settings)
     assert obey(host, 1)[1, 1].outcome is None, "it runs on without its first agent"
-    (directory / "work" / "go").touch()
+    (directory / "task" / "work" / "go").touch()
     end = wait_for(lambda: next((run.outcome for run in host.report().runs if host.step() or run.outcome), None))
     assert (end.result, end.code) == ("finished", 0)
     assert (directory / "output").read_text() == f"nice {os.nice(0) + 7}\n"

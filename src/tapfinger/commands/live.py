@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -135,6 +135,7 @@ def serve(
     options: Annotated[ServeOptions, Fields(ServeOptions)],
 ) -> None:
     """Run the coordinator; of several that share a store, one leads and the others stand by."""
+    from tapfinger.live.backends.starting import hide_from_others
     from tapfinger.live.config import build_site, load_site
     from tapfinger.live.http.server import check_address, serve_site
     from tapfinger.live.http.tls import certificate
@@ -143,6 +144,7 @@ def serve(
     from tapfinger.live.state_dir import state_directory
     from tapfinger.schedulers.exploring import Exploring
 
+    hide_from_others()
     tls = certificate(options.tls_cert, options.tls_key)
     check_address(options.host, options.allow_remote, tls is not None)
     scenario, live = load_site(config)
@@ -193,6 +195,9 @@ class AgentOptions:
     memory_per_cpu: Annotated[
         float | None, FieldHelp("Most memory of a task for each cpu: the option 'memory_per_cpu'.", "GIB", min=0.001)
     ] = None
+    hide: Annotated[
+        list[Path], FieldHelp("What isolated tasks cannot see, besides live.hidden; may be repeated.", "PATH")
+    ] = field(default_factory=list)
     tls_ca: Annotated[
         Path | None, FieldHelp("Certificates to believe. Without it: $TAPFINGER_TLS_CA, or the machine's.", "FILE")
     ] = None
@@ -234,7 +239,7 @@ def agent(
     }
     options = parse_options(backend_option or ()) | {key: value for key, value in named.items() if value is not None}
     chosen = parse_cores(asked.cores) if asked.cores is not None else ()
-    named_devices = name_values("--devices", devices)
-    settings = AgentSettings(cluster, state, config, backend, options, chosen, named_devices, pin=asked.pin)
+    ids, hidden = name_values("--devices", devices), tuple(asked.hide)
+    settings = AgentSettings(cluster, state, config, backend, options, chosen, ids, hidden, pin=asked.pin)
     ca = str(asked.tls_ca) if asked.tls_ca is not None else os.environ.get("TAPFINGER_TLS_CA")
     run_agent(settings, coordinator.split(","), asked.token_file, asked.verbose, ca, asked.log_format)

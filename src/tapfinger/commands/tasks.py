@@ -302,6 +302,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         )
         agent = "connected" if cluster["connected"] else "silent"
         agent += ", drained" if cluster["drained"] else ""
+        agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
         table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
     plain_console().print(table)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario, read_toml
 from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.live.backends.sandbox import Isolation
 from tapfinger.live.protocol.records import DEFAULT_TYPE
 from tapfinger.registry import create
 
@@ -86,6 +87,11 @@ class LiveConfig(BaseModel):
     roots: tuple[str, ...] = ()
     #: Names of environment variables that tasks may set, as patterns such as "MY_*".
     env_names: tuple[str, ...] = ("*",)
+
+    #: When tasks run in a sandbox of bubblewrap: auto (if the machine can), required (or agents do not start), none.
+    isolation: Isolation = "auto"
+    #: Directories and files that isolated tasks cannot see, besides those of their agent and of the user's own site.
+    hidden: tuple[str, ...] = ()
 
     #: Backend that runs tasks on every cluster: its name, or a table of ``kind`` and options.
     backend: BackendConfig = BackendConfig()

@@ -233,7 +233,8 @@ class Supervisor:
         for name, ids in split_devices(self._resources, self._capacities)[one.cluster].items():
             words += ["--devices", f"{name}={ids}"]
         words += ["--tls-ca", note["ca"]] if "ca" in note else []
-        words += ["--state", str(one.part.folder), "--token-file", "-", "--verbose"]
+        # The operator's token, the store and other agents are hidden from tasks.
+        words += ["--state", str(one.part.folder), "--hide", str(self.state), "--token-file", "-", "--verbose"]
         token = client.new_token(f"agent-{one.cluster}", "agent", one.cluster)
         where = ["agent", "--cluster", one.cluster, "--coordinator", _address(note)]
         one.part.start([*where, *words, *self._config_words, *self._backend_words], token)

@@ -131,16 +131,19 @@ class Agent:
         found: Iterable[Found] = (),
         lease_until: float = 0.0,
         capacity: Mapping[str, float] | None = None,
+        isolates: bool | None = None,
     ) -> None:
         """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock.
 
-        ``capacity``: natural amounts that it can hand out, by resource; None if that is not known.
+        ``capacity``: natural amounts that it can hand out, by resource. ``isolates``: whether tasks run in a sandbox.
+        None if that is not known.
         """
         self.cluster = cluster
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
         self._capacity = None if capacity is None else dict(capacity)
+        self._isolates = isolates
         self._runs = {f.id: _AttemptState(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
@@ -191,7 +194,8 @@ class Agent:
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
-        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs, capacity=self._capacity)
+        numbers = (self.incarnation, self._seq, self._epoch)
+        return Report(self.cluster, self.agent, *numbers, runs, capacity=self._capacity, isolates=self._isolates)
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
         """Stop what may not outlive the lease."""

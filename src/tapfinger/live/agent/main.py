@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ from tapfinger.live.agent.devices import can_pin, cores_of, make_devices, parse_
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.link import CoordinatorLink
 from tapfinger.live.agent.runtime import Host, capacity_of
-from tapfinger.live.backends.base import BackendContext
-from tapfinger.live.config import cluster_capacities, load_site
+from tapfinger.live.backends.base import Backend, BackendContext
+from tapfinger.live.backends.sandbox import Sandbox, find_sandbox
+from tapfinger.live.backends.starting import hide_from_others
+from tapfinger.live.backends.supervision import Supervised
+from tapfinger.live.config import LiveConfig, cluster_capacities, load_site
 from tapfinger.live.logging_setup import set_up_logging
-from tapfinger.live.state_dir import announce
+from tapfinger.live.state_dir import announce, state_directory
 from tapfinger.workloads.resource_types import resource_types
 
 #: Value of --token-file that means standard input: nobody finds the token in a file, an environment or a command line.
@@ -60,6 +63,8 @@ class AgentSettings:
     cores: tuple[int, ...] = ()
     #: Ids of devices by resource, such as ``2,3``; devices of other resources are counted from 0.
     devices: Mapping[str, str] = field(default_factory=dict)
+    #: Further directories and files that isolated tasks cannot see.
+    hidden: tuple[Path, ...] = ()
 
 
 #: File in an agent's directory with the configuration of its backend, so that tasks can be stopped without the agent.
@@ -80,6 +85,7 @@ def make_host(settings: AgentSettings) -> Host:
         )
     devices = parse_devices(settings.devices, resources, capacity, settings.cluster)
     chosen = config.backend_of(settings.cluster, settings.backend, settings.options)
+    backend = chosen.create()
     context = BackendContext(
         settings.state.absolute(),
         settings.cluster,
@@ -90,10 +96,25 @@ def make_host(settings: AgentSettings) -> Host:
         stop_seconds=config.stop_seconds,
         roots=config.roots,
         max_log=config.max_log,
+        sandbox=_sandbox(settings, config, backend),
     )
-    host = Host(context, chosen.create(), make_devices(context, devices), config.beat_seconds)
+    host = Host(context, backend, make_devices(context, devices), config.beat_seconds)
     replace_file(context.directory / BACKEND_NOTE, chosen.model_dump())
     return host
+
+
+def _sandbox(settings: AgentSettings, config: LiveConfig, backend: Backend) -> Sandbox | None:
+    """The sandbox of all tasks, with everything hidden that is private to the site; None without isolation."""
+    if not isinstance(backend, Supervised):
+        if config.isolation == "required":
+            raise ConfigError(
+                f'live.isolation = "required", but the backend {type(backend).__name__} does not isolate tasks; use '
+                "the process backend"
+            )
+        return None
+    # The user's own site is hidden as well: its token is that of an operator.
+    private = (settings.state, state_directory(None), *map(Path, config.hidden), *settings.hidden)
+    return find_sandbox(config.isolation, private)
 
 
 def run_agent(
@@ -105,8 +126,11 @@ def run_agent(
     log_format: str = "text",
 ) -> None:
     """Run until SIGTERM, which leaves tasks running, or SIGINT, which stops them first."""
+    hide_from_others()
     set_up_logging(verbose, log_format)
     token = _token(token_file)
+    if token_file is not None and token_file.is_file():
+        settings = replace(settings, hidden=(*settings.hidden, token_file))
     host = make_host(settings)
     try:
         asyncio.run(_run(host, CoordinatorLink(host, urls, token, ca), settings, urls))

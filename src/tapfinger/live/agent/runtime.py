@@ -33,7 +33,7 @@ from tapfinger.live.agent.machine import (
     StopRun,
 )
 from tapfinger.live.agent.reports import Following
-from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
+from tapfinger.live.backends.base import LAUNCH, Backend, BackendContext, Run, open_backend
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.wire import CHUNK, LogChunk, LogSize
@@ -94,9 +94,9 @@ class Host:
         except BaseException:
             self._lock.close()
             raise
-        self.machine = Agent(
-            context.cluster, name, incarnation, clock(), beat, found, read_lease(self._lease), context.capacity or None
-        )
+        lease, isolates = read_lease(self._lease), getattr(backend, "isolates", None)
+        about = context.capacity or None, isolates
+        self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, lease, *about)
 
     def close(self) -> None:
         """Release the directory; tasks run on."""
@@ -120,7 +120,7 @@ class Host:
         found = []
         for directory in sorted((self._directory / "runs").iterdir()):
             try:
-                saved = json.loads((directory / "launch.json").read_text(encoding="utf-8"))
+                saved = json.loads((directory / LAUNCH).read_text(encoding="utf-8"))
                 launch = _launches.validate_python(saved["launch"])
             except (OSError, ValueError, KeyError):
                 shutil.rmtree(directory, ignore_errors=True)  # the file is written before the start: nothing runs
@@ -212,7 +212,7 @@ class Host:
         run = Run(launch, self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}", devices, self._lease)
         kept = self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
         try:
-            run.directory.mkdir(exist_ok=True)
+            run.make_directories()
             self._keep(run.id)  # on disk before the start: a restarted agent must know every run that may be alive
         except OSError as error:
             return self._not_started(run.id, Outcome("lost", reason=f"the agent cannot write to its disk: {error}"))
@@ -255,9 +255,11 @@ class Host:
 
     def _keep(self, ident: AttemptId) -> None:
         kept = self._runs[ident]
-        saved = {"launch": asdict(kept.run.launch), "devices": kept.run.devices, "size": kept.size}
+        # Without the environment, which may hold secrets: nothing needs it after the start.
+        launch = asdict(replace(kept.run.launch, env={}))
+        saved = {"launch": launch, "devices": kept.run.devices, "size": kept.size}
         saved["started"] = kept.following.started
-        replace_file(kept.run.directory / "launch.json", saved, sync=True)
+        replace_file(kept.run.directory / LAUNCH, saved, sync=True)
 
     def _resize(self, size: SizeOrder) -> list[Report]:
         """Change a task's size. It is on disk before it is confirmed, since other tasks get what it gives back."""

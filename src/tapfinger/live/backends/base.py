@@ -9,7 +9,11 @@ from typing import Protocol, runtime_checkable
 
 from tapfinger.core.model import ResourceTypes
 from tapfinger.live.agent.leases import boot_clock, read_lease
+from tapfinger.live.backends.sandbox import Sandbox
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
+
+#: File in a run's directory with what the agent remembers about the run.
+LAUNCH = "launch.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,25 @@ class Run:
         return max(0.0, read_lease(self.lease) - boot_clock())
 
     @property
+    def visible(self) -> Path:
+        """Directory of what the task may see and change of its run; all else in ``directory`` is private.
+
+        Earlier agents kept everything in ``directory``, and tasks that they have started may still run.
+        """
+        folder = self.directory / "task"
+        return folder if folder.is_dir() or not (self.directory / LAUNCH).exists() else self.directory
+
+    def make_directories(self) -> None:
+        """Make the directories of the run, before anything is written into them."""
+        self.directory.mkdir(exist_ok=True)
+        self.visible.mkdir(exist_ok=True)
+
+    @property
+    def work(self) -> Path:
+        """Working directory of a task that has named none; may not exist."""
+        return self.visible / "work"
+
+    @property
     def output(self) -> Path:
         """File with everything that the task has written to standard output and standard error."""
         return self.directory / "output"
@@ -52,12 +75,12 @@ class Run:
     @property
     def reports(self) -> Path:
         """File to which the task reports its progress (``tapfinger.report``), or to which the backend copies it."""
-        return self.directory / "reports"
+        return self.visible / "reports"
 
     @property
     def allotment(self) -> Path:
         """File with the task's current allocation (``tapfinger.live.agent.allotment``); may not exist."""
-        return self.directory / "allotment.json"
+        return self.visible / "allotment.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +105,8 @@ class BackendContext:
     roots: tuple[str, ...] = ()
     #: Bytes of output to keep of each attempt (``live.max_log``).
     max_log: int = 16 << 20
+    #: Sandbox that every task must run in (``live.isolation``); None: tasks are not isolated.
+    sandbox: Sandbox | None = None
 
     @property
     def lease(self) -> Path:

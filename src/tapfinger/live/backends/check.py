@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,6 @@ from tapfinger.errors import BackendError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.backends.spool import Spool
-from tapfinger.live.backends.supervise import start_time
 from tapfinger.live.protocol.messages import Launch, Outcome
 
 #: Seconds within which a task must start, or end after an order to stop.
@@ -26,12 +26,13 @@ names = ("TAPFINGER_TASK", "TAPFINGER_ATTEMPT", "TAPFINGER_CPUS", "MINE")
 print("seen", *(os.environ.get(name) for name in names), os.getcwd())
 print("error", file=sys.stderr)
 """
+# It holds a lock for as long as it lives: its process number would mean nothing outside of a sandbox.
 _FORKS = """
-import os, sys, time
+import fcntl, os, sys, time
 if os.fork() == 0:
     os.setsid()
-    with open(sys.argv[1] + ".part", "w") as file:
-        file.write(str(os.getpid()))
+    file = open(sys.argv[1] + ".part", "w")
+    fcntl.flock(file, fcntl.LOCK_EX)
     os.rename(sys.argv[1] + ".part", sys.argv[1])
 time.sleep(3600)
 """
@@ -196,18 +197,20 @@ def _trees(trial: _Trial) -> Iterator[str]:
         time.sleep(0.01)
     trial.backend.stop(run, True)
     end = trial.end(run)
-    if note.exists() and _lives(int(note.read_text(encoding="ascii"))):
+    if note.exists() and _locked(note):
         yield (
             "a process that the task had started in a session of its own lives on after "
             f"{trial.got(end)}; stop must reach the whole tree before poll says that it has ended"
         )
 
 
-def _lives(pid: int) -> bool:
-    try:
-        return bool(start_time(pid))
-    except OSError:
-        return False
+def _locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _restarts(trial: _Trial) -> Iterator[str]:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError
 from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.starting import MARK
 
 #: Variables that tasks inherit from the machine; they must not see the agent's secrets.
 ALLOWED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -22,9 +23,6 @@ ALLOWED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTY
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 UNBUFFERED = "PYTHONUNBUFFERED"
-
-#: Marks every process of a run, even those that have left its session.
-MARK = "TAPFINGER_RUN"
 
 
 def refused_names(names: Iterable[str], allowed: Iterable[str]) -> list[str]:

@@ -91,6 +91,7 @@ class Fake:
         if share > pretended.said:
             pretended.said = share
             line = json.dumps({"t": time.time(), "progress": share, "metrics": {"loss": 1.0 - share}})
+            pretended.run.make_directories()
             with pretended.run.reports.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
 

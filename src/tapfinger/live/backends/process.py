@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import ConfigError, UnsupportedOperation
-from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.cgroups import Cgroups, change_share, members, remove
-from tapfinger.live.backends.supervision import Supervised, read_plan, supervisor_log, supervisor_of
+from tapfinger.live.backends.supervision import Supervised, read_plan, supervisor_log, supervisor_of, tell_allotment
 
 
 class Process(Supervised):
@@ -78,7 +77,7 @@ class Process(Supervised):
         supervisor = supervisor_of(run)
         if supervisor is not None and self.context.pin and devices.get(self._cores):
             _move(supervisor, devices[self._cores])
-        replace_file(run.allotment, dict(allocation))
+        tell_allotment(run, allocation)
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
         """Also kill the processes in the task's control group, and remove the group once it is empty."""

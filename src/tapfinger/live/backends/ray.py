@@ -22,7 +22,7 @@ from typing import Any
 
 from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, replace_file
-from tapfinger.live.backends import ray_driver, spool, supervise
+from tapfinger.live.backends import ray_driver, spool, starting, supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
@@ -43,7 +43,7 @@ SETTLING = 10.0
 #: Variables that tasks inherit on Ray's node; Ray itself says which accelerators a job has.
 INHERITED = (*ALLOWED, "CUDA_VISIBLE_DEVICES")
 
-_FILES = (ray_driver, supervise, spool)
+_FILES = (ray_driver, supervise, starting, spool)
 
 
 class Ray:
@@ -103,6 +103,7 @@ class Ray:
 
     def start(self, run: Run) -> None:
         """Write the task's files to its directory, and let a thread hand it to Ray."""
+        run.make_directories()
         mark = secrets.token_hex(16)
         plan = task_plan(run, self._context, mark) | {
             "env": task_environment(run, self._context.resources, mark),

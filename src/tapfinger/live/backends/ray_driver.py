@@ -165,14 +165,15 @@ def main(directory: str, url: str) -> int:
     above = os.getppid()
     with open(os.path.join(directory, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
-    env = {name: os.environ[name] for name in plan.pop("inherit") if name in os.environ} | plan["env"]
+    env = {name: os.environ[name] for name in plan.pop("inherit") if name in os.environ} | plan.pop("env")
     place = plan["cwd"] or os.path.join(directory, "work")
     if plan["cwd"] is None:
         os.mkdir(place)
     env["TAPFINGER_REPORT"] = os.path.join(directory, REPORTS)
-    plan |= {"cwd": place, "env": env, "lease": os.path.join(directory, "lease")}
-    with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
-        json.dump(plan, file)
+    plan |= {"cwd": place, "lease": os.path.join(directory, "lease")}
+    for name, data in (("run.json", plan), (supervise.ENVIRONMENT, env)):
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+            json.dump(data, file)
     line = CallbackClient(directory, url)
     with suppress(OSError, ValueError, KeyError):
         line.say()

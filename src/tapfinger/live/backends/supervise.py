@@ -8,7 +8,6 @@ to disk (``spool.py``).
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -22,15 +21,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
+    from tapfinger.live.backends import starting
     from tapfinger.live.backends.spool import Spool
-else:  # a file next to this one, wherever both were copied
+else:  # files next to this one, wherever they were copied
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    Spool = import_module("spool").Spool
+    Spool, starting = import_module("spool").Spool, import_module("starting")
 
-_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _AT_ONCE = signal.SIGUSR1
-#: Signals that a supervisor waits for.
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, _AT_ONCE}
+SIGNALS = starting.SIGNALS
+#: File with the task's environment, which may hold secrets: the supervisor deletes it as soon as it is read.
+ENVIRONMENT = "environment.json"
 
 
 def clock() -> float:
@@ -99,59 +99,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def signal_all(number: int) -> bool:
-    """Send a signal to all descendants of this process. Returns whether there were any."""
-    found = descendants(os.getpid())
+def signal_all(number: int, besides: int = 0) -> bool:
+    """Send a signal to all descendants of this process but one. Returns whether there were any."""
+    found = [pid for pid in descendants(os.getpid()) if pid != besides]
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
     return bool(found)
-
-
-def check_place(run: dict[str, Any]) -> None:
-    """Check that the current directory is within the roots: links may have changed since the first check."""
-    here = os.path.realpath(os.getcwd())
-    roots = [os.path.realpath(root) for root in run["roots"]]
-    if roots and not any(os.path.commonpath([here, root]) == root for root in roots):
-        raise PermissionError(f"working directory {here} is not within {', '.join(roots)}")
-
-
-def begin(run: dict[str, Any], output: int) -> tuple[int, str]:
-    """Start the task, with ``output`` as its output. Returns its pid, or 0 and the reason."""
-    above = os.getpid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-    faults, tell = os.pipe()  # closed by a successful exec
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != above:
-                os._exit(127)
-            if run["cpus"]:
-                os.sched_setaffinity(0, run["cpus"])
-            if run["cgroup"]:
-                with open(os.path.join(run["cgroup"], "cgroup.procs"), "w", encoding="ascii") as file:
-                    file.write("0")
-            os.chdir(run["cwd"])
-            check_place(run)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would keep that
-                signal.signal(ignored, signal.SIG_DFL)
-            os.execvpe(run["argv"][0], run["argv"], run["env"])
-        except BaseException as error:
-            os.write(tell, str(error).encode()[:4000])
-        finally:
-            os._exit(127)
-    os.close(tell)
-    with os.fdopen(faults, "rb") as file:
-        fault = file.read().decode(errors="replace")
-    if fault:
-        os.waitpid(pid, 0)
-    return (0, f"{run['argv'][0]!r} could not be started: {fault}") if fault else (pid, "")
 
 
 class Pump(threading.Thread):
@@ -182,10 +136,10 @@ class Pump(threading.Thread):
 class Supervision:
     """Waits for the end of the task, or for reasons to end it."""
 
-    def __init__(self, run: dict[str, Any], pid: int) -> None:
-        """``pid``: the task's process id."""
+    def __init__(self, run: dict[str, Any], started: starting.Started) -> None:
+        """``started``: the task."""
         self._run = run
-        self._pid = pid
+        self._started = started
         limit = run["time_limit"]
         self._limit = None if limit is None else clock() + limit
         self._kill_at: float | None = None
@@ -230,7 +184,8 @@ class Supervision:
     def _end(self, result: str, reason: str, now: float, patience: float) -> None:
         self.result, self.reason = self.result or result, self.reason or reason
         if patience:
-            signal_all(signal.SIGTERM)
+            # Bubblewrap would end at once, and the whole sandbox with it.
+            signal_all(signal.SIGTERM, besides=self._started.wrapper)
         kill_at = now + patience
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
 
@@ -243,8 +198,8 @@ class Supervision:
                 return False
             if pid == 0:
                 return True
-            if pid == self._pid:
-                self.status = os.waitstatus_to_exitcode(status)
+            if pid == self._started.pid:
+                self.status = self._started.exit_code(status)
 
     def clear(self) -> None:
         """Kill every process that the task has left: other tasks will get its resources."""
@@ -263,9 +218,11 @@ class Supervision:
 def main(directory: str) -> None:
     """Run the task of this directory."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    starting.hide_from_others()
     os.chdir(directory)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    env = take_environment()
     if os.path.exists("end.json"):
         return  # the agent has declared it ended before it began
     with open("run.json", encoding="utf-8") as file:
@@ -277,23 +234,34 @@ def main(directory: str) -> None:
     elif not run["keep"] and clock() >= lease_end(run["lease"]):
         end = {"result": "stopped", "code": None, "reason": "the lease of its agent ended"}
     else:
-        end = follow(run)
+        end = follow(run, env)
     if run["cgroup"]:
         with suppress(OSError):
             os.rmdir(run["cgroup"])
     write("end.json", {"output": 0, **end})
 
 
-def follow(run: dict[str, Any]) -> dict[str, Any]:
+def take_environment() -> dict[str, str]:
+    """Read the task's environment, and remove it from the disk."""
+    env: dict[str, str] = {}
+    with suppress(FileNotFoundError):  # an attempt that was declared ended
+        with open(ENVIRONMENT, encoding="utf-8") as file:
+            env = json.load(file)
+        os.unlink(ENVIRONMENT)
+    return env
+
+
+def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     """Start the task and supervise it to its end. Returns how it ended."""
     source, output = os.pipe2(os.O_CLOEXEC)
-    pid, fault = begin(run, output)
+    started = starting.start(run, env, output)
+    env.clear()
     os.close(output)
-    if not pid:
-        return {"result": "failed", "code": 127, "reason": fault}
+    if not started.pid:
+        return {"result": "failed", "code": 127, "reason": started.fault}
     pump = Pump(source, Spool("output", run["max_log"]))
     pump.start()
-    supervision = Supervision(run, pid)
+    supervision = Supervision(run, started)
     supervision.wait()
     supervision.clear()
     end = supervision.outcome() | {"output": pump.finish()}

@@ -24,8 +24,9 @@ from tapfinger.live.agent.allotment import VARIABLE as ALLOTMENT
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
-from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment, visible_devices
+from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
 from tapfinger.live.backends.spool import Spool
+from tapfinger.live.backends.starting import MARK
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.live.state_dir import exited
 from tapfinger.reporting import VARIABLE as REPORT
@@ -48,6 +49,11 @@ class Supervised:
         """Remember the context."""
         self.context = context
 
+    @property
+    def isolates(self) -> bool:
+        """Whether tasks run in a sandbox."""
+        return self.context.sandbox is not None
+
     def launch(self, run: Run, command: list[str]) -> int:
         """Start ``command`` so that it outlives the agent, with ``supervisor_log(run)`` as output. Return its pid.
 
@@ -61,16 +67,24 @@ class Supervised:
 
     def start(self, run: Run) -> None:
         """Write the supervisor's plan into the run's directory, and launch it."""
-        replace_file(run.allotment, dict(run.launch.allocation))
+        run.make_directories()
+        tell_allotment(run, run.launch.allocation)
         mark = secrets.token_hex(16)
         plan = task_plan(run, self.context, mark)
         plan["roots"] = [str(Path(root).resolve()) for root in plan["roots"]]
-        plan |= {"env": self._environment(run, mark), "cwd": str(self._directory(run)), **self.extras(run)}
+        plan |= {"cwd": str(self._directory(run)), **self.extras(run)}
         plan["lease"] = str(run.lease.resolve())
+        if self.context.sandbox is not None:
+            plan["sandbox"] = self.context.sandbox.command(run.visible.resolve())
         replace_file(run.directory / "run.json", plan, sync=True)
+        # In a file of its own, which the supervisor deletes: it may hold secrets.
+        replace_file(run.directory / supervise.ENVIRONMENT, self._environment(run, mark))
         try:
             pid = self.launch(run, [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())])
-        except OSError as error:
+        except BaseException as error:
+            _forget_environment(run)
+            if not isinstance(error, OSError):
+                raise
             raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
         self._children[run.id] = pid
         # The supervisor writes pid.json once it handles signals. Until then, this note tells a later agent of it.
@@ -79,9 +93,8 @@ class Supervised:
 
     def _directory(self, run: Run) -> Path:
         if run.launch.cwd is None:
-            work = run.directory / "work"
-            work.mkdir(exist_ok=True)
-            return work.resolve()
+            run.work.mkdir(exist_ok=True)
+            return run.work.resolve()
         wanted, roots = run.launch.cwd, [Path(root).resolve() for root in self.context.roots]
         try:
             path = Path(wanted).resolve()
@@ -91,6 +104,10 @@ class Supervised:
             raise LaunchFailed(f"working directory {wanted} cannot be used on this cluster: {why}") from None
         if roots and not any(path.is_relative_to(root) for root in roots):
             raise LaunchFailed(f"working directory {path} is not within {', '.join(map(str, roots))}")
+        if self.context.sandbox is not None and (hidden := self.context.sandbox.covers(path)) is not None:
+            raise LaunchFailed(
+                f"working directory {path} is in {hidden}, which tasks cannot see; choose another (--cwd)"
+            )
         if not there:
             raise LaunchFailed(f"working directory {path} does not exist on this cluster")
         if not os.access(path, os.X_OK):
@@ -145,6 +162,7 @@ class Supervised:
             if supervisor_of(run, "spawned.json") is not None:
                 return None  # about to begin
             # While holding the lock: a supervisor that starts late finds the end recorded, and does not begin.
+            _forget_environment(run)
             if self.sweep(run):
                 return None
             reason = "its supervisor was killed, or the machine restarted"
@@ -184,6 +202,19 @@ def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
         "mark": mark,
         "max_log": context.max_log,
     }
+
+
+def tell_allotment(run: Run, allocation: Mapping[str, float]) -> None:
+    """Write the task's current allocation for it to read. Prepared elsewhere: the task could have put a link there."""
+    prepared = run.directory / "allotment.json"
+    replace_file(prepared, dict(allocation))
+    if prepared != run.allotment:
+        prepared.replace(run.allotment)
+
+
+def _forget_environment(run: Run) -> None:
+    """Remove the task's environment, in place of a supervisor that has not begun."""
+    (run.directory / supervise.ENVIRONMENT).unlink(missing_ok=True)
 
 
 def supervisor_log(run: Run) -> Path:

@@ -37,6 +37,8 @@ class Link:
     last_heard: float | None = None
     #: Why it is not connected although its lease may last; empty while it is.
     away: str = ""
+    #: Whether the agent runs tasks in a sandbox; None if it has not told.
+    isolates: bool | None = None
     #: Capacity that the agent reports, in natural amounts, where it differs from the configured one.
     reported: Amounts | None = None
     #: When the agent last showed that the store is older than itself.
@@ -116,6 +118,7 @@ def shown(
         "connected": link.state == "joined",
         "last_heard": None if link.last_heard is None else max(0.0, now - link.last_heard),
         "drained": link.drained,
+        "isolates": link.isolates,
         "lease_ends_in": max(0.0, link.ends - now),
         "disagreement": None if link.reported is None else {"configured": configured, "agent": link.reported},
     }

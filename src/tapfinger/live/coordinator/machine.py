@@ -348,7 +348,7 @@ class Coordinator:
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
         was = link.open
-        link.heard, link.away, link.last_heard = True, "", now
+        link.heard, link.away, link.last_heard, link.isolates = True, "", now, report.isolates
         self._measure(report, link)
         self._show(report.cluster, was)
         self._tell(report.cluster, now)

@@ -69,7 +69,8 @@ export class Clusters {
     badge.title = meaning;
     for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
     const count = cluster.tasks.length;
-    say(card.querySelector(".note"), count ? `runs ${plural(count, "task", "tasks")}` : "idle");
+    const open = cluster.isolates === false ? ", tasks are not isolated" : "";
+    say(card.querySelector(".note"), (count ? `runs ${plural(count, "task", "tasks")}` : "idle") + open);
     const button = card.querySelector(".drain");
     if (!button) return;
     button.dataset.drained = String(cluster.drained);

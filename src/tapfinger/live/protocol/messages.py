@@ -81,6 +81,8 @@ class Report:
     #: Latest epoch of a coordinator that the agent has heard from; 0 before the first.
     epoch: Number
     runs: tuple[RunReport, ...] = ()
+    #: Whether tasks run in a sandbox; None if the agent cannot tell.
+    isolates: bool | None = None
     version: int = VERSION
     #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
     capacity: Annotated[dict[str, Capacity], Field(max_length=1000)] | None = None

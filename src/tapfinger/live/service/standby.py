@@ -14,9 +14,8 @@ from tapfinger.live.store.store import Store
 
 def links(clusters: Iterable[dict[str, object]]) -> dict[str, Any]:
     """The parts of the clusters to save for standbys; tasks are in the store anyway."""
-    return {
-        str(c["name"]): {key: c[key] for key in ("agent", "connected", "drained", "disagreement")} for c in clusters
-    }
+    kept = ("agent", "connected", "drained", "isolates", "disagreement")
+    return {str(c["name"]): {key: c[key] for key in kept} for c in clusters}
 
 
 def clusters(site: Site, store: Store) -> list[dict[str, object]]:
@@ -44,6 +43,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
                 "connected": False,
                 "last_heard": None,
                 "drained": False,
+                "isolates": None,
                 "lease_ends_in": None,
                 "disagreement": None,
                 **link,

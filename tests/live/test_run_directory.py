@@ -1,0 +1,208 @@
+"""What lies in a run's directory, who may see it, and what stays of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from live.sites import opened
+from live.test_backends import end_of, said
+from waiting import wait_for
+
+from tapfinger.commands.live import serve
+from tapfinger.errors import LaunchFailed
+from tapfinger.live.agent.devices import Devices
+from tapfinger.live.agent.leases import boot_clock, write_lease
+from tapfinger.live.agent.machine import Said
+from tapfinger.live.agent.main import AgentSettings, run_agent
+from tapfinger.live.agent.reports import Following
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.backends import supervise
+from tapfinger.live.backends.base import BackendContext, Run
+from tapfinger.live.backends.process import Process
+from tapfinger.live.backends.starting import hide_from_others, prctl
+from tapfinger.live.backends.supervision import supervisor_of, tell_allotment
+from tapfinger.live.protocol.messages import Launch, Orders
+
+SECRET = "correct horse"
+
+
+def run_in(directory: Path, *argv: str) -> Run:
+    write_lease(directory / "lease", boot_clock() + 600.0)
+    launch = Launch((1, 1), argv, {"cpu": 1.0}, {"SECRET": SECRET})
+    return Run(launch, directory / "1.1", {}, directory / "lease")
+
+
+def holding(directory: Path) -> list[str]:
+    """Files that hold the secret."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return [path.name for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_the_environment_of_a_task_is_not_on_disk_once_it_runs(tmp_path: Path) -> None:
+    backend, run = opened(Process(), pin=False), run_in(tmp_path, "sh", "-c", 'echo "$SECRET" | tr a-z A-Z; sleep 600')
+    backend.start(run)
+    try:
+        wait_for(lambda: SECRET.upper() in said(run))
+        assert holding(tmp_path) == []
+    finally:
+        backend.stop(run, at_once=True)
+        end_of(run)
+    assert holding(tmp_path) == []
+
+
+class CannotLaunch(Process):
+    """Fails where the supervisor would be started."""
+
+    def launch(self, run: Run, command: list[str]) -> int:
+        assert holding(run.directory) == [supervise.ENVIRONMENT]
+        raise OSError("no more processes")
+
+
+def test_the_environment_of_a_task_that_never_began_is_not_on_disk(tmp_path: Path) -> None:
+    run = run_in(tmp_path, "true")
+    with pytest.raises(LaunchFailed, match="no more processes"):
+        opened(CannotLaunch(), pin=False).start(run)
+    assert holding(tmp_path) == []
+    (run.directory / supervise.ENVIRONMENT).write_text(SECRET)
+    assert end_of(run).result == "lost", "its supervisor was killed before it began"
+    assert holding(tmp_path) == []
+
+
+def test_an_agent_remembers_a_run_without_its_environment(tmp_path: Path) -> None:
+    host = Host(BackendContext(tmp_path, "c", pin=False), Process(), Devices({}), 60.0)
+    try:
+        launch = Launch((1, 1), ("sleep", "600"), {}, {"SECRET": SECRET})
+        report = host.report()
+        orders = Orders("c", report.agent, report.incarnation, 1, 1, report.seq, 600.0, starts=(launch,))
+        host.step(orders)
+        run = Run(launch, tmp_path / "runs" / "1.1", {}, tmp_path / "lease")
+        wait_for(lambda: supervisor_of(run))
+        wait_for(lambda: holding(tmp_path) == [])
+        assert json.loads((run.directory / "launch.json").read_text())["launch"]["env"] == {}
+    finally:
+        while host.stop_all():
+            pass
+        host.close()
+
+
+def test_a_run_of_an_earlier_agent_has_everything_in_one_directory(tmp_path: Path) -> None:
+    run = run_in(tmp_path, "true")
+    run.directory.mkdir()
+    assert (run.visible, run.work) == (run.directory / "task", run.directory / "task" / "work")
+    (run.directory / "launch.json").write_text(json.dumps({"launch": asdict(run.launch), "devices": {}}))
+    assert (run.visible, run.work) == (run.directory, run.directory / "work")
+    run.reports.write_text('{"t": 1.0, "progress": 0.5}\n')
+    tell_allotment(run, {"cpu": 3.0})
+    assert json.loads((run.directory / "allotment.json").read_text()) == {"cpu": 3.0}
+    heard = Following(run.reports, 0.0).look(0.0, at_once=True)
+    assert isinstance(heard, Said)
+    assert heard.progress == 0.5
+
+
+def test_links_that_a_task_leaves_lead_the_agent_nowhere(tmp_path: Path) -> None:
+    run, private = run_in(tmp_path, "true"), tmp_path / "private"
+    run.make_directories()
+    private.write_text('{"t": 1.0, "progress": 0.5}\n')
+    run.reports.symlink_to(private)
+    assert Following(run.reports, 0.0).look(0.0, at_once=True) is None
+    run.allotment.symlink_to(private)
+    run.allotment.with_name(f".{run.allotment.name}.{os.getpid()}").symlink_to(private)
+    tell_allotment(run, {"cpu": 3.0})
+    assert json.loads(run.allotment.read_text()) == {"cpu": 3.0}
+    assert private.read_text().startswith('{"t"')
+
+
+def test_a_task_inherits_no_open_file_of_its_agent(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    handle = os.open(tmp_path / "secret", os.O_RDONLY)
+    try:
+        os.set_inheritable(handle, True)  # as an agent's own parent may have left it
+        run = run_in(tmp_path, sys.executable, "-c", "import os; print(os.listdir('/proc/self/fd'))")
+        opened(Process(), pin=False).start(run)
+        assert end_of(run).result == "finished"
+        assert str(handle) not in said(run)
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------------ processes
+
+
+@contextmanager
+def somebody(act: Callable[[], object]) -> Iterator[int]:
+    """A process without privileges that does something and then waits. Gives its pid."""
+    done, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            prctl(4, 1)  # a process that has changed its user cannot be read by others either
+            act()
+            os.write(tell, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)
+    assert os.read(done, 1) == b"x"
+    os.close(done)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def readable(pid: int) -> list[str]:
+    """Which private parts of a process another one of the same user can read."""
+    found, tell = os.pipe()
+
+    def look() -> None:
+        for name in ("environ", "mem", "maps", "fd"):
+            with suppress(PermissionError):
+                path = f"/proc/{pid}/{name}"
+                os.listdir(path) if name == "fd" else os.close(os.open(path, os.O_RDONLY))
+                os.write(tell, f"{name} ".encode())
+
+    with somebody(look):
+        os.close(tell)
+    with os.fdopen(found) as file:
+        return file.read().split()
+
+
+def test_a_process_that_hides_cannot_be_read_by_others_of_its_user() -> None:
+    with somebody(lambda: None) as pid:
+        assert readable(pid) == ["environ", "mem", "maps", "fd"]
+    with somebody(hide_from_others) as pid:
+        assert readable(pid) == []
+        assert supervise.start_time(pid), "what tells whether it lives can be read"
+
+
+def test_agents_and_coordinators_hide_before_they_read_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hide() -> None:
+        raise InterruptedError("hidden")
+
+    monkeypatch.setattr("tapfinger.live.backends.starting.hide_from_others", hide)
+    monkeypatch.setattr("tapfinger.live.agent.main.hide_from_others", hide)
+    with pytest.raises(InterruptedError, match="hidden"):
+        run_agent(AgentSettings("a", Path("nowhere"), pin=False), ["http://x"], Path("no-token"), False)
+    with pytest.raises(InterruptedError, match="hidden"):
+        serve(state=Path("nowhere"), config=Path("no-site"))
+
+
+def test_a_supervisor_hides_and_its_task_does_not(tmp_path: Path) -> None:
+    run = run_in(tmp_path, sys.executable, "-c", "import ctypes; print(ctypes.CDLL(None).prctl(3)); input()")
+    opened(Process(), pin=False).start(run)
+    assert end_of(run).code == 1
+    assert said(run).splitlines()[0] == "1", "programs may be debugged by their owner"
+    source = Path(supervise.__file__).read_text(encoding="utf-8")
+    body = source[source.index("def main(") :]
+    assert body.index("hide_from_others()") < body.index("take_environment()")
