@@ -5,6 +5,7 @@ What was refused is in a file of its own, and summed up where it is much: nobody
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -28,7 +29,7 @@ class Audit:
     def __init__(self, path: Path, most: int = MAX_FILE) -> None:
         """Open the log. Only its owner may read it: it tells who works when, and from where."""
         self._done = _Files(path, most)
-        self._refused = _Files(path.with_name(f"refused-{path.name}"), most)
+        self._refused = _Files(path.with_name(f"{path.name}.refused"), most)
         self._lock = threading.Lock()
         #: The minute of the latest refusal, and the number of refusals of each requester in it.
         self._minute = 0
@@ -85,28 +86,28 @@ class _Files:
     def __init__(self, path: Path, most: int) -> None:
         self._path = path
         self._most = most
-        self._open()
-
-    def _open(self) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._file = os.fdopen(handle, "ab", buffering=0)
+        self._file: io.FileIO | None = None
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def write(self, line: dict[str, Any]) -> None:
-        if self._file.tell() > self._most:
+        if self._file is not None and self._file.tell() > self._most:
             self._turn()
+        if self._file is None:
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(handle, "ab", buffering=0)
         self._file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     def _turn(self) -> None:
         """Start a new file, and drop the oldest."""
-        self._file.close()
+        self.close()
         for number in range(OLDER, 0, -1):
             older = self._older(number - 1)
             if older.exists():
                 older.replace(self._older(number))
-        self._open()
 
     def _older(self, number: int) -> Path:
         return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")

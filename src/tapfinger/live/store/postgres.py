@@ -93,6 +93,15 @@ class _Session:
                 self._drop()
                 raise StoreUnavailable(f"the database cannot be reached: {' '.join(str(error).split())}") from None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._connection is not None
+
+    def read(self, statement: str, values: Sequence[Any]) -> list[Row]:
+        with self.use() as connection:
+            return connection.execute(_translated(statement), _plain(values)).fetchall()
+
     def _drop(self) -> None:
         if self._connection is not None:
             with suppress(Exception):
@@ -164,8 +173,14 @@ class Postgres:
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Read committed data."""
-        with self._reader().use() as connection:
-            return connection.execute(_translated(statement), _plain(values)).fetchall()
+        reader = self._reader()
+        old = reader.connected
+        try:
+            return reader.read(statement, values)
+        except StoreUnavailable:
+            if not old:
+                raise
+            return reader.read(statement, values)  # the connection was lost earlier, and reading can be repeated
 
     @contextmanager
     def transaction(self) -> Iterator[_PostgresTransaction]:

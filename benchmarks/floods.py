@@ -1,0 +1,108 @@
+"""Floods against a real site: no lease may be missed, no running task touched, and memory must stay small.
+
+``python benchmarks/floods.py --minutes 10`` floods for ten minutes with each kind, plain and with TLS; without options,
+for ten seconds each. All of it stays on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from live.floods import FLOODS, flood, longest_lag, memory
+from live.test_floods import Flooded
+
+from tapfinger.live.http.tls import trust
+
+#: Seconds between two looks at the coordinator; its longest lag is that of the last minute.
+LOOK = 5.0
+
+
+class Watch:
+    """Looks at a coordinator while it is flooded."""
+
+    def __init__(self, site: Flooded) -> None:
+        """``site``: the site that is flooded."""
+        self.lag = self.memory = 0.0
+        self._site = site
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Watch:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look a last time."""
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        site = self._site.site
+        token = (site.state / "token").read_text(encoding="ascii").strip()
+        verify = trust(site.ca) if site.ca is not None else True
+        with httpx.Client(headers={"Authorization": f"Bearer {token}"}, verify=verify, timeout=60.0) as client:
+            ended = False
+            while not ended:
+                ended = self._ended.wait(LOOK)
+                self.memory = max(self.memory, memory(self._site.pid))
+                try:
+                    answer = client.get(f"{site.url}/metrics")
+                except httpx.HTTPError:
+                    continue  # people may have to wait while it is flooded; agents may not
+                if answer.is_success:
+                    self.lag = max(self.lag, longest_lag(answer.text))
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, signed by itself."""
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", "/CN=tapfinger", "-addext", "subjectAltName=IP:127.0.0.1"]
+    words += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run(words, check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def row(site: Flooded, name: str, seconds: float) -> str:
+    """Flood the site, and tell in a line of a table what became of it."""
+    seq = site.client.events(last=1)[-1]["seq"]
+    before = site.client.show(site.task)
+    with Watch(site) as watch:
+        count = flood(site.site, name, seconds, site.tokens)
+    after = site.client.show(site.task)
+    missed = sum(line["kind"] == "silent" for line in site.client.events(seq, limit=10_000))
+    touched = int((after.phase, after.attempt) != (before.phase, before.attempt))
+    return f"| {name} | {count:,} | {watch.lag:.2f} | {watch.memory:.0f} | {missed} | {touched} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1 / 6, help="of each kind of flood")
+    parser.add_argument("--only", default="", help="kinds whose name contains this")
+    asked = parser.parse_args()
+    for encrypted in (False, True):
+        print(f"\n{'TLS' if encrypted else 'Plain HTTP'}, {asked.minutes:g} minutes each\n")
+        print("| flood | attempts | longest loop lag, s | memory, MB | leases missed | tasks touched |")
+        print("|---|---|---|---|---|---|", flush=True)
+        with tempfile.TemporaryDirectory(prefix="tapfinger-floods-") as folder:
+            site = Flooded(Path(folder), certificate(Path(folder)) if encrypted else None)
+            try:
+                for name in FLOODS:
+                    if asked.only in name:
+                        print(row(site, name, 60.0 * asked.minutes), flush=True)
+            finally:
+                site.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,489 @@
+"""The door and what is behind it: who is let in, what is counted, what each may use, what the log and audit keep."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from live.sites import RealSite, python
+from live.test_security import make_service
+from waiting import PATIENCE, wait_for
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import StoreUnavailable
+from tapfinger.live.http import auth, bodies, connections, door, pages, workers
+from tapfinger.live.http.app import make_app
+from tapfinger.live.http.door import Door, kind_of, rooms
+from tapfinger.live.http.guests import Guest, GuestBook, Room
+from tapfinger.live.http.limits import Buckets, Reserve
+from tapfinger.live.http.submissions import checked
+from tapfinger.live.logging_setup import SAME, Sparing
+from tapfinger.live.protocol.messages import Orders, Report
+from tapfinger.live.protocol.wire import Refusal, decode, encode
+from tapfinger.live.service.lateness import WINDOW, Lateness
+from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
+from tapfinger.live.service.service import Service
+from tapfinger.live.store import tokens
+from tapfinger.live.store.audit import SINGLY, Audit
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
+    from fastapi.testclient import TestClient
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return make_service(tmp_path)
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[TestClient]:
+    with TestClient(make_app(service), headers={"Authorization": f"Bearer {service.token}"}) as client:
+        yield client
+
+
+def submission(count: int = 1, **more: Any) -> dict[str, Any]:
+    return {"tasks": [{"argv": ["x"], "type": "demo", **more}] * count}
+
+
+# ---------------------------------------------------------------------------- first bytes
+
+
+@pytest.mark.parametrize(
+    ("data", "encrypted", "kind"),
+    [
+        (b"", False, None),
+        (b"GET /api/v1/agent HTTP/1.1\r\n", False, None),
+        (b"GET /api/v1/agent HTTP/1.1\r\n\r\n", False, "strangers"),
+        (b"GET /api/v1/agents HTTP/1.1\r\n\r\n", False, "people"),
+        (b"POST /api/v1/agent HTTP/1.1\r\n\r\n", False, "people"),
+        (b"x" * door.LOOKED_AT, False, "people"),
+        (b"\x16\x03\x01\x00\x20" + b"tapfinger-agent" + bytes(17), True, "strangers"),
+        (b"\x16\x03\x01\x00\x20" + b"tapfinger-agent" + bytes(16), True, None),
+        (b"\x16\x03\x01\x00\x20" + bytes(32), True, "people"),
+        (b"GET / HTTP/1.1\r\n\r\n", True, None),
+    ],
+)
+def test_the_first_bytes_tell_agents_from_people(data: bytes, encrypted: bool, kind: str | None) -> None:
+    assert kind_of(data, encrypted) == kind
+
+
+def test_there_is_room_for_agents_however_few_files_there_are() -> None:
+    for handles in (64, 256, 1024, 20_000):
+        waiting, found = rooms(handles)
+        assert waiting + sum(room.most for room in found.values()) <= max(8, handles - door.SPARE)
+    assert rooms(1 << 20)[1]["people"] == Room(door.PEOPLE, door.PEOPLE // 4)
+
+
+def guest() -> Guest:
+    return Guest(socket.AF_INET, socket.SOCK_STREAM)
+
+
+def test_guests_are_counted_until_they_leave_and_agents_apart() -> None:
+    book = GuestBook({"people": Room(3, 2), "strangers": Room(1, 1)}, proxy="9.9.9.9")
+    ann, bob, cid, dan = guest(), guest(), guest(), guest()
+    assert book.enter(ann, "people", ("1.1.1.1", 1))
+    assert book.enter(bob, "people", ("1.1.1.1", 2))
+    assert not book.enter(cid, "people", ("1.1.1.1", 3)), "too many from there"
+    assert book.enter(cid, "strangers", ("1.1.1.1", 3)), "agents are counted apart"
+    assert not book.enter(dan, "strangers", ("2.2.2.2", 4))
+    book.prove(("1.1.1.1", 3))
+    assert (book.count("strangers"), book.count("agents")) == (0, 1)
+    assert book.enter(dan, "strangers", ("2.2.2.2", 4))
+    for one in (ann, ann, cid, dan, bob):
+        one.close()
+    assert [book.count(kind) for kind in ("people", "strangers", "agents")] == [0, 0, 0]
+    many = [guest() for _ in range(4)]
+    assert [book.enter(one, "people", ("9.9.9.9", n)) for n, one in enumerate(many)] == [True, True, True, False]
+    for one in many:
+        one.close()
+
+
+class Hall:
+    """A door on this machine, and who came through it."""
+
+    def __init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.people: list[Guest] = []
+        self.agents: list[Guest] = []
+        self.door = Door(listener, False, self.people.append, self.agents.append)
+
+    def close(self) -> None:
+        self.door.close()
+        for one in (*self.people, *self.agents):
+            one.close()
+
+
+@pytest.fixture
+def hall() -> Iterator[Hall]:
+    made = Hall()
+    yield made
+    made.close()
+
+
+def test_who_says_nothing_makes_room_for_who_does(hall: Hall) -> None:
+    hall.door._most = 3
+    hall.door.open()
+    silent = [socket.create_connection(hall.address) for _ in range(5)]
+    with socket.create_connection(hall.address) as speaker:
+        speaker.sendall(b"GET / HTTP/1.1\r\nHo")
+        speaker.sendall(b"st: x\r\n\r\n")
+        wait_for(lambda: hall.people)
+    silent[0].settimeout(PATIENCE)
+    assert silent[0].recv(1) == b"", "the one that came first was sent away"
+    for one in silent:
+        one.close()
+
+
+def test_nobody_waits_at_the_door_for_ever(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "FIRST_BYTES", 0.2)
+    hall.door.open()
+    with socket.create_connection(hall.address, PATIENCE) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nX: ")
+        with suppress(ConnectionResetError):  # what it has said was never read
+            assert slow.recv(1) == b""
+    assert not hall.people
+
+
+def test_a_door_without_file_handles_pauses_and_says_so_once(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(door, "PAUSE", 0.05)
+    real, failures = hall.door._listener, 5
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def accept(self) -> Any:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise OSError(24, "Too many open files")
+            return real.accept()
+
+    hall.door._listener = Full()  # type: ignore[assignment]
+    hall.door.open()
+    with socket.create_connection(hall.address) as speaker:
+        speaker.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: hall.people)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no connection can be accepted for now: Too many open files"
+    ]
+
+
+# ------------------------------------------------------------------------------- bridges
+
+
+def test_work_for_the_service_runs_on_its_loop() -> None:
+    bridge, ready, ended = LoopBridge(), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        bridge.bind()
+        ready.set()
+        while not ended.is_set():
+            await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+
+    async def where() -> str:
+        return threading.current_thread().name
+
+    async def play() -> None:
+        assert await bridge.run(where) == thread.name
+        assert await bridge.ask(lambda: threading.current_thread().name) == thread.name
+        with pytest.raises(ZeroDivisionError):
+            await bridge.ask(lambda: 1 // 0)
+
+    asyncio.run(play())
+    ended.set()
+    thread.join()
+
+
+def test_no_change_is_missed_between_a_look_and_the_wait() -> None:
+    news = Announcer()
+
+    async def play() -> None:
+        seen = news.count
+        news.announce()
+        async with asyncio.timeout(PATIENCE):
+            await news.wait(2 * PATIENCE, seen)  # returns at once
+        waiter = asyncio.create_task(news.wait(2 * PATIENCE, news.count))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(news.announce)
+        async with asyncio.timeout(PATIENCE):
+            await waiter
+        await news.wait(0.01, news.count)
+
+    asyncio.run(play())
+
+
+def test_the_longest_lateness_is_remembered_for_a_minute() -> None:
+    seen: list[float] = []
+    lateness, now = Lateness(seen.append), time.monotonic()
+    lateness.note(now - WINDOW - 5.0, 9.0)
+    for late in (0.1, 0.5, 0.2):
+        lateness.note(now, late)
+    assert lateness.longest() == 0.5
+    assert seen == [9.0, 0.1, 0.5, 0.2]
+
+
+# -------------------------------------------------------------------------------- limits
+
+
+def test_what_is_held_is_bounded_in_all_and_for_each() -> None:
+    reserve = Reserve(100, 60)
+    assert reserve.take("a", 50)
+    assert not reserve.take("a", 20), "more than its share"
+    assert reserve.take("b", 50)
+    assert not reserve.take("c", 1)
+    reserve.give_back("a", 50)
+    assert reserve.take("c", 1)
+
+
+def test_a_bucket_can_be_overdrawn_by_what_was_used() -> None:
+    now = [0.0]
+    work = Buckets(0.5, 2.0, lambda: now[0])
+    assert work.take("a", 0.0) == 0.0
+    work.spend("a", 2.5)
+    assert work.take("a", 0.0) == 1.0
+    now[0] = 1.0
+    assert work.take("a", 0.0) == 0.0
+
+
+def test_a_token_has_a_budget_of_work(http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    viewer = {"Authorization": f"Bearer {tokens.issue(service.store, 'v', 'viewer', None, service.now())}"}
+    monkeypatch.setattr(workers, "_timed", lambda work: (work(), 3.0))  # each request seems to take three seconds
+    codes = [http.get("/api/v1/tasks", headers=viewer).status_code for _ in range(3)]
+    assert codes == [200, 200, 429]
+    assert http.get("/api/v1/tasks").status_code == 200, "others are not kept waiting"
+    service._offset += 2 * auth.WORK_SAVED / auth.WORK
+    assert http.get("/api/v1/tasks", headers=viewer).status_code == 200
+
+
+def test_long_bodies_are_admitted_only_while_there_is_room(
+    http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = bodies.BodyLimits(1000)
+    monkeypatch.setattr(bodies, "SMALL", 10)
+    long, short = httpx.Headers({"Content-Length": "900"}), httpx.Headers({"Content-Length": "9"})
+    limits._held = Reserve(1000, 1000)
+    assert limits.admit("a", "POST", long) == (None, 900)  # type: ignore[arg-type]
+    refusal, _ = limits.admit("b", "POST", long)  # type: ignore[arg-type]
+    assert refusal is not None
+    assert (refusal.status_code, refusal.headers["Retry-After"]) == (503, "1")
+    assert limits.admit("b", "POST", short) == (None, 0)  # type: ignore[arg-type]
+    limits.done("a", 900)
+    assert limits.admit("b", "POST", long) == (None, 900)  # type: ignore[arg-type]
+    assert http.request("GET", "/api/v1/tasks", content=b"x").status_code == 413
+    del service
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "STALLED", 0.05)
+    app, sent = make_app(service), []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(PATIENCE)
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {service.token}".encode()), (b"content-length", b"19")]
+    headers += [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/tasks", "headers": headers, "query_string": b""}
+    asyncio.run(app({**scope, "client": ("127.0.0.1", 1)}, receive, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 408
+    service.close()
+
+
+def test_long_answers_are_handed_over_in_pieces() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    body = bytes(range(256)) * 1000
+    asyncio.run(_sent(bodies.in_pieces(send), {"type": "http.response.body", "body": body}))
+    assert len(sent) > 2
+    assert b"".join(message["body"] for message in sent) == body
+    assert [message["more_body"] for message in sent] == [True] * (len(sent) - 1) + [False]
+
+
+async def _sent(send: Any, message: Any) -> None:
+    await send(message)
+
+
+def test_answers_that_nobody_reads_do_not_pile_up(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers.Reserve, "take", lambda *_: False)
+    refused = http.get("/api/v1/tasks")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+
+
+def test_pages_end_when_they_are_long(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    http.post("/api/v1/tasks", json=submission(120, env={"A": "x" * 100}))
+    assert http.get("/api/v1/tasks?limit=1001").status_code == 422
+    whole = http.get("/api/v1/tasks?limit=1000").json()
+    assert (len(whole["tasks"]), whole["next"], whole["counts"]) == (120, None, {"queued": 120})
+    monkeypatch.setattr(pages, "LONG", 20_000)
+    found, before, count = [], None, 0
+    while True:
+        page = http.get("/api/v1/tasks", params={"limit": 1000, **({"before": before} if before else {})}).json()
+        found += [task["id"] for task in page["tasks"]]
+        before, count = page["next"], count + 1
+        if before is None:
+            break
+    assert found == list(range(120, 0, -1))
+    assert count > 2
+
+
+def test_long_submissions_are_read_in_a_thread_and_faults_are_told_as_ever(http: TestClient) -> None:
+    body = submission(1000, env={"A": "x" * 100})
+    assert len(http.post("/api/v1/tasks", json=body).json()["ids"]) == 1000
+    body["tasks"] = [*body["tasks"][:-1], {"argv": ["x"], "type": "demo", "time_limt": 1}]
+    refused = http.post("/api/v1/tasks", json=body)
+    assert refused.status_code == 422
+    assert "999: " in refused.json()["detail"][0]["msg"]
+    assert http.post("/api/v1/tasks", content=b"[" * 100_000).status_code == 422
+    assert checked(json.dumps({"tasks": [1]}).encode()) == {"tasks": [1]}
+
+
+# ----------------------------------------------------------------------- health and docs
+
+
+def test_health_says_what_is_wrong(http: TestClient, service: Service) -> None:
+    http.headers.pop("Authorization")
+    service.faults["scheduler"] = "greedy has not answered for 60 s"
+    told = http.get("/api/v1/health")
+    assert (told.status_code, told.json()["status"]) == (200, "degraded")
+    assert told.json()["reason"] == "scheduler: greedy has not answered for 60 s"
+    service.faults = {"store": "the database cannot be reached"}
+    told = http.get("/api/v1/health")
+    assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
+
+
+def test_a_store_that_is_away_is_a_reason_to_come_again(
+    http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the database cannot be reached: gone")
+
+    monkeypatch.setattr(service.store, "token", away)
+    for told in (http.get("/api/v1/tasks"), http.post("/api/v1/tasks", json=submission())):
+        assert (told.status_code, told.headers["Retry-After"]) == (503, "1")
+        assert told.json()["detail"] == "the database cannot be reached: gone"
+    assert http.get("/api/v1/health").status_code == 200
+
+
+def test_the_description_is_a_page_without_scripts(http: TestClient) -> None:
+    http.headers.pop("Authorization")
+    page = http.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+    assert "<script" not in page.text
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+    for path in ("/api/v1/tasks", "/api/v1/tasks/{task}/logs", "/metrics"):
+        assert path in page.text
+    assert http.get("/redoc").status_code == 404
+    assert http.get("/dashboard/reference.css").status_code == 200
+
+
+# ------------------------------------------------------------------------ audit and log
+
+
+def test_refusals_cannot_push_out_what_was_done(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "audit.jsonl", most=2000)
+    log.note(0.0, "ann", "here", "POST /api/v1/tasks", 201)
+    for n in range(5000):
+        log.note(1.0 + n / 100, None, "there", f"GET /{n}", 401)
+    log.note(70.0, None, "there", "GET /", 401)
+    lines = log.latest(50)
+    assert (lines[0]["who"], lines[0]["status"]) == ("ann", 201)
+    assert f"{5000 - SINGLY} more refusals in that minute" in [line["detail"] for line in lines]
+    log.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_masses_of_warnings_are_left_out_and_counted() -> None:
+    now = [0.0]
+    sparing = Sparing(lambda: now[0])
+
+    def passes(level: int, text: str) -> bool:
+        record = logging.LogRecord("uvicorn.error", level, "", 0, text, (), None)
+        passed = sparing.filter(record)
+        texts.append(record.getMessage())
+        return passed
+
+    texts: list[str] = []
+    assert sum(passes(logging.WARNING, "Invalid HTTP request received.") for _ in range(1000)) == SAME
+    assert passes(logging.WARNING, "another")
+    assert all(passes(logging.INFO, "an event") for _ in range(1000))
+    now[0] = 61.0
+    assert passes(logging.WARNING, "another")
+    assert texts[-1] == f"[{1000 - SAME} warnings before this were left out] another"
+
+
+# ----------------------------------------------------------------------- a real process
+
+
+@pytest.mark.slow
+def test_a_real_coordinator_ends_who_takes_too_long_and_goes_on(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    try:
+        client = site.serve()
+        begun = time.monotonic()
+        with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as slow:
+            # The first request is whole, the second never is.
+            slow.sendall(b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in slow.recv(4096)
+            slow.sendall(b"GET /api/v1/health HTTP/1.1\r\nX: ")
+            while slow.recv(4096):
+                pass
+        assert time.monotonic() - begun < connections.HEAD + PATIENCE
+        address = site.url.replace("http", "ws") + "/api/v1/agent"
+        with pytest.raises(Exception, match="403"), connect(address, proxy=None) as stranger:
+            stranger.recv(PATIENCE)
+        with httpx.Client(base_url=site.url) as plain:
+            assert plain.get("/api/v1/agent").status_code == 404
+        # A way in that the door cannot tell for an agent's, as behind a proxy: it comes to the loop for people.
+        token = client.new_token("l", "agent", "left")
+        hidden = address.replace("/api", "/%61pi")
+        with connect(hidden, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None) as agent:
+            agent.send(encode(Report("left", "a", 1, 1, 0)))
+            first = decode(agent.recv(PATIENCE))
+            assert isinstance(first, Orders)
+            agent.send(encode(Report("left", "a", 1, 2, first.epoch)))
+            (task,) = client.submit(python("pass", clusters=["left"]))
+            wait_for(lambda: client.show(task).phase is not Phase.QUEUED)
+            while not (isinstance(orders := decode(agent.recv(PATIENCE)), Orders) and orders.starts):
+                pass
+            client.revoke("l")
+            agent.send(encode(Report("left", "a", 1, 3, orders.epoch)))
+            while not isinstance(said := decode(agent.recv(PATIENCE)), Refusal):
+                pass
+            assert "revoked" in said.reason
+            with pytest.raises(ConnectionClosed):
+                agent.recv(PATIENCE)
+        text = httpx.get(f"{site.url}/metrics", headers=client._headers).text
+        assert "tapfinger_loop_lag_seconds_count" in text
+    finally:
+        site.close()
