@@ -310,6 +310,7 @@ def test_tokens_of_agents_are_neither_in_environments_nor_on_command_lines(site:
     for part in ("up", "coordinator", "left", "right"):
         for file in ("environ", "cmdline"):
             assert b"tf_" not in Path(f"/proc/{site.pid(part)}/{file}").read_bytes(), (part, file)
+    assert os.readlink(f"/proc/{site.pid('left')}/fd/0") == os.devnull, "tasks inherit it"
 
 
 GPUS = CONFIG.replace("gpu = 0}\n[[", "gpu = 1}\n[[").replace("maximum = {cpu = 4}", "maximum = {cpu = 4, gpu = 1}")
