@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,23 @@ def commands() -> list[tuple[str, str]]:
                 words = re.sub(r"^\$ |^([A-Z_]+=\S+ )+", "", line).partition("#")[0].strip()
                 if words.startswith("tapfinger "):
                     found.append((page.name, words))
+        for unit in blocks(page, "ini"):
+            start = unit.replace("\\\n", " ").partition("ExecStart=/opt/tapfinger/bin/")[2]
+            found.append((page.name, start.partition("\n")[0]))
     return found
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_units_are_as_systemd_reads_them(tmp_path: Path) -> None:
+    names = []
+    for unit in blocks(DOCS / "live.md", "ini"):
+        head, _, text = unit.partition("\n")
+        names.append(head.rpartition("/")[2])
+        (tmp_path / names[-1]).write_text(text.replace("/opt/tapfinger/bin/tapfinger", "/bin/true"))
+    assert names == ["tapfinger.service", "tapfinger-agent.service"]
+    verify = ["systemd-analyze", "verify", *(str(tmp_path / name) for name in names)]
+    said = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert [line for line in said.stderr.splitlines() if str(tmp_path) in line] == []
 
 
 def test_there_are_commands_to_look_at() -> None:
@@ -65,4 +83,4 @@ def test_commands_and_their_options_exist(page: str, line: str) -> None:
     assert command.name != "tapfinger", f"there is no command {words[:1]}"
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     own = words[: words.index("--")] if "--" in words else words
-    assert {word.partition("=")[0] for word in own if word.startswith("-")} <= known
+    assert {word.partition("=")[0] for word in own if word.startswith("-") and word != "-"} <= known

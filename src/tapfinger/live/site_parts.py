@@ -91,6 +91,7 @@ class Part:
                 text = log.read().decode("utf-8", errors="replace").strip()
         except OSError:
             return ""
+        text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)  # it may be a task's, for a terminal
         _, error, complaint = f"\n{text}".rpartition("\nerror: ")
         return complaint if error else text.rpartition("\n")[2]
 

@@ -20,7 +20,7 @@ from tapfinger.live.agent.devices import cores_of, split_cores, split_devices
 from tapfinger.live.config import build_site, cluster_capacities, load_site
 from tapfinger.live.http.client import Client
 from tapfinger.live.local_site import UP_LOCK, LocalSite, clear
-from tapfinger.live.site_parts import PATIENCE, Part, end_parts
+from tapfinger.live.site_parts import ENDING, PATIENCE, Part, end_parts
 from tapfinger.live.state_dir import announce, hold, make_directory, noted, read_note
 from tapfinger.overrides import parse_options
 
@@ -118,7 +118,7 @@ class Supervisor:
         words = ["up", "--state", str(self.state), "--port", str(port), *self._config_words, *self._backend_words]
         try:
             watcher.start(words, quiet=True)
-            while "url" not in (note := watcher.note() or {}):
+            while (note := watcher.note() or {}).get("pid") != watcher.pid or "url" not in note:
                 if not watcher.running():
                     raise CoordinatorError(watcher.last_words() or watcher.how_it_ended())
                 time.sleep(0.05)
@@ -255,14 +255,21 @@ class Supervisor:
 
     def watch(self) -> None:
         """Start again whatever dies, until an interrupt."""
+        complaint = ""
         while True:
-            now = time.monotonic()
-            note = self._coordinator.part.note()
-            if note is not None and note["url"] != self._url:
-                self._move(note)
-            for one in (self._coordinator, *self._agents):
-                self._look(one, note, now)
+            try:
+                self._look_around(time.monotonic())
+            except (TapfingerError, OSError) as error:  # a full disk, a note that somebody has changed
+                if complaint != (complaint := str(error)):
+                    self._say(f"could not look after the site: {error}; it is tried again")
             time.sleep(PULSE)
+
+    def _look_around(self, now: float) -> None:
+        note = self._coordinator.part.note()
+        if note is not None and note["url"] != self._url:
+            self._move(note)
+        for one in (self._coordinator, *self._agents):
+            self._look(one, note, now)
 
     def _move(self, note: dict[str, Any]) -> None:
         """Have agents started again, since the coordinator has another address: its former port was taken."""
@@ -289,7 +296,7 @@ class Supervisor:
 
     def _wait_for(self, one: _Watched, why: str, now: float) -> None:
         one.due = now + one.pause
-        self._say(f"{one.part.name} {why}; it is started again in {one.pause:g} s")
+        self._say(f"{one.part.name} {' '.join(why.split())}; it is started again in {one.pause:g} s")
         one.pause = min(LAST_PAUSE, 2 * one.pause)
 
     def _start_again(self, one: _Watched, note: dict[str, Any] | None) -> None:
@@ -305,13 +312,18 @@ class Supervisor:
     def end(self) -> None:
         """End agents with their tasks, then the coordinator, as far as this process has started them."""
         agents = [one.part for one in self._agents if one.part.started]
-        end_parts(agents, signal.SIGINT)
-        end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
-        for part in agents:
-            clear(part.folder)
-        (self.state / "up.json").unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.close()
+        # An interrupt in the middle would leave processes that nobody ends; it comes when they have ended.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            end_parts(agents, signal.SIGINT)
+            end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
+            for part in agents:
+                clear(part.folder)
+            (self.state / "up.json").unlink(missing_ok=True)
+            if self._lock is not None:
+                self._lock.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _say(self, text: str) -> None:
         """Tell it to whoever looks on, and write it to ``up.log``."""

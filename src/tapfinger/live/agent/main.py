@@ -33,7 +33,7 @@ def _token(path: Path | None) -> str:
     if path is None:
         token = os.environ.pop("TAPFINGER_TOKEN", "")
     elif path == STANDARD_INPUT:
-        token = sys.stdin.readline().strip()
+        token = _first_line()
     else:
         try:
             token = path.read_text(encoding="ascii").strip()
@@ -42,6 +42,18 @@ def _token(path: Path | None) -> str:
     if not token:
         raise ConfigError("an agent needs a token: --token-file FILE (- for standard input), or TAPFINGER_TOKEN")
     return token
+
+
+def _first_line() -> str:
+    """The first line of standard input, which is empty from then on: tasks inherit it."""
+    try:
+        line = sys.stdin.readline().strip()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, sys.stdin.fileno())
+        os.close(nothing)
+    except (OSError, ValueError) as error:  # also of a standard input that is closed, or holds other than text
+        raise ConfigError(f"--token-file - cannot be read from standard input: {error}") from None
+    return line
 
 
 @dataclass(frozen=True, slots=True)
