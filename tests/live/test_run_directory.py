@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from live.sites import CONFIG, opened
+from live.sites import CONFIG, RealSite, opened
 from live.test_backends import end_of, said
 from waiting import wait_for
 
@@ -30,6 +30,7 @@ from tapfinger.live.backends.process import Process
 from tapfinger.live.backends.sandbox import Sandbox, find_sandbox
 from tapfinger.live.backends.starting import hide_from_others, prctl
 from tapfinger.live.backends.supervision import supervisor_of, tell_allotment
+from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.messages import Launch, Orders
 
 SECRET = "correct horse"
@@ -207,6 +208,21 @@ def test_a_supervisor_hides_and_its_task_does_not(tmp_path: Path) -> None:
     source = Path(supervise.__file__).read_text(encoding="utf-8")
     body = source[source.index("def main(") :]
     assert body.index("hide_from_others()") < body.index("take_environment()")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read every process")
+def test_a_task_cannot_read_the_processes_of_its_site_even_without_isolation(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    site.config.write_text(CONFIG + 'isolation = "none"\n')
+    try:
+        client = site.up()
+        looks = "import os, sys\nfor pid in (os.getppid(), *sys.argv[1:]): os.system(f'cat /proc/{pid}/environ')"
+        pids = [str(process.pid) for process in site.processes.values()]
+        (task,) = client.submit(make_spec(argv=[sys.executable, "-c", looks, *pids], type="demo", maximum={"cpu": 1}))
+        client.wait(task)
+        assert b"".join(client.logs(task)).count(b"Permission denied") == 4
+    finally:
+        site.close()
 
 
 # ------------------------------------------------------------------------- isolation
