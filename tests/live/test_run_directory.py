@@ -12,23 +12,25 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from live.sites import opened
+from live.sites import CONFIG, RealSite, opened
 from live.test_backends import end_of, said
 from waiting import wait_for
 
 from tapfinger.commands.live import serve
-from tapfinger.errors import LaunchFailed
+from tapfinger.errors import ConfigError, LaunchFailed
 from tapfinger.live.agent.devices import Devices
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.agent.machine import Said
-from tapfinger.live.agent.main import AgentSettings, run_agent
+from tapfinger.live.agent.main import AgentSettings, make_host, run_agent
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.process import Process
+from tapfinger.live.backends.sandbox import Sandbox, find_sandbox
 from tapfinger.live.backends.starting import hide_from_others, prctl
 from tapfinger.live.backends.supervision import supervisor_of, tell_allotment
+from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.messages import Launch, Orders
 
 SECRET = "correct horse"
@@ -206,3 +208,55 @@ def test_a_supervisor_hides_and_its_task_does_not(tmp_path: Path) -> None:
     source = Path(supervise.__file__).read_text(encoding="utf-8")
     body = source[source.index("def main(") :]
     assert body.index("hide_from_others()") < body.index("take_environment()")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read every process")
+def test_a_task_cannot_read_the_processes_of_its_site_even_without_isolation(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    site.config.write_text(CONFIG + 'isolation = "none"\n')
+    try:
+        client = site.up()
+        looks = "import os, sys\nfor pid in (os.getppid(), *sys.argv[1:]): os.system(f'cat /proc/{pid}/environ')"
+        pids = [str(process.pid) for process in site.processes.values()]
+        (task,) = client.submit(make_spec(argv=[sys.executable, "-c", looks, *pids], type="demo", maximum={"cpu": 1}))
+        client.wait(task)
+        assert b"".join(client.logs(task)).count(b"Permission denied") == 4
+    finally:
+        site.close()
+
+
+# ------------------------------------------------------------------------- isolation
+
+
+def test_a_machine_without_bubblewrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_sandbox("none", ()) is None
+    assert caplog.text == ""
+    assert find_sandbox("auto", ()) is None
+    assert "tasks are not isolated" in caplog.text
+    assert "bwrap is not installed (package bubblewrap)" in caplog.text
+    site = tmp_path / "site.toml"
+    site.write_text(CONFIG + 'isolation = "required"\n')
+    with pytest.raises(ConfigError, match="tasks cannot be isolated: bwrap is not installed"):
+        make_host(AgentSettings("left", tmp_path / "state", site, pin=False))
+    with pytest.raises(ConfigError, match="the backend Fake does not isolate tasks"):
+        make_host(AgentSettings("left", tmp_path / "state", site, "fake", pin=False))
+    with pytest.raises(ConfigError, match=r"live\.hidden names /"):
+        find_sandbox("auto", [Path("/")])
+
+
+def test_what_a_sandbox_hides(tmp_path: Path) -> None:
+    (tmp_path / "state" / "agent").mkdir(parents=True)
+    (tmp_path / "token").touch()
+    hidden = (tmp_path / "missing", tmp_path / "state", tmp_path / "state" / "agent", tmp_path / "token")
+    words = Sandbox("bwrap", hidden).command(tmp_path / "state" / "agent" / "task")
+    assert words.count("--tmpfs") == 1, "what is in a hidden directory is hidden with it"
+    assert str(tmp_path / "missing") not in words
+    at = words.index("--tmpfs")
+    assert words[at : at + 2] == ["--tmpfs", str(tmp_path / "state")]
+    assert at < words.index("--bind") < words.index("--remount-ro"), "first covered, then the task's part uncovered"
+    sandbox = Sandbox("bwrap", hidden)
+    assert sandbox.covers(tmp_path / "state" / "agent" / "x") == tmp_path / "state"
+    assert sandbox.covers(tmp_path / "elsewhere") is None

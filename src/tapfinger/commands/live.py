@@ -101,12 +101,26 @@ def _welcome(url: str, directory: Path, state: Path | None, config: Path | None,
     from tapfinger.live.config import load_site
     from tapfinger.live.protocol.records import DEFAULT_TYPE
 
+    _warn_of_open_tasks(url, directory)
     types = [task_type.name for task_type in load_site(config)[0].task_types]
     kind = "" if DEFAULT_TYPE in types or len(types) == 1 else f" --type {shlex.quote(types[0])}"
     typer.echo(f"Coordinator: {url}  (state: {directory})")
     typer.echo(f"Dashboard:   {dashboard_link(url, (directory / 'token').read_text(encoding='ascii').strip())}")
     typer.echo(f"Try:         tapfinger run{_where(state)}{kind} -- python3 -c 'print(6 * 7)'")
     typer.echo(f"End it with: {f'tapfinger down{_where(state)}' if detach else 'Ctrl-C'}")
+
+
+def _warn_of_open_tasks(url: str, directory: Path) -> None:
+    """Say on standard error if tasks are not isolated."""
+    from tapfinger.live.http.client import Client
+
+    with Client(url, (directory / "token").read_text(encoding="ascii").strip()) as client:
+        if any(cluster["isolates"] is False for cluster in client.clusters()):
+            typer.echo(
+                "Note: tasks are not isolated: they can read this site's token and each other's files. Why is in the "
+                "agents' logs; bubblewrap (bwrap) isolates them.",
+                err=True,
+            )
 
 
 def down(

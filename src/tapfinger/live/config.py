@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario, read_toml
 from tapfinger.errors import ConfigError, UnknownNameError
-from tapfinger.live.backends.sandbox import Isolation
 from tapfinger.live.protocol.records import DEFAULT_TYPE
 from tapfinger.registry import create
 
@@ -89,7 +88,7 @@ class LiveConfig(BaseModel):
     env_names: tuple[str, ...] = ("*",)
 
     #: When tasks run in a sandbox of bubblewrap: auto (if the machine can), required (or agents do not start), none.
-    isolation: Isolation = "auto"
+    isolation: Literal["auto", "required", "none"] = "auto"
     #: Directories and files that isolated tasks cannot see, besides those of their agent and of the user's own site.
     hidden: tuple[str, ...] = ()
 
