@@ -39,12 +39,32 @@ EVERY: list[tuple[LiveEvent, str]] = [
     (events.AttemptEnded(4.0, 1, 1, "a", "finished", 0), "finished with code 0"),
     (events.AttemptEnded(4.0, 1, 1, "a", "lost", None, "the lease ended"), "lost: the lease ended"),
     (events.Requeued(4.0, 1, 1), ""),
+    (
+        events.Requeued(4.0, 1, 3, None, 20.0, 3),
+        "rests for 16 s: it ended early and without success 3 times in a row",
+    ),
+    (events.AttemptRecovered(4.0, 1, 1, "a"), "it had counted as lost, and its agent says how it ended"),
     (events.Cancelling(4.0, 1), ""),
     (events.AttemptRefused(4.0, 1, 1, "a", "finished"), "old attempt: finished"),
     (events.Warned(4.0, 1, 1, "a", "odd: \N{SNOWMAN}"), "odd: \N{SNOWMAN}"),
     *((cls(5.0, 1, 2, "a"), "") for cls in events.CLOSED.values()),
     (events.AgentJoined(0.0, cluster="a", agent="agent-1"), "agent-1"),
+    (events.AgentAway(0.0, cluster="a", reason="its connection was closed"), "its connection was closed"),
     (events.AgentSilent(0.0, cluster="a"), ""),
+    (
+        events.CapacityCompared(0.0, cluster="a", configured={"cpu": 4.0}, reported={"cpu": 2.0}),
+        "4 cpu are configured, and its agent has 2 cpu; of each resource the smaller amount counts",
+    ),
+    (
+        events.CapacityCompared(0.0, cluster="a", configured={"cpu": 4.0}, reported={"cpu": 4.0}),
+        "configuration and agent agree again: 4 cpu",
+    ),
+    (
+        events.OlderStore(0.0, cluster="a", sign="its agent is ahead", epoch=7),
+        "its agent is ahead: an older copy of the store was put in its place. What was submitted, cancelled or ended "
+        "after that copy was made is not known any more; attempts that are not in it are stopped, and tasks whose end "
+        "is not in it are run again. It goes on with epoch 7",
+    ),
     (events.ClusterDrained(0.0, cluster="a"), ""),
     (events.ClusterOpened(0.0, cluster="a"), ""),
     (events.SchedulerFault(9.0, text="greedy: ValueError: no. "), "greedy: ValueError: no. "),
@@ -68,6 +88,14 @@ def test_an_event_survives_json_and_has_words(event: LiveEvent, said: str) -> No
     shown = json.loads(json.dumps({"seq": 1, **words.shown(event)}))
     assert events.read_event(shown) == event
     assert shown["detail"] == said
+
+
+NEW_KINDS = (events.AttemptRecovered, events.AgentAway, events.CapacityCompared, events.OlderStore)
+
+
+def newer(event: LiveEvent) -> bool:
+    """Whether no version before typed events could have written it: then only its text survives a migration."""
+    return isinstance(event, NEW_KINDS) or (isinstance(event, events.Requeued) and event.until is not None)
 
 
 def test_every_kind_is_tried_here() -> None:
@@ -132,7 +160,7 @@ def write_old(tmp_path: Path) -> Writer:
 
 def test_an_old_store_is_migrated_when_it_is_opened(write_old: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrations, "CHUNK", 7)
-    old = [event for event, _ in EVERY]
+    old = [event for event, _ in EVERY if not newer(event)]
     where = write_old([old_line(event) for event in old])
     for _ in range(2):  # and once only
         with closing(Store(where)) as store:
@@ -171,5 +199,7 @@ def test_histories_of_the_protocol_survive_the_migration(tmp_path: Path) -> None
         if isinstance(before, events.Granted):
             assert isinstance(after, events.Granted)
             assert after.allocation == before.allocation
+        elif newer(before):
+            assert words.detail(after) == words.detail(before)
         elif not isinstance(before, events.Submitted):
             assert after == before

@@ -19,7 +19,7 @@ from live.test_machines import Driven
 from waiting import PATIENCE, wait_for
 
 from tapfinger.core.contract import ClusterView, Decision, Phase, SchedulerContext, Snapshot, TaskView
-from tapfinger.core.model import ResourceTypes
+from tapfinger.core.model import Cluster, ResourceTypes
 from tapfinger.live.config import build_site, load_site
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.inputs import Submit, Tick
@@ -70,7 +70,12 @@ def test_every_cluster_says_why_a_task_is_not_there() -> None:
         cluster(4, (4, 2)),
     )
     snapshot = Snapshot(0, 0, clusters, (task,))
-    found = verdicts(task, snapshot, RESOURCES, {"c2": "it is drained"}, {(9, 4): 0.25})
+    configured = [Cluster(c.name, c.capacity) for c in clusters]
+    found = verdicts(task, snapshot, RESOURCES, configured, {"c2": "it is drained"}, {(9, 4): 0.25})
+    larger = [Cluster(c.name, R((4, 2))) for c in clusters]
+    assert verdicts(task, snapshot, RESOURCES, larger, {}, {})[1].text == (
+        "it needs at least 2 cpu; 4 cpu, 2 gpu are configured, but its agent has 1 cpu, 1 gpu: correct one of them"
+    )
     assert [v.verdict for v in found] == ["does not fit now", "never fits", "closed", "not eligible", "fits"]
     assert found[0].text == "it needs at least 2 cpu; 1 cpu, 2 gpu free of 4 cpu, 2 gpu, held by task 3"
     assert found[1].text == "it needs at least 2 cpu, and the whole cluster has 1 cpu, 1 gpu"
@@ -305,8 +310,8 @@ def test_a_task_is_explained_from_its_submission_to_its_end(http: TestClient) ->
     assert {"task", "phase", "summary", "waiting_since", "waited", "estimate", "clusters"} <= set(told)
     assert told["summary"] == "Task 1 waits: left and right take no tasks now."
     assert [(c["cluster"], c["verdict"], c["text"]) for c in told["clusters"]] == [
-        ("left", "closed", "nothing is heard of its agent"),
-        ("right", "closed", "nothing is heard of its agent"),
+        ("left", "closed", "its agent is silent"),
+        ("right", "closed", "its agent is silent"),
     ]
     assert told["estimate"]["seconds"] is None
     with ByHand(http) as agent:

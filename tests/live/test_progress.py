@@ -82,9 +82,9 @@ def test_what_an_old_attempt_said_counts_for_nothing() -> None:
     driven.report(0.9, said(0.8, outcome=Outcome("failed", 1), faults=("odd",)))
     record = driven.machine.tasks[1]
     assert (record.progress, record.metrics, record.warnings) == (None, {}, ())
-    driven.tell(Tick(), 0.95)  # granted again within the same slot
-    driven.report(0.96, said(0.9, attempt=1), RunReport((1, 2)))
-    driven.tell(Tick(), 1.0)
+    driven.tell(Tick(), 1.9)
+    driven.report(1.96, said(0.9, attempt=1), RunReport((1, 2)))
+    driven.tell(Tick(), 2.0)
     assert driven.machine.tasks[1].progress is None
     assert seen(driven) is None
     driven.report(1.1, said(0.1, attempt=2))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from live.histories import check_histories
 
 BLOCK = 100
 
 
-@pytest.mark.parametrize("replicas", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"replicas": True}, {"older": True}], ids=["one", "replicas", "older"])
 @pytest.mark.parametrize("block", range(1, 20))
-def test_nothing_is_lost_and_nothing_runs_twice(block: int, replicas: bool) -> None:
-    check_histories(range(block * BLOCK, block * BLOCK + BLOCK), replicas)
+def test_nothing_is_lost_and_nothing_runs_twice(block: int, changes: dict[str, Any]) -> None:
+    check_histories(range(block * BLOCK, block * BLOCK + BLOCK), **changes)

@@ -156,7 +156,7 @@ def _row(info: TaskInfo) -> tuple[str, ...]:
 
     return (
         str(info.id),
-        info.phase.value,
+        f"{info.phase.value}, rests" if info.rests else info.phase.value,
         info.spec.type,
         info.cluster or "",
         ", ".join(f"{amount:g} {name}" for name, amount in (info.allocation or {}).items() if amount),
@@ -213,6 +213,9 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
         info = client.show(task)
     typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
     typer.echo(f"  {' '.join(info.spec.argv)}")
+    if info.rests:
+        times = "once" if info.setbacks == 1 else f"{info.setbacks} times in a row"
+        typer.echo(f"  rests for {info.rests:.0f} more seconds: it ended early and without success {times}")
     if info.progress is not None:
         typer.echo(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
     for warning in info.warnings:
@@ -291,6 +294,8 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     from rich import box
     from rich.table import Table
 
+    from tapfinger.live.protocol import words
+
     with open_client(state, url) as client:
         found = client.clusters()
     table = Table(box=box.SIMPLE_HEAD)
@@ -300,9 +305,11 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         free = ", ".join(
             f"{cluster['free'][name]:g} of {amount:g} {name}" for name, amount in cluster["capacity"].items()
         )
-        agent = "connected" if cluster["connected"] else "silent"
+        agent = "connected" if cluster["connected"] else words.silence(cluster["last_heard"])
         agent += ", drained" if cluster["drained"] else ""
         agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
+        if (both := cluster["disagreement"]) is not None:
+            agent += f"; it has {words.some(both['agent'])}, configured are {words.some(both['configured'])}"
         table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
     plain_console().print(table)
 

@@ -58,7 +58,9 @@ class Fifo:
             if placement is not None:
                 placements.append(placement)
             elif not self._backfill:
-                free.close(self._holds[task.type.name].intersection(task.eligible))
+                could = self._holds[task.type.name].intersection(task.eligible)
+                # A live cluster may have less than the context says: nobody waits for what it does not have.
+                free.close(n for n in could if ever_fits(task.type.minimum, snapshot.clusters[n].capacity))
         return Decision(tuple(placements))
 
     def _start(self, task: TaskView, free: FreeCapacity) -> Placement | None:

@@ -14,7 +14,7 @@ from tapfinger.live.protocol.events import Amounts, LiveEvent
 
 #: Seconds between two events about the same matter of a cluster. An agent whose connection comes and goes must not fill
 #: the history: what is shown is always right, and the history is late by this much at most.
-FLAPPING = 30.0
+FLAPPING = 10.0
 #: Largest difference of two amounts that are the same.
 _SAME = 1e-9
 
@@ -39,6 +39,8 @@ class Link:
     away: str = ""
     #: Whether the agent runs tasks in a sandbox; None if it has not told.
     isolates: bool | None = None
+    #: Whether the agent still runs attempts that are not its any more: what they hold is counted by nobody.
+    strays: bool = False
     #: Capacity that the agent reports, in natural amounts, where it differs from the configured one.
     reported: Amounts | None = None
     #: When the agent last showed that the store is older than itself.
@@ -57,7 +59,7 @@ class Link:
     @property
     def open(self) -> bool:
         """Whether the cluster takes tasks."""
-        return self.state == "joined" and not self.drained
+        return self.state == "joined" and not self.drained and not self.strays
 
     def missing(self, now: float, silence: float) -> bool:
         """Note that reports are missing if there was none for ``silence`` seconds; False if that is nothing new."""

@@ -10,6 +10,7 @@ coordinator thinks. Until then the task belongs to the agent. Afterwards the age
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -196,10 +197,9 @@ class Coordinator:
         """Number of waiting tasks, also of those that rest."""
         return len(self.tasks) - sum(map(len, self._on.values()))
 
-    @property
-    def resting(self) -> list[TaskRecord]:
-        """Waiting tasks that schedulers do not see yet, in the order of their ids."""
-        return [self.tasks[ident] for ident in sorted(self._resting.tasks)]
+    def resting(self, most: int) -> list[TaskRecord]:
+        """The first waiting tasks that schedulers do not see yet, in the order of their ids."""
+        return [self.tasks[ident] for ident in heapq.nsmallest(most, self._resting.tasks)]
 
     @property
     def next_due(self) -> float:
@@ -350,9 +350,10 @@ class Coordinator:
         was = link.open
         link.heard, link.away, link.last_heard, link.isolates = True, "", now, report.isolates
         self._measure(report, link)
-        self._show(report.cluster, was)
         self._tell(report.cluster, now)
         stops, forgets = self._compare(report, now)
+        link.strays = bool(stops)
+        self._show(report.cluster, was)
         return [self._orders(report, self._leases.lease, stops, forgets)]
 
     def _measure(self, report: Report, link: Link) -> None:

@@ -3,7 +3,7 @@
 import { Refused, post } from "./api.js";
 import { typeColourName } from "./canvas.js";
 import { byId, h, keyed, say, tell } from "./dom.js";
-import { number, percent, plural } from "./format.js";
+import { duration, number, percent, plural, size } from "./format.js";
 
 const STATES = {
   joined: ["●", "takes tasks"],
@@ -64,13 +64,18 @@ export class Clusters {
     const state = !cluster.connected ? "silent" : cluster.drained ? "drained" : "joined";
     const [sign, meaning] = STATES[state];
     const badge = card.querySelector(".state");
-    say(badge, `${sign} ${state}${state === "silent" && cluster.drained ? ", drained" : ""}`);
+    const heard = cluster.last_heard == null ? null : cluster.last_heard + this.feed.now() - this.feed.at;
+    const ago = state === "silent" && heard !== null ? `, last heard ${duration(heard)} ago` : "";
+    say(badge, `${sign} ${state}${ago}${state === "silent" && cluster.drained ? ", drained" : ""}`);
     badge.className = `state ${state}`;
     badge.title = meaning;
     for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
     const count = cluster.tasks.length;
-    const open = cluster.isolates === false ? ", tasks are not isolated" : "";
-    say(card.querySelector(".note"), (count ? `runs ${plural(count, "task", "tasks")}` : "idle") + open);
+    const notes = [count ? `runs ${plural(count, "task", "tasks")}` : "idle"];
+    if (cluster.isolates === false) notes.push("tasks are not isolated");
+    const both = cluster.disagreement;
+    if (both) notes.push(`its agent has ${size(both.agent)}, configured are ${size(both.configured)}`);
+    say(card.querySelector(".note"), notes.join("; "));
     const button = card.querySelector(".drain");
     if (!button) return;
     button.dataset.drained = String(cluster.drained);

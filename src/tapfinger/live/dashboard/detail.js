@@ -115,7 +115,7 @@ export class Detail {
     say(byId("detail-label"), info.spec.name);
     const phase = this.dialog.querySelector(".phase");
     const cancelling = info.cancelled && !ENDED.has(info.phase);
-    say(phase, cancelling ? "being cancelled" : info.phase);
+    say(phase, cancelling ? "being cancelled" : info.rests > 0 ? `${info.phase}, rests` : info.phase);
     phase.className = `phase ${info.phase}`;
     const place = byId("detail-cancel");
     const can = !ENDED.has(info.phase) && !info.cancelled && mayCancel(this.me, info.owner);

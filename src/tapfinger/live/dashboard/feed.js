@@ -80,6 +80,7 @@ export class Feed {
     this.faults = news.faults ?? {};
     this.counts = news.counts;
     this.clusters = news.clusters;
+    this.at = news.now; // when they were like that
     for (const attempt of news.runs) this.takeAttempt(attempt);
     this.heard = news.heard ?? 0;
     for (const { task, attempt, progress, metrics } of news.progress ?? []) {

@@ -62,6 +62,7 @@ def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
     plain = asdict(record)
     plain["phase"] = record.phase.value
     del plain["lost"]  # for the coordinator alone
+    plain["rests"] = max(0.0, record.not_before - service.now()) if record.phase is Phase.QUEUED else 0.0
     names, units = service.site.resources.names, service.site.resources.units
     for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
         if size is not None:

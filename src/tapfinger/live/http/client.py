@@ -62,6 +62,10 @@ class TaskInfo:
     incomplete: bool = False
     #: What was wrong with its reports.
     warnings: tuple[str, ...] = ()
+    #: Seconds that a waiting task still rests after attempts in vain; 0 if it does not.
+    rests: float = 0.0
+    #: Attempts in a row that ended early and without success.
+    setbacks: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property

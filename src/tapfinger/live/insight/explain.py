@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tapfinger.core.contract import ClusterView, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start, ever_fits
-from tapfinger.core.model import ResourceTypes
-from tapfinger.live.protocol.words import some
+from tapfinger.core.model import Cluster, ResourceTypes
+from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.protocol.words import seconds, some
 
 #: Most tasks or clusters that a sentence names.
 NAMED = 5
@@ -37,26 +39,41 @@ def verdicts(
     task: TaskView,
     snapshot: Snapshot,
     resources: ResourceTypes,
+    configured: Sequence[Cluster],
     closed: Mapping[str, str],
     odds: Mapping[tuple[int, int], float],
 ) -> list[ClusterVerdict]:
-    """The verdict of each cluster. ``closed``: by name, why a cluster takes no tasks."""
+    """The verdict of each cluster. ``closed``: by name, why a cluster takes no tasks.
+
+    ``configured``: the clusters of the configuration, whose agents may have less.
+    """
     return [
-        _verdict(task, cluster, resources, closed, odds.get((task.id, cluster.index))) for cluster in snapshot.clusters
+        _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index)))
+        for cluster, has in zip(snapshot.clusters, configured, strict=True)
     ]
 
 
 def _verdict(
-    task: TaskView, cluster: ClusterView, resources: ResourceTypes, closed: Mapping[str, str], odds: float | None
+    task: TaskView,
+    cluster: ClusterView,
+    configured: Cluster,
+    resources: ResourceTypes,
+    closed: Mapping[str, str],
+    odds: float | None,
 ) -> ClusterVerdict:
     name, minimum, natural = cluster.name, task.type.minimum, resources.natural
     if cluster.index not in task.eligible:
         return ClusterVerdict(name, "not eligible", "it may not run there")
     needs = f"it needs at least {some(natural(minimum))}"
-    if not ever_fits(task.type.minimum, cluster.capacity):
+    if not ever_fits(minimum, configured.capacity):
         return ClusterVerdict(
-            name, "never fits", f"{needs}, and the whole cluster has {some(natural(cluster.capacity))}"
+            name, "never fits", f"{needs}, and the whole cluster has {some(natural(configured.capacity))}"
         )
+    if not ever_fits(minimum, cluster.capacity):
+        both = (
+            f"{some(natural(configured.capacity))} are configured, but its agent has {some(natural(cluster.capacity))}"
+        )
+        return ClusterVerdict(name, "does not fit now", f"{needs}; {both}: correct one of them")
     if not cluster.up:
         return ClusterVerdict(name, "closed", closed.get(name, "it takes no tasks"))
     if not can_start(task, cluster):
@@ -65,6 +82,19 @@ def _verdict(
         return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}", odds)
     said = "" if odds is None else f", which it gave a probability of {100 * odds:.1f} % when it last decided"
     return ClusterVerdict(name, "fits", f"there is room; it is for the scheduler to say when{said}", odds)
+
+
+def rests(record: TaskRecord, now: float) -> str:
+    """Why a task rests and until when, in one sentence."""
+    at = time.strftime("%H:%M:%S", time.localtime(record.not_before))
+    if record.lost_in_a_row == record.setbacks:
+        what = "was lost", "were lost"
+    else:
+        what = ("failed", "failed") if not record.lost_in_a_row else ("", "failed or were lost")
+    often = f"its attempts {what[1]} {record.setbacks} times in a row, the last time"
+    told = often if record.setbacks > 1 else f"its attempt {what[0]}"
+    why = f" because: {record.reason}" if record.reason else f" with code {record.code}"
+    return f"Task {record.id} rests until {at} (in {seconds(record.not_before - now)}): {told}{why}."
 
 
 def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> str:

@@ -34,9 +34,11 @@ def _tasks(machine: Coordinator, ended: Mapping[str, int]) -> Iterator[Metric]:
     snapshot = machine.snapshot
     phases: Counter[str] = Counter({phase.value: 0 for phase in (Phase.PLACED, Phase.RUNNING)})
     phases.update(ended)
-    phases["queued"] = len(snapshot.queue)
+    phases["queued"] = machine.waiting
     phases.update(task.phase.value for view in snapshot.clusters for task in view.running)
     yield _gauge("tasks", "Tasks by phase.", ("phase",), (((phase,), n) for phase, n in phases.items()))
+    resting = machine.waiting - len(snapshot.queue)
+    yield _gauge("resting_tasks", "Waiting tasks that rest after attempts in vain.", (), [((), resting)])
     waiting = Counter(task.type.family for task in snapshot.queue)
     yield _gauge("queue_length", "Waiting tasks by type.", ("type",), (((name,), n) for name, n in waiting.items()))
 
@@ -54,6 +56,10 @@ def _clusters(clusters: list[dict[str, Any]]) -> Iterator[Metric]:
         ("agent_lease_seconds", "How long an agent may still act without being heard of, at most.", "lease_ends_in"),
     ):
         yield _gauge(name, text, ("cluster",), (((c["name"],), float(c[field])) for c in clusters))
+    heard = (((c["name"],), c["last_heard"]) for c in clusters if c["last_heard"] is not None)
+    yield _gauge("agent_last_heard_seconds", "Seconds since an agent's last report.", ("cluster",), heard)
+    differ = (((c["name"],), float(c["disagreement"] is not None)) for c in clusters)
+    yield _gauge("cluster_capacity_differs", "Whether agent and configuration disagree.", ("cluster",), differ)
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:

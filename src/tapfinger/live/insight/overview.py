@@ -134,6 +134,10 @@ class Overview:
             self._ended.append(ident)
             while len(self._runs) > RUNS and self._ended:
                 self._runs.pop(self._ended.popleft(), None)
+        elif isinstance(line, events.AttemptResizing):  # what it gives back is its own until it has confirmed that
+            run["size"] = {name: max(amount, run["size"].get(name, 0.0)) for name, amount in line.allocation.items()}
+        elif isinstance(line, events.AttemptResized):
+            run["size"] = dict(line.allocation)
         elif isinstance(line, events.TaskClosed):
             run["result"], run["final"] = line.kind, True
         else:

@@ -17,7 +17,7 @@ from tapfinger.live.coordinator.inputs import Instructions
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.coordinator.worker_thread import Worker
-from tapfinger.live.insight.explain import summary, verdicts
+from tapfinger.live.insight.explain import rests, summary, verdicts
 from tapfinger.live.insight.forecast import Forecast, forecast
 from tapfinger.live.insight.learning import Learning
 from tapfinger.live.insight.recent_sizes import RecentSizes
@@ -101,13 +101,22 @@ class Reasons:
             "overtaken_by": [],
             "placement": self._placement(record),
         }
+        if record.phase is Phase.QUEUED and record.not_before > now:
+            how = "it rests until then, and waits like any other afterwards"
+            return found | {
+                "summary": rests(record, now),
+                "waiting_since": since,
+                "waited": now - since,
+                "estimate": {"seconds": record.not_before - now, "how": how},
+            }
         position = next((n for n, view in enumerate(snapshot.queue) if view.id == record.id), None)
         if record.phase is not Phase.QUEUED or position is None:
             return found
         view = snapshot.queue[position]
         overtakers = self._overtakers(view, since)
         odds = await self._odds(machine)
-        clusters = verdicts(view, snapshot, self._site.resources, self._closed(machine, now), odds)
+        closed = self._closed(machine, now)
+        clusters = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, odds)
         when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
         return found | {
             "summary": " ".join([summary(view, clusters, len(overtakers)), *self._faulty()]),
@@ -120,7 +129,7 @@ class Reasons:
         }
 
     async def queue(self, limit: int) -> dict[str, Any]:
-        """The first waiting tasks, each with the reason in one sentence."""
+        """The first waiting tasks, each with the reason in one sentence; those that rest come last."""
         now, machine = self._clock(), self._machine()
         snapshot = machine.snapshot
         ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
@@ -129,14 +138,18 @@ class Reasons:
         for position, view in enumerate(snapshot.queue[:limit]):
             kind = (view.type.name, view.eligible)
             if kind not in said:
-                text = summary(view, verdicts(view, snapshot, self._site.resources, closed, {}), 0)
-                said[kind] = text.removeprefix(f"Task {view.id} ")
+                found = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, {})
+                said[kind] = summary(view, found, 0).removeprefix(f"Task {view.id} ")
             record = machine.tasks.get(view.id)
             if record is not None:
                 waited = now - self._since.get(view.id, record.submitted)
                 text, when = f"Task {view.id} {said[kind]}", ahead.of(view.id, position)[0]
                 rows.append({"task": view.id, "summary": text, "waited": waited, "estimate": when})
-        return {"tasks": rows, "total": len(snapshot.queue)}
+        for record in machine.resting(limit - len(rows)):
+            waited = now - self._since.get(record.id, record.submitted)
+            left = max(0.0, record.not_before - now)
+            rows.append({"task": record.id, "summary": rests(record, now), "waited": waited, "estimate": left})
+        return {"tasks": rows, "total": machine.waiting}
 
     def _waiting_since(self, record: TaskRecord) -> float:
         if record.id in self._since or not record.attempt:
@@ -154,7 +167,7 @@ class Reasons:
     def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
         """By name: why a cluster takes no tasks, for those that take none."""
         return {
-            str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
+            str(c["name"]): "it is drained" if c["drained"] else f"its agent is {words.silence(c['last_heard'])}"
             for c in machine.clusters(now)
             if c["drained"] or not c["connected"]
         }
@@ -191,6 +204,8 @@ class Reasons:
         if record.phase is Phase.RUNNING:
             far = "" if record.progress is None else f", and says that {record.progress:.0%} of it are done"
             return f"Task {record.id} runs{where} for {words.seconds(now - begun)} so far{far}."
+        if record.phase is Phase.QUEUED:
+            return f"Task {record.id} is about to join the queue."
         if record.started is None or record.ended is None:
             return f"Task {record.id}: {record.phase.value} before it ran{why}."
         return f"Task {record.id}: {record.phase.value} after {words.seconds(record.ended - begun)}{where}{why}."

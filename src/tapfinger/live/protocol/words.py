@@ -30,6 +30,11 @@ def seconds(value: float) -> str:
     return f"{value / 60:.0f} min" if value < 7200.0 else f"{value / 3600:.1f} h"
 
 
+def silence(last_heard: object) -> str:
+    """How long an agent is silent; ``last_heard``: seconds ago, None if never or unknown."""
+    return f"silent, last heard {seconds(last_heard)} ago" if isinstance(last_heard, int | float) else "silent"
+
+
 def grounds(known: events.Grounds) -> str:
     """Why a task got its cluster and size, from what was known at that time."""
     text = f"{seconds(known.expected)} expected"
