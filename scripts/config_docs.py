@@ -72,12 +72,18 @@ PLAIN = {
 }
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
+#: Constants of the module of scenarios, by name: bounds of keys.
+CONSTANTS: dict[str, ast.expr] = {}
+
 
 def render() -> str:
     """The whole page."""
     text = SOURCE.read_text(encoding="utf-8")
     lines = text.splitlines()
     classes = _classes(text)
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            CONSTANTS[node.targets[0].id] = node.value
     left_out = {name for name, node in classes.items() if _fields(node)} - {name for name, _ in SECTIONS}
     if left_out:
         raise SystemExit(f"scripts/config_docs.py: SECTIONS lacks {', '.join(sorted(left_out))}")
@@ -170,6 +176,8 @@ def _toml(value: ast.expr) -> str:
     if isinstance(value, ast.Dict):
         items = zip(value.keys, value.values, strict=True)
         return "{ " + ", ".join(f"{ast.literal_eval(key)} = {_toml(item)}" for key, item in items if key) + " }"
+    if isinstance(value, ast.Name):
+        value = CONSTANTS[value.id]
     found = _number(value) if isinstance(value, ast.BinOp) else ast.literal_eval(value)
     return f"{found:g}" if isinstance(found, float) else json.dumps(found)
 

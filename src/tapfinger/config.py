@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterable
 from importlib import resources as package_files
 from itertools import pairwise
@@ -30,7 +31,22 @@ from tapfinger.config_faults import explain, switching
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.overrides import apply_override
 
-Amounts = dict[str, float]
+#: Most clusters, task types, resources, outages and tasks of a scenario; more are taken for a typing error.
+MAX_CLUSTERS = 10_000
+MAX_TYPES = 1_000
+MAX_RESOURCES = 16
+MAX_OUTAGES = 100_000
+MAX_TASKS = 10_000_000
+#: Most pairs of a task and a cluster: whether the task may run there is drawn and kept for each.
+MAX_PAIRS = 500_000_000
+#: Latest slot of an outage.
+MAX_OUTAGE_SLOT = 100_000_000
+#: Largest amount of a resource, in natural quantities.
+MAX_AMOUNT = 1e9
+#: Most measured seconds of an inline grid.
+MAX_GRID_SECONDS = 100_000
+
+Amounts = dict[str, Annotated[float, Field(le=MAX_AMOUNT)]]
 
 #: Fields of a scenario that are not keys of its file, and what they are.
 _NOT_KEYS = {"directory": "where the file lies", "source": "what the file is called"}
@@ -74,7 +90,7 @@ class ClusterConfig(_Strict):
     #: Name; a number is appended if the count is above 1.
     name: str
     #: How many clusters of this kind.
-    count: PositiveInt = 1
+    count: Annotated[PositiveInt, Field(le=MAX_CLUSTERS)] = 1
     #: Amount of each resource, in natural quantities.
     capacity: Amounts
 
@@ -155,9 +171,9 @@ class GridSpeed(_Strict):
 
     kind: Literal["grid"]
     #: The measured amounts of each resource, ascending; resources left out do not change the speed.
-    amounts: Annotated[dict[str, tuple[PositiveFloat, ...]], Field(min_length=1)]
+    amounts: Annotated[dict[str, tuple[PositiveFloat, ...]], Field(min_length=1, max_length=MAX_RESOURCES)]
     #: Seconds for each combination of amounts; the last named resource varies fastest.
-    seconds: tuple[PositiveFloat, ...]
+    seconds: Annotated[tuple[PositiveFloat, ...], Field(max_length=MAX_GRID_SECONDS)]
 
     @model_validator(mode="after")
     def _whole_grid(self) -> GridSpeed:
@@ -327,9 +343,9 @@ class OutageConfig(_Strict):
     #: Index of the cluster.
     cluster: Annotated[int, Field(ge=0)]
     #: First slot in which the cluster is down.
-    start: Annotated[int, Field(ge=1)]
+    start: Annotated[PositiveInt, Field(le=MAX_OUTAGE_SLOT)]
     #: First slot in which the cluster is up again.
-    end: PositiveInt
+    end: Annotated[PositiveInt, Field(le=MAX_OUTAGE_SLOT)]
 
     @model_validator(mode="after")
     def _in_order(self) -> OutageConfig:
@@ -348,18 +364,18 @@ class Scenario(_Strict):
     #: single: one start per cluster and slot. multi: turns until all clusters are void.
     mode: Literal["single", "multi"]
     #: Number of tasks to generate. A trace has its own number of tasks, cut to this one if given.
-    tasks: PositiveInt | None = None
+    tasks: Annotated[PositiveInt, Field(le=MAX_TASKS)] | None = None
     #: Real seconds in one slot.
-    slot_seconds: PositiveFloat = 10.0
+    slot_seconds: Annotated[float, Field(ge=0.001, le=1e7)] = 10.0
     #: Resource types by name, in the order used everywhere: the smallest unit of each, or a table.
-    resources: Annotated[dict[str, ResourceConfig], Field(min_length=1)] = {
+    resources: Annotated[dict[str, ResourceConfig], Field(min_length=1, max_length=MAX_RESOURCES)] = {
         "cpu": ResourceConfig(unit=1.0),
         "gpu": ResourceConfig(unit=1.0),
     }
     #: The edge clusters, numbered from 0 in this order.
-    clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1)]
+    clusters: Annotated[tuple[ClusterConfig, ...], Field(min_length=1, max_length=MAX_CLUSTERS)]
     #: The kinds of task.
-    task_types: Annotated[tuple[TaskTypeConfig, ...], Field(min_length=1)]
+    task_types: Annotated[tuple[TaskTypeConfig, ...], Field(min_length=1, max_length=MAX_TYPES)]
     #: When tasks arrive.
     arrivals: ArrivalsConfig = ArrivalsConfig()
     #: Which clusters a generated task may run on.
@@ -373,7 +389,7 @@ class Scenario(_Strict):
     #: What schedulers know about speed profiles.
     knowledge: KnowledgeConfig = KnowledgeConfig()
     #: Clusters that are down for a while.
-    outages: tuple[OutageConfig, ...] = ()
+    outages: Annotated[tuple[OutageConfig, ...], Field(max_length=MAX_OUTAGES)] = ()
     #: Directory that file names in the scenario are relative to; set on loading.
     directory: str = "."
     #: Name of the scenario in messages, usually its file; set on loading.
@@ -383,8 +399,20 @@ class Scenario(_Strict):
     def _names_are_unique(self) -> Scenario:
         named = {"task_types": [t.name for t in self.task_types], "clusters": [c.name for c in self.clusters]}
         for what, names in named.items():
-            if twice := {name for name in names if names.count(name) > 1}:
+            if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
+        return self
+
+    @model_validator(mode="after")
+    def _size_is_bounded(self) -> Scenario:
+        clusters = sum(cluster.count for cluster in self.clusters)
+        if clusters > MAX_CLUSTERS:
+            raise ValueError(f"clusters: their counts add up to {clusters:,}, at most {MAX_CLUSTERS:,} are possible")
+        if self.tasks is not None and self.tasks * clusters > MAX_PAIRS:
+            raise ValueError(
+                f"tasks = {self.tasks:,} on {clusters:,} clusters make {self.tasks * clusters:,} pairs of a task and a "
+                f"cluster, at most {MAX_PAIRS:,} are possible; lower tasks or the counts of clusters"
+            )
         return self
 
     @model_validator(mode="after")
@@ -436,7 +464,7 @@ def read_toml(name: str | Path) -> tuple[dict[str, Any], str, str]:
         raise UnknownNameError("scenario", name, scenario_names())
     try:
         return tomllib.loads(text), source, directory
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and tables in tables in tables
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 

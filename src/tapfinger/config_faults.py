@@ -45,6 +45,8 @@ def explain(item: Any, models: Sequence[type[BaseModel]], hidden: Iterable[str])
         return f"{key}.kind is missing; add one of {', '.join(_SPEEDS)}"
     if fault == "too_short":
         return f"{key} is empty; give at least {context['min_length']} entry"
+    if fault == "too_long":
+        return f"{key} has {context['actual_length']:,} entries, at most {context['max_length']:,} are possible"
     if fault in _SHAPES:
         return f"{key} = {item['input']!r} must be {_SHAPES[fault]}"
     given = "" if isinstance(item["input"], dict | list) else f" (got {item['input']!r})"

@@ -52,8 +52,16 @@ class UnknownNameError(TapfingerError):
         super().__init__(f"there is no {kind} {name!r}.{hint} Known: {', '.join(names)}")
 
 
+#: Most characters of a message about a file: what it quotes may be as long as the file.
+LONGEST_MESSAGE = 2000
+
+
 class DataError(TapfingerError):
     """A data file (profile, trace, workload) that cannot be used: says the file, line and value."""
+
+    def __init__(self, text: str) -> None:
+        """Keep the beginning of a long message."""
+        super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} ...")
 
 
 class InvalidDecision(TapfingerError):  # noqa: N818 - named for what it is, as its siblings
@@ -98,6 +106,10 @@ class InvalidTransition(TapfingerError):  # noqa: N818
 
 class CheckpointMismatch(TapfingerError):  # noqa: N818
     """A checkpoint or exported model that cannot be used: says the file and the field."""
+
+    def __init__(self, text: str) -> None:
+        """Keep the beginning of a long message."""
+        super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} ...")
 
 
 class MissingDependency(TapfingerError):  # noqa: N818

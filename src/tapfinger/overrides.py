@@ -16,7 +16,7 @@ def parse_value(text: str) -> Any:
     """A value in TOML syntax; a bare word is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also numbers of thousands of digits
         return text
 
 

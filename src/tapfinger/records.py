@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -38,6 +40,9 @@ from tapfinger.errors import DataError
 
 #: Version of the log format; incremented when a line changes meaning.
 LOG_FORMAT = 1
+#: Last slot, and largest amount of a resource, that a log may name: measures are kept for every slot.
+MAX_SLOT = 50_000_000
+MAX_AMOUNT = 10**12
 
 _NAMES: dict[type, str] = {
     TaskArrived: "arrived",
@@ -100,12 +105,16 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
     """Plain data -> event; raises KeyError, TypeError or ValueError if the data is not an event."""
     kind = _TYPES[line["event"]]
     given = {name: value for name, value in line.items() if name != "event"}
+    _whole(given["slot"] + 1, MAX_SLOT)  # a cluster may be closed before the first slot
+    for name in ("task", "cluster", "arrival"):
+        if name in given:
+            _whole(given[name])
     if kind is TaskArrived:
-        task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(given["eligible"]))
+        task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(map(_whole, given["eligible"])))
         return TaskArrived(given["slot"], task)
     for name in ("allocation", "capacity"):
         if name in given:
-            given[name] = Resources(given[name])
+            given[name] = _amounts(given[name])
     event: Event = kind(**given)
     return event
 
@@ -149,15 +158,23 @@ class EventLog:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, start=1):
-            try:
-                line = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error}); is it an event log?") from None
-            if not isinstance(line, dict):
-                raise DataError(f"{path}, line {number}: expected an object, got {text.strip()[:40]!r}")
-            yield number, line
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, start=1):
+                yield number, _object(path, number, text)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read after line {number}: {error}; is it an event log?") from None
+
+
+def _object(path: Path, number: int, text: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON ({error}); is it an event log?") from None
+    if not isinstance(line, dict):
+        raise DataError(f"{path}, line {number}: expected an object, got {text.strip()[:40]!r}")
+    return line
 
 
 def read_header(path: Path) -> LogHeader:
@@ -170,11 +187,46 @@ def read_header(path: Path) -> LogHeader:
             )
         if line["format"] != LOG_FORMAT:
             raise DataError(f"{path}, line 1: log format {line['format']!r}, but this version reads {LOG_FORMAT}")
-        clusters = tuple(Cluster(c["name"], Resources(c["capacity"])) for c in line["clusters"])
-        minimums = line.get("minimums") and {name: Resources(least) for name, least in line["minimums"].items()}
-        changed = {"resources": tuple(line["resources"]), "clusters": clusters, "minimums": minimums}
-        return LogHeader(**{**line, **changed})
+        try:
+            return _header(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}, line 1: the header of the event log is damaged: {error}") from None
     raise DataError(f"{path} is empty: an event log begins with a header")
+
+
+def _header(line: Mapping[str, Any]) -> LogHeader:
+    """The header from its line; raises KeyError, TypeError, ValueError or AttributeError if it is damaged."""
+    names = tuple(map(_text, line["resources"]))
+    clusters = tuple(Cluster(_text(c["name"]), _amounts(c["capacity"], len(names))) for c in line["clusters"])
+    minimums = line.get("minimums")
+    if minimums is not None:
+        minimums = {_text(name): _amounts(least, len(names)) for name, least in minimums.items()}
+    slot_seconds = line.get("slot_seconds")
+    if slot_seconds is not None and not (type(slot_seconds) in (int, float) and 0 < slot_seconds < math.inf):
+        raise ValueError(f"slot_seconds = {slot_seconds!r} must be a number above 0")
+    if not names or not clusters:
+        raise ValueError("it names no resources or no clusters")
+    changed = {"resources": names, "clusters": clusters, "minimums": minimums}
+    plain = {"scenario": _text(line["scenario"]), "scheduler": _text(line["scheduler"]), "seed": _whole(line["seed"])}
+    return LogHeader(**{**line, **plain, **changed})
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is not text")
+    return value
+
+
+def _whole(value: Any, most: int = 2**63 - 1) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]!r} is not a whole number from 0 to {most}")
+    return value
+
+
+def _amounts(values: Any, count: int | None = None) -> Resources:
+    if not isinstance(values, list) or (count is not None and len(values) != count):
+        raise ValueError(f"{str(values)[:40]!r} are not {'' if count is None else count} amounts")
+    return Resources([_whole(value, MAX_AMOUNT) for value in values])
 
 
 def read_events(path: Path, task_types: Mapping[str, TaskType]) -> Iterator[Event]:

@@ -39,7 +39,7 @@ def _spec(line: str, where: str) -> TaskSpec:
 
     try:
         given = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is no JSON: {error}") from None
     if not isinstance(given, dict):
         raise ConfigError(f"{where} must be an object, such as {{'argv': ['python', 'train.py'], 'type': 'demo'}}")

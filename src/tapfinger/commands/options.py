@@ -29,7 +29,7 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override any key of the scenario, e.g. arrivals.rate=4. May be repeated."
     ),
 ]
-JobsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Processes. Results do not depend on it.")]
+JobsOption = Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Processes. Results do not depend on it.")]
 RayOption = Annotated[
     str | None,
     typer.Option(

@@ -55,7 +55,7 @@ def show(
 @app.command()
 def site(
     seed: Annotated[int, typer.Argument(metavar="SEED", min=0, help="Which site; the same seed, the same site.")],
-    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks per workload.")] = 150,
+    tasks: Annotated[int, typer.Option(min=1, max=10_000_000, help="Number of tasks per workload.")] = 150,
 ) -> None:
     """Print the TOML of a random site, such as universal policies are trained on (docs/universal.md)."""
     import tomli_w

@@ -72,11 +72,24 @@ def measure_log(path: Path) -> MeasuredRun:
             f"{path} was written by TapFinger {header.version}, which did not say how long slots are and what tasks "
             "need; run it again"
         )
-    types = [_type(name, minimum) for name, minimum in header.minimums.items()]
-    collector = MetricsCollector(header.resources, header.clusters, types)
-    for event in read_events(path, {kind.name: kind for kind in types}):
-        collector(event)
-    return MeasuredRun(collector.record(header.scenario, header.scheduler, header.seed), header.slot_seconds)
+    number = 1
+    try:
+        types = [_type(name, minimum) for name, minimum in header.minimums.items()]
+        collector = MetricsCollector(header.resources, header.clusters, types)
+        for event in read_events(path, {kind.name: kind for kind in types}):
+            number += 1
+            collector(event)
+        record = collector.record(header.scenario, header.scheduler, header.seed)
+        measured = MeasuredRun(record, header.slot_seconds)
+        measured.numbers()
+    except DataError:
+        raise
+    except (TapfingerError, KeyError, IndexError, ValueError, TypeError, ArithmeticError) as error:
+        # Each line is an event, but they contradict each other.
+        raise DataError(
+            f"{path}, line {number}: the log contradicts itself ({type(error).__name__}: {error}); write it again"
+        ) from None
+    return measured
 
 
 def _type(name: str, minimum: Resources) -> TaskType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(\d+)(?:\s*:\s*(\d+))?\s*", part)
         if match is None:
             raise ConfigError(f"seeds {text!r}: {part!r} is no seed; write 7, or 1,2,3, or 0:30 for 0 to 29")
+        if len(part) > 60:
+            raise ConfigError(f"seeds: {part[:60]!r}... is too large a number; write for example 0:30")
         first = int(match[1])
         end = int(match[2]) if match[2] else first + 1
         if end <= first:
@@ -95,7 +98,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise ConfigError(f"seeds {text!r}: more than {MAX_SEEDS:,} seeds")
         seeds += range(first, end)
     if len(set(seeds)) < len(seeds):
-        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        twice = Counter(seeds).most_common(1)[0][0]
         raise ConfigError(f"seeds {text!r}: {twice} is given twice")
     return tuple(seeds)
 

@@ -19,6 +19,9 @@ import numpy.typing as npt
 
 from tapfinger.errors import DataError, UnknownNameError
 
+#: Largest number that is read: thirty thousand years in seconds; more is a typing error, and its powers would overflow.
+MAX_NUMBER = 1e12
+
 #: Maximum number of grid cells (distinct amounts multiplied over the resources); beyond it the data is not a grid at
 #: all.
 MAX_GRID = 100_000
@@ -173,7 +176,7 @@ def read_rows(path: str | Path) -> list[tuple[int, ProfileRow]]:
         raise DataError(f"there is no profile file {path}; give the path of a profile CSV (docs/profiles.md)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a profile CSV: {error}") from None
-    lines = csv_rows(text)
+    lines = csv_rows(text, str(path))
     header_line, header = next(lines, (1, []))
     names = [name.strip() for name in header]
     missing = [name for name in ("task_type", "seconds") if name not in names]
@@ -190,11 +193,19 @@ def read_rows(path: str | Path) -> list[tuple[int, ProfileRow]]:
     return rows
 
 
-def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line of a CSV text that is neither empty nor a # comment."""
+def csv_rows(text: str, source: str | Path = "") -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of every line of a CSV text that is neither empty nor a # comment.
+
+    ``source``: the file, for the message about a line that is not CSV.
+    """
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
-            yield number, next(csv.reader([line]))
+            try:
+                cells = next(csv.reader([line]))
+            except csv.Error as error:
+                where = f"{source}:{number}" if source else f"line {number}"
+                raise DataError(f"{where}: {error}: {line[:60]!r}; is it a text file?") from None
+            yield number, cells
 
 
 def _row(where: str, names: Sequence[str], cells: Sequence[str]) -> ProfileRow:
@@ -216,8 +227,8 @@ def _number(where: str, name: str, text: str, zero: bool = False) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0.0 or (value == 0.0 and not zero):
-        wanted = "of 0 or more" if zero else "above 0"
+    if not math.isfinite(value) or value < 0.0 or (value == 0.0 and not zero) or value > MAX_NUMBER:
+        wanted = f"{'of 0 or more' if zero else 'above 0'}, at most {MAX_NUMBER:g}"
         raise DataError(f"{where}: {name} = {text!r} must be a number {wanted}; correct the value or leave out the row")
     return value + 0.0  # not -0
 

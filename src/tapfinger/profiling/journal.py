@@ -19,6 +19,9 @@ from tapfinger.errors import ConfigError
 #: Version of the format; incremented when a line changes meaning.
 VERSION = 1
 
+#: What reading a damaged line may raise.
+_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
 #: finished: counts. failed: exit code, signal or no such program. limit: took too long. unfinished: exited with 0, but
 #: reported that it was not done.
 Result = Literal["finished", "failed", "limit", "unfinished"]
@@ -111,15 +114,15 @@ class Journal:
         for number, line in enumerate(lines[1:], start=2):
             try:
                 self.runs.append(_run(json.loads(line), subject.resources))
-            except (ValueError, TypeError, KeyError) as error:
-                raise _foreign(self.path, number, f"it holds no run ({error})") from None
+            except _DAMAGED as error:
+                raise _foreign(self.path, number, f"it holds no run ({str(error)[:200]})") from None
         return True
 
     def _check_header(self, line: bytes, subject: Subject) -> None:
         try:
             header = json.loads(line)
             version = header.pop("tapfinger_profile")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except _DAMAGED:
             raise _foreign(self.path, 1, "it is no record of profiled runs") from None
         if version != VERSION:
             raise _foreign(self.path, 1, f"it has version {version!r}, this program writes {VERSION}")
@@ -178,7 +181,7 @@ def read_runs(path: Path) -> tuple[str, list[RunLine]]:
         if header["tapfinger_profile"] != VERSION:
             raise ValueError("of another version")
         return kind, [_run(json.loads(line), resources) for line in lines[1:]]
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (OSError, IndexError, *_DAMAGED) as error:
         raise ConfigError(
-            f"{path} is no record of profiled runs ({error}); give a file ending in .runs.jsonl"
+            f"{path} is no record of profiled runs ({str(error)[:200]}); give a file ending in .runs.jsonl"
         ) from None

@@ -26,12 +26,12 @@ class ScenarioChoices:
         Mapping[str, float],
         FieldHelp("How often a type comes, against 1.", "NAME=NUMBER,...", option="--weight"),
     ] = field(default_factory=dict)
-    clusters: Annotated[int, FieldHelp("Number of equal clusters.", above=0)] = 3
+    clusters: Annotated[int, FieldHelp("Number of equal clusters.", above=0, max=10_000)] = 3
     capacity: Annotated[
         Mapping[str, float] | None,
         FieldHelp("Of each cluster. Without it: twice the largest allocation.", "NAME=AMOUNT,..."),
     ] = None
-    tasks: Annotated[int, FieldHelp("Number of tasks.", above=0)] = 500
+    tasks: Annotated[int, FieldHelp("Number of tasks.", above=0, max=10_000_000)] = 500
     rate: Annotated[float | None, FieldHelp("Tasks per second, on the new clock. Without it: by --load.", above=0)] = (
         None
     )

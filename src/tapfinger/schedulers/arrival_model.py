@@ -39,7 +39,7 @@ class ArrivalModel:
         self._kind = {t.name: kind for kind, t in enumerate(types)}
         # One imaginary task per type, so that the first futures differ.
         self._types = deque(range(len(types)), maxlen=_POOL)
-        self._eligible = deque([[True] * self._clusters for _ in types], maxlen=_POOL)
+        self._eligible = deque([np.ones(self._clusters, dtype=np.bool_) for _ in types], maxlen=_POOL)
         #: Arrivals seen, slots seen, and weight of the assumed rate in slots; all three decay.
         self._tasks, self._slots, self._belief = 0.0, 0.0, _SLOTS_OF_BELIEF
         self.learn(site)
@@ -55,12 +55,13 @@ class ArrivalModel:
 
     def update(self, snapshot: Snapshot) -> None:
         """Record this slot's arrivals."""
-        arrived = 0
-        for task in snapshot.arrived_since(snapshot.slot - 1):
-            arrived += 1
+        arrived = list(snapshot.arrived_since(snapshot.slot - 1))
+        for task in arrived[-_POOL:]:
+            row = np.zeros(self._clusters, dtype=np.bool_)
+            row[list(task.eligible)] = True
             self._types.append(self._kind[task.type.name])
-            self._eligible.append([n in task.eligible for n in range(self._clusters)])
-        self._tasks = _RATE_MEMORY * self._tasks + arrived
+            self._eligible.append(row)
+        self._tasks = _RATE_MEMORY * self._tasks + len(arrived)
         self._slots = _RATE_MEMORY * self._slots + 1.0
         self._belief *= _RATE_MEMORY
 

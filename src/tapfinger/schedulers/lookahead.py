@@ -98,6 +98,10 @@ _ROUNDS = ((0.25, 8), (0.5, 4))
 #: Randomised plans tried for each one wanted, since many turn out alike.
 _TRIES = 2
 
+#: Times the budget that the least that is ever simulated may take at the nominal speed. Beyond that (many clusters and
+#: a long queue), nothing is simulated, and the first plan is taken.
+_MOST_OVER = 250.0
+
 #: Maximum number of plans made by changing one task of another plan.
 _CHANGES = 256
 
@@ -216,20 +220,22 @@ class Lookahead:
     def _start(self, snapshot: Snapshot) -> Decision:
         """Gather plans, play them, take the best."""
         self._arrivals.update(snapshot)
-        if not any(can_start(task, snapshot.clusters[n]) for task in snapshot.queue for n in task.eligible):
+        kinds = {(task.type.name, task.eligible): task for task in snapshot.queue}.values()
+        if not any(can_start(task, snapshot.clusters[n]) for task in kinds for n in task.eligible):
             return VOID
         running = list(snapshot.running())
         known = [*running, *snapshot.queue]
-        gathered = self._gather(snapshot, running, known)
+        too_many = self._least_ms(len(known), len(snapshot.queue)) > _MOST_OVER * self._budget
+        gathered = self._gather(snapshot, running, known, variants=not too_many)
         best = 0
-        if self._most_plans > 1:
+        if self._most_plans > 1 and not too_many:
             expected = len(gathered.different) + gathered.count_changes([0])
             plans, futures = self._effort(len(known), expected)
             best = self._best(gathered, plans, self._draw(known, snapshot.slot, futures))
         self.taken[gathered.origin[best]] += 1
         return _read(gathered.after, best, known, len(running))
 
-    def _gather(self, snapshot: Snapshot, running: list[TaskView], known: list[TaskView]) -> _Gathered:
+    def _gather(self, snapshot: Snapshot, running: list[TaskView], known: list[TaskView], variants: bool) -> _Gathered:
         """Plans of all kinds, played for this slot; the most important come first."""
         now = empty_worlds(1, len(known), self._tables)
         _fill(now, snapshot, running)
@@ -248,15 +254,29 @@ class Lookahead:
             moves = _moves([plan for plan in proposed for _ in range(2)], place, self._tables)
             gathered.add("proposed", [NOTHING_MORE, BASE] * len(proposed), moves, self._rng)
         gathered.add("greedy", [BASE], nothing, self._rng)
-        gathered.add("variant", VARIANTS, nothing, self._rng)
+        if variants:
+            gathered.add("variant", VARIANTS, nothing, self._rng)
         return gathered
+
+    def _slot_cost(self, known: int) -> float:
+        """Nominal microseconds for one slot of a rollout."""
+        cost = _MICROSECONDS_PER_SLOT + self._pair_cost * (self._arrivals.rate + 0.25 * known) * self._clusters
+        return cost * (_LENDING_FACTOR if self._lends else 1.0)
+
+    @property
+    def _pair_cost(self) -> float:
+        """Nominal microseconds for one task on one cluster."""
+        return _MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * len(self._sizes.slots) / len(self._sizes.least_slots)
+
+    def _least_ms(self, known: int, waiting: int) -> float:
+        """Nominal milliseconds for all plans of this slot, and for the least number of rollouts."""
+        plans = len(VARIANTS) + _CHANGES + _TRIES * self._most_plans
+        rollouts = _rollouts(2, _LEAST_FUTURES) * self._horizon
+        return (plans * self._pair_cost * waiting * self._clusters + rollouts * self._slot_cost(known)) / 1000.0
 
     def _effort(self, known: int, plans: int) -> tuple[int, int]:
         """Number of plans and futures that the budget allows at the nominal speed."""
-        pairs = (self._arrivals.rate + 0.25 * known) * self._clusters
-        sizes = len(self._sizes.slots) / len(self._sizes.least_slots)
-        slot = _MICROSECONDS_PER_SLOT + (_MICROSECONDS_PER_PAIR + _MICROSECONDS_PER_SIZE * sizes) * pairs
-        slot *= _LENDING_FACTOR if self._lends else 1.0
+        slot = self._slot_cost(known)
         left = self._budget - _OVERHEAD_MS - (self.proposer.cost_ms if self.proposer is not None else 0.0)
         rollouts = 1000.0 * max(left, _LEAST_SHARE * self._budget) / (slot * self._horizon)
         plans, futures = min(plans, self._most_plans), self._most_futures

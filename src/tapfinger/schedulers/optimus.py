@@ -7,9 +7,9 @@ The processor (cpu) plays the part of the parameter servers p, the accelerator (
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -185,6 +185,31 @@ def hand_out(shares: list[_Share], room: Resources) -> None:
         offer(index)
 
 
+class _Pending:
+    """The first waiting tasks of each cluster that are not admitted yet; each cluster walks the queue once."""
+
+    def __init__(self, snapshot: Snapshot, size: int) -> None:
+        self._queue = snapshot.queue
+        self._size = size
+        # Tasks of one kind share their list of clusters; searching a set takes the same time however long it is.
+        sets = {task.eligible: frozenset(task.eligible) for task in snapshot.queue}
+        self._eligible = [sets[task.eligible] for task in snapshot.queue]
+        self._first: dict[int, list[TaskView]] = {c.index: [] for c in snapshot.clusters}
+        self._seen = dict.fromkeys(self._first, 0)
+
+    def of(self, cluster: int, admitted: Collection[int]) -> list[TaskView]:
+        """The first tasks of this cluster; ``admitted`` only ever grows."""
+        found = self._first[cluster] = [task for task in self._first[cluster] if task.id not in admitted]
+        place = self._seen[cluster]
+        while len(found) < self._size and place < len(self._queue):
+            task = self._queue[place]
+            if cluster in self._eligible[place] and task.id not in admitted:
+                found.append(task)
+            place += 1
+        self._seen[cluster] = place
+        return found
+
+
 class Optimus:
     """In every slot, each cluster shares out its resources again, starting with all its tasks at their minimum."""
 
@@ -285,12 +310,15 @@ class Optimus:
     def _admit_drawn(self, snapshot: Snapshot, free: FreeCapacity, lost: list[Proposal]) -> list[tuple[TaskView, int]]:
         """One draw per cluster and turn until no cluster has anything to draw; a single turn in single-task mode."""
         admitted: dict[int, tuple[TaskView, int]] = {}
+        pending = _Pending(snapshot, self._pending)
         while True:
             drawn: dict[int, TaskView] = {}
             proposals: list[Proposal] = []
             for cluster in snapshot.clusters:
-                waiting = (t for t in snapshot.queue_of(cluster.index) if t.id not in admitted)
-                fitting = [t for t in islice(waiting, self._pending) if free.fits(t, cluster.index, t.type.minimum)]
+                if cluster.index not in free.open:
+                    continue
+                room = free.left[cluster.index]
+                fitting = [t for t in pending.of(cluster.index, admitted) if t.type.minimum.fits(room)]
                 if fitting:
                     task = fitting[int(self._rng.integers(len(fitting)))]
                     if task.id in drawn and self._admission == "first":
@@ -299,8 +327,8 @@ class Optimus:
                     drawn[task.id] = task
                     proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
             # What counts is what is free once all tasks are back at their minimum, not what was free before.
-            room = [free.left.get(c.index, c.free) for c in snapshot.clusters]
-            granted = resolve(proposals, room, {t.id: t.type.minimum for t in drawn.values()})
+            rooms = [free.left.get(c.index, c.free) for c in snapshot.clusters]
+            granted = resolve(proposals, rooms, {t.id: t.type.minimum for t in drawn.values()})
             lost += granted.lost
             for placement in granted.placements:
                 admitted[placement.task] = (drawn[placement.task], placement.cluster)

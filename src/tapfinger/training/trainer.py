@@ -86,11 +86,16 @@ class Trainer:
         path = self.folder / "run.json"
         mine = json.loads(json.dumps({"scenario": world.scenario.resolved(), "config": asdict(self.config)}))
         if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            changed = [name for name in mine["config"] if found["config"].get(name) != mine["config"][name]]
-            # Parse it again, for keys that did not exist when the run began.
-            if parse_scenario(found["scenario"]).resolved() != mine["scenario"]:
-                changed.append("scenario")
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                changed = [name for name in mine["config"] if found["config"].get(name) != mine["config"][name]]
+                # Parse it again, for keys that did not exist when the run began.
+                if parse_scenario(found["scenario"]).resolved() != mine["scenario"]:
+                    changed.append("scenario")
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+                raise ConfigError(
+                    f"{path} is damaged ({str(error)[:200]}); choose another --out, or delete it to start again"
+                ) from None
             # A longer run may continue a shorter one.
             if [name for name in changed if name not in ("refinements", "iterations", "max_steps")]:
                 raise ConfigError(

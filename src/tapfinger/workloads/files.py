@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.errors import DataError, MissingDependency
-from tapfinger.profiles.table import csv_rows
+from tapfinger.profiles.table import MAX_NUMBER, csv_rows
 from tapfinger.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def _read(path: Path, modified: int, size: int) -> WorkloadFile:  # noqa: ARG001
         arrival.append(_arrival(f"{path}:{line}", time))
         if not task_type:
             raise DataError(f"{path}:{line}: type is empty; name the task type")
+        if not isinstance(task_type, str) or not isinstance(clusters or "", str):
+            raise DataError(f"{path}:{line}: type and eligible must be text, got {task_type!r} and {clusters!r}")
         types.append(task_type)
         eligible.append(clusters or "")
         lines.append(line)
@@ -102,10 +104,12 @@ def _read(path: Path, modified: int, size: int) -> WorkloadFile:  # noqa: ARG001
 def _arrival(where: str, value: Any) -> float:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
-    if not math.isfinite(seconds) or seconds < 0:
-        raise DataError(f"{where}: arrival = {value!r} must be seconds from the start, a number of 0 or more")
+    if not math.isfinite(seconds) or not 0 <= seconds <= MAX_NUMBER:
+        raise DataError(
+            f"{where}: arrival = {value!r} must be seconds from the start, a number from 0 to {MAX_NUMBER:g}"
+        )
     return seconds
 
 
@@ -133,7 +137,7 @@ def _check_columns(where: str, names: Sequence[str]) -> None:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
     try:
-        rows = csv_rows(path.read_text(encoding="utf-8-sig"))
+        rows = csv_rows(path.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}") from None
     first, head = next(rows, (0, []))
@@ -155,10 +159,16 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
         result = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [str(path)])
     except duckdb.Error as error:
         raise DataError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a damaged file makes its reader fail in ways that it does not list
+        raise DataError(f"{path} cannot be read as Parquet: {type(error).__name__}: {error}") from None
     names = [column[0] for column in result.description]
     _check_columns(str(path), names)
     places = [names.index(name) if name in names else -1 for name in COLUMNS]
-    for number, cells in enumerate(result.fetchall(), start=1):
+    try:
+        found = result.fetchall()
+    except Exception as error:  # as above
+        raise DataError(f"{path} cannot be read as Parquet: {type(error).__name__}: {error}") from None
+    for number, cells in enumerate(found, start=1):
         time, task_type, clusters = (cells[place] if place >= 0 else "" for place in places)
         yield number, (time, task_type, clusters)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapfinger.errors import DataError
-from tapfinger.profiles.table import csv_rows
+from tapfinger.profiles.table import MAX_NUMBER, csv_rows
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class UnusableRow(Exception):  # noqa: N818 - never leaves the importers
     """A row that lacks something needed; the message is the reason under which it is counted."""
 
 
-def number(row: Mapping[str, str], name: str, above: float | None = None) -> float:
-    """A finite number from a row, or the row is unusable; ``above``: the number must be greater."""
+def number(row: Mapping[str, str], name: str, above: float | None = None, least: float | None = None) -> float:
+    """A plausible number from a row, or the row is unusable; it must be above ``above``, and at least ``least``."""
     text = (row.get(name) or "").strip()
     if not text:
         raise UnusableRow(f"{name} is empty")
@@ -63,6 +63,10 @@ def number(row: Mapping[str, str], name: str, above: float | None = None) -> flo
         value = math.nan
     if not math.isfinite(value):
         raise UnusableRow(f"{name} is not a number")
+    if abs(value) > MAX_NUMBER:
+        raise UnusableRow(f"{name} is beyond {MAX_NUMBER:g}")
+    if least is not None and value < least:
+        raise UnusableRow(f"{name} is below {least:g}")
     if above is not None and value <= above:
         raise UnusableRow(f"{name} is not above {above:g}")
     return value

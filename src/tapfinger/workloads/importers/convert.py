@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tapfinger.config import MAX_CLUSTERS
 from tapfinger.errors import ConfigError
 from tapfinger.settings import check_settings
 from tapfinger.workloads.files import ALL_CLUSTERS, WorkloadFile
@@ -22,6 +24,8 @@ from tapfinger.workloads.importers.options import ConvertOptions
 MEDIAN_SLOTS = 8
 #: Without a given slot length, neither the trace nor its longest task takes more slots than this.
 MOST_SLOTS = 200_000
+#: Most characters of a name that comes from a trace.
+LONGEST_NAME = 100
 #: Number of clusters to make if the trace names none.
 DEFAULT_CLUSTERS = 3
 
@@ -125,18 +129,25 @@ def _homes(tasks: Sequence[RecordedTask], options: ConvertOptions) -> list[str] 
             raise ConfigError(f"eligible = own needs the trace's own clusters, but {why}")
         return None
     clean = _distinct({task.cluster: task.cluster for task in tasks})
+    if len(clean) > MAX_CLUSTERS:
+        raise ConfigError(
+            f"the trace names {len(clean):,} clusters, at most {MAX_CLUSTERS:,} are possible; make up fewer with "
+            "--clusters"
+        )
     return [clean[task.cluster] for task in tasks]
 
 
 def _distinct(wanted: Mapping[str, str]) -> dict[str, str]:
     """Key -> name fit for files; names that would become equal get a number."""
     names: dict[str, str] = {}
+    taken: set[str] = set()
+    last: Counter[str] = Counter()
     for key, name in wanted.items():
-        base = clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-        number = 1
-        while clean in names.values():
-            number += 1
-            clean = f"{base}-{number}"
+        base = clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:LONGEST_NAME]
+        while clean in taken:
+            last[base] = max(1, last[base]) + 1
+            clean = f"{base}-{last[base]}"
+        taken.add(clean)
         names[key] = clean
     return names
 

@@ -29,21 +29,24 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "memory": ("openb",),
 }
 
+#: Most columns that a message lists.
+MOST_NAMES = 12
+
 #: Names for ``--format``.
 FORMATS = tuple(_READERS)
 
 
-def detect(path: Path, text: str) -> str:
+def detect(text: str) -> str:
     """The format whose columns the file has."""
+    if swf.looks_like(text):
+        return "swf"
     names = header(text)
     for format_name, columns in _COLUMNS.items():
         if set(columns) <= set(names):
             return format_name
-    if swf.looks_like(text):
-        return "swf"
     needs = "; ".join(f"{name}: {', '.join(columns)}" for name, columns in _COLUMNS.items())
     raise DataError(
-        f"{path}: its columns {', '.join(names[:12]) or '(none: the file is empty)'} are of no known trace format. "
+        f"its columns {', '.join(names[:MOST_NAMES]) or '(none: the file is empty)'} are of no known trace format. "
         f"Needed are {needs}; swf: {swf.FIELDS} numbers a line. Rename the columns, or write a workload file "
         "(docs/workloads.md) yourself"
     )
@@ -51,19 +54,17 @@ def detect(path: Path, text: str) -> str:
 
 def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tuple[str, RecordedTrace]:
     """Read a foreign trace; returns the format's name and the usable tasks, earliest first."""
-    text = read_text(path)
-    if format_name is None:
-        format_name = detect(path, text)
-    elif format_name not in _READERS:
+    if format_name is not None and format_name not in _READERS:
         raise UnknownNameError("trace format", format_name, FORMATS)
-    missing = [name for name in _COLUMNS.get(format_name, ()) if name not in header(text)]
-    if missing:
-        raise DataError(
-            f"{path}: format {format_name} needs the column {missing[0]!r}; "
-            f"the file has {', '.join(header(text)) or 'none'}"
-        )
-    _check_options(format_name, options)
+    text = read_text(path)
     try:
+        format_name = format_name or detect(text)
+        names = header(text) if format_name in _COLUMNS else []
+        missing = [name for name in _COLUMNS.get(format_name, ()) if name not in names]
+        if missing:
+            shown = ", ".join(names[:MOST_NAMES]) or "none"
+            raise DataError(f"format {format_name} needs the column {missing[0]!r}; the file has {shown}")
+        _check_options(format_name, options)
         trace = _READERS[format_name](text, options)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

@@ -28,9 +28,9 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
         seconds = number(row, "deletion_time") - begun
         if seconds <= 0:
             raise UnusableRow("deletion_time is not after scheduled_time")
-        request = {"cpu": float(math.ceil(number(row, "cpu_milli") / 1000)), "gpu": _gpus(row)}
+        request = {"cpu": float(math.ceil(number(row, "cpu_milli", least=0) / 1000)), "gpu": _gpus(row)}
         if options.memory:
-            request["memory"] = math.ceil(number(row, "memory_mib") / 1024 / MEMORY_UNIT) * MEMORY_UNIT
+            request["memory"] = math.ceil(number(row, "memory_mib", least=0) / 1024 / MEMORY_UNIT) * MEMORY_UNIT
         if not request["cpu"] and not request["gpu"]:
             raise UnusableRow("cpu_milli and num_gpu are both 0")
         return RecordedTask(created, seconds, request)
@@ -41,6 +41,6 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
 
 def _gpus(row: Mapping[str, str]) -> float:
     """Whole GPUs, or the share of one."""
-    count = number(row, "num_gpu")
-    milli = number(row, "gpu_milli") if "gpu_milli" in row and count == 1 else 1000.0
+    count = number(row, "num_gpu", least=0)
+    milli = number(row, "gpu_milli", least=0) if "gpu_milli" in row and count == 1 else 1000.0
     return round(count * math.ceil(min(milli, 1000.0) / 1000 / GPU_UNIT - 1e-9) * GPU_UNIT, 6)

@@ -26,7 +26,9 @@ class ConvertOptions:
 
     #: Name of the scenario.
     name: str
-    clusters: Annotated[int | None, FieldHelp("So many equal clusters instead of the trace's own.", above=0)] = None
+    clusters: Annotated[
+        int | None, FieldHelp("So many equal clusters instead of the trace's own.", above=0, max=10_000)
+    ] = None
     capacity: Annotated[
         Mapping[str, float] | None,
         FieldHelp("Capacity of each cluster, as cpu=64,gpu=8; sized by --load if left out."),
@@ -51,7 +53,7 @@ class ConvertOptions:
     # Durations stay as they are.
     time_scale: Annotated[float, FieldHelp("Multiplies arrival times; 0.5 doubles the rate.", above=0)] = 1.0
     limit: Annotated[int | None, FieldHelp("Import only the first tasks, at most this many.", above=0)] = None
-    types: Annotated[int, FieldHelp("Largest number of task types.", above=0)] = 24
+    types: Annotated[int, FieldHelp("Largest number of task types.", above=0, max=1_000)] = 24
     mode: Annotated[str, FieldHelp("multi or single.")] = "multi"
     # Without it, such tasks are an error.
     drop_oversized: Annotated[bool, FieldHelp("Leave out tasks no cluster holds.", option="--drop-oversized")] = False

@@ -30,9 +30,11 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
 
 def _time(text: str) -> float:
     """Seconds from a date such as 2017-10-09 07:01:55, or from a plain number of seconds."""
+    if text.replace(".", "", 1).isdecimal():
+        return number({"timestamp": text}, "timestamp")
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else _utc(datetime.fromisoformat(text)).timestamp()
-    except ValueError:
+        return _utc(datetime.fromisoformat(text)).timestamp()
+    except (ValueError, OverflowError):  # the first and last years reach beyond the calendar in some zones
         raise UnusableRow("timestamp is not a date") from None
 
 
