@@ -12,6 +12,7 @@ from typing import Any
 
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent.devices import can_pin, cores_of, make_devices
+from tapfinger.live.agent.disk import DiskRules
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.link import CoordinatorLink
 from tapfinger.live.agent.runtime import Host, capacity_of
@@ -82,7 +83,8 @@ def make_host(settings: AgentSettings) -> Host:
         roots=config.roots,
         max_log=config.max_log,
     )
-    host = Host(context, chosen.create(), make_devices(context), config.beat_seconds)
+    rules = DiskRules(config.keep_results_hours, config.max_results_gb, config.min_free_mb)
+    host = Host(context, chosen.create(), make_devices(context), config.beat_seconds, rules=rules)
     replace_file(context.directory / BACKEND_NOTE, chosen.model_dump())
     return host
 

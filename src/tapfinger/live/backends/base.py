@@ -45,6 +45,11 @@ class Run:
         return max(0.0, read_lease(self.lease) - boot_clock())
 
     @property
+    def work(self) -> Path:
+        """Directory that the task runs in if it names none. What it leaves there is kept after its end."""
+        return self.directory / "work"
+
+    @property
     def output(self) -> Path:
         """File with everything that the task has written to standard output and standard error."""
         return self.directory / "output"

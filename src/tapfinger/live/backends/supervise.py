@@ -64,6 +64,11 @@ def start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
+def identity(pid: int) -> dict[str, Any]:
+    """A process, told apart from every other one with its pid, also from one of another boot."""
+    return {"pid": pid, "start": start_time(pid), "boot": boot_id()}
+
+
 def write(name: str, data: Any) -> None:
     """Write a JSON file atomically, and to disk."""
     with open(f".{name}.part", "w", encoding="utf-8") as file:
@@ -270,7 +275,7 @@ def main(directory: str) -> None:
         return  # the agent has declared it ended before it began
     with open("run.json", encoding="utf-8") as file:
         run = json.load(file)
-    write("pid.json", {"pid": os.getpid(), "start": start_time(os.getpid())})
+    write("pid.json", identity(os.getpid()))
     # Checked after the pid is written: to stop a task, the agent creates the file first, then looks for a pid.
     if os.path.exists("stop"):
         end: dict[str, Any] = {"result": "stopped", "code": None, "reason": "it had not started"}

@@ -15,13 +15,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.allotment import VARIABLE as ALLOTMENT
-from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.environment import ALLOWED, MARK, task_environment, visible_devices
@@ -39,10 +38,11 @@ class Supervised:
     #: The agent's context; defaults until ``open`` is called.
     context = BackendContext(Path())
 
-    @cached_property
+    @property
     def _children(self) -> dict[AttemptId, int]:
-        """Process ids of supervisors that this backend has launched."""
-        return {}
+        """Process ids of supervisors that this backend has launched. Several threads may ask for it first."""
+        children: dict[AttemptId, int] = self.__dict__.setdefault("_launched", {})
+        return children
 
     def open(self, context: BackendContext) -> None:
         """Remember the context."""
@@ -67,7 +67,7 @@ class Supervised:
         plan["roots"] = [str(Path(root).resolve()) for root in plan["roots"]]
         plan |= {"env": self._environment(run, mark), "cwd": str(self._directory(run)), **self.extras(run)}
         plan["lease"] = str(run.lease.resolve())
-        replace_file(run.directory / "run.json", plan, sync=True)
+        replace_file(run.directory / "run.json", plan)  # not synced: it serves processes, which end with the machine
         try:
             pid = self.launch(run, [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())])
         except OSError as error:
@@ -75,13 +75,12 @@ class Supervised:
         self._children[run.id] = pid
         # The supervisor writes pid.json once it handles signals. Until then, this note tells a later agent of it.
         with suppress(OSError):
-            replace_file(run.directory / "spawned.json", {"pid": pid, "start": supervise.start_time(pid)})
+            replace_file(run.directory / "spawned.json", supervise.identity(pid))
 
     def _directory(self, run: Run) -> Path:
         if run.launch.cwd is None:
-            work = run.directory / "work"
-            work.mkdir(exist_ok=True)
-            return work.resolve()
+            run.work.mkdir(exist_ok=True)
+            return run.work.resolve()
         wanted, roots = run.launch.cwd, [Path(root).resolve() for root in self.context.roots]
         try:
             path = Path(wanted).resolve()
@@ -195,7 +194,8 @@ def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
     """Process id of the supervisor; None if it has ended, even if its pid was reused."""
     try:
         noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
-        return int(noted["pid"]) if supervise.start_time(noted["pid"]) == noted["start"] else None
+        same = noted.get("boot", boot_id()) == boot_id() and supervise.start_time(noted["pid"]) == noted["start"]
+        return int(noted["pid"]) if same else None
     except (OSError, ValueError, KeyError):
         return None
 
@@ -204,7 +204,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     """The supervisor's plan; None if there is none yet."""
     try:
         plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: the machine went down before it was on disk
         return None
     return plan
 

@@ -23,11 +23,13 @@ class Link:
     #: Whether the agent has reported in this epoch and within its lease.
     heard: bool = False
     drained: bool = False
+    #: Why the agent wants no tasks now; empty if it does.
+    trouble: str = ""
 
     @property
     def open(self) -> bool:
         """Whether the cluster takes tasks."""
-        return self.heard and not self.drained
+        return self.heard and not self.drained and not self.trouble
 
 
 def shown(
@@ -46,5 +48,6 @@ def shown(
         "agent": link.agent,
         "connected": link.heard,
         "drained": link.drained,
+        "trouble": link.trouble,
         "lease_ends_in": max(0.0, link.ends - now),
     }

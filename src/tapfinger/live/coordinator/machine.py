@@ -273,10 +273,10 @@ class Coordinator:
             # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
-        if not link.heard:
-            was = link.open
-            link.heard = True
-            self._show(report.cluster, was)
+        was, joins = link.open, not link.heard
+        link.heard, link.trouble = True, report.trouble
+        self._show(report.cluster, was)
+        if joins:
             self._history.append(events.AgentJoined(now, cluster=report.cluster, agent=report.agent))
         stops, forgets = self._compare(report, now)
         return [self._orders(report, self._leases.lease, stops, forgets)]
@@ -352,6 +352,7 @@ class Coordinator:
     def _end(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """End an attempt: the task ends or waits again. Only this method frees all resources of an attempt."""
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
+        record.results, record.results_until = outcome.results, outcome.results_until
         self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
         if text := self.progress.ended(record, outcome):
             self._note(events.Warned, record, now, text=text)

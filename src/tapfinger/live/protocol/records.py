@@ -168,6 +168,9 @@ class TaskRecord:
     incomplete: bool = False
     #: What was wrong with the reports of the latest attempt, each kind of fault once.
     warnings: tuple[str, ...] = ()
+    #: Directory on its cluster with the files of the latest ended attempt, and until when they are kept at most.
+    results: str = ""
+    results_until: float | None = None
 
     @property
     def attempt_id(self) -> AttemptId:

@@ -141,6 +141,10 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     """,
     "CREATE TABLE learned (type TEXT PRIMARY KEY, digest TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL);",
     _make_typed,
+    """
+    ALTER TABLE tasks ADD COLUMN results TEXT NOT NULL DEFAULT '';
+    ALTER TABLE tasks ADD COLUMN results_until REAL;
+    """,
 )
 
 
