@@ -217,6 +217,11 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
         typer.echo(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
     for warning in info.warnings:
         typer.echo(f"  warning: {warning}")
+    if info.results and info.results_until is not None:
+        from datetime import datetime
+
+        until = datetime.fromtimestamp(info.results_until).strftime("%Y-%m-%d %H:%M")
+        typer.echo(f"  files: {info.results} on {info.cluster}, until {until} ('tapfinger get {info.id}' fetches them)")
     for line in info.history:
         typer.echo(f"  {_told(line)}")
 
@@ -302,6 +307,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         )
         agent = "connected" if cluster["connected"] else "silent"
         agent += ", drained" if cluster["drained"] else ""
+        agent += f", takes no tasks: {cluster['trouble']}" if cluster.get("trouble") else ""
         table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
     plain_console().print(table)
 

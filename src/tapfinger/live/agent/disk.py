@@ -59,8 +59,8 @@ class DiskWatch:
             return "its disk is read-only"
         if self.full:
             return (
-                f"its disk is nearly full: {free / MB:.0f} MB are free, and live.min_free_mb = {self._least / MB:g} "
-                f"must be; remove something from the file system of {self._directory}"
+                f"its disk is nearly full, with less than live.min_free_mb = {self._least / MB:g} MB free; remove "
+                f"something from the file system of {self._directory}"
             )
         return f"its disk cannot be written: {self.unwritable}" if self.unwritable else ""
 

@@ -1,4 +1,4 @@
-"""Answers requests for files of a task. Never leaves the task's directory: no link is followed, on no part of a path."""
+"""Answers requests for files of a task. It never leaves the task's directory: no link in a path is followed."""
 
 from __future__ import annotations
 

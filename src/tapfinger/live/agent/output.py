@@ -1,4 +1,4 @@
-"""Sends the output of tasks to the coordinator: some of it at a time, so that a thousand tasks do not fill a message."""
+"""Sends the output of tasks to the coordinator, a limited amount at a time, however many tasks there are."""
 
 from __future__ import annotations
 

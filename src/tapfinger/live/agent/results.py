@@ -51,15 +51,20 @@ class Results:
     def told(self, run: Run, outcome: Outcome) -> Outcome:
         """An outcome that also says where the files of the attempt are, and until when, if it has left any."""
         place = self.place(run.id)
-        if run.launch.cwd is not None or not (place.is_dir() or _has_files(run.work)):
+        if not self._wanted(run) and not place.is_dir():
             return outcome
         until = time.time() + self._rules.keep_results_hours * 3600.0
         return replace(outcome, results=str(place), results_until=until)
 
+    def _wanted(self, run: Run) -> bool:
+        """Whether there is something to keep. A limit of 0 keeps nothing."""
+        keeps = self._rules.keep_results_hours > 0.0 and self._rules.max_results_gb > 0.0
+        return keeps and run.launch.cwd is None and _has_files(run.work)
+
     def keep(self, run: Run) -> None:
         """Keep the files of a run that may be forgotten, and remove the rest of its directory."""
         place = self.place(run.id)
-        if run.launch.cwd is None and _has_files(run.work) and not place.exists():
+        if self._wanted(run) and not place.exists():
             try:
                 self._results.mkdir(mode=0o700, exist_ok=True)
                 kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(run.work)}

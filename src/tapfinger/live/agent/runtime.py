@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent import files
 from tapfinger.live.agent.devices import Devices, NoRoom, without
-from tapfinger.live.agent.disk import DiskRules, DiskWatch, size_of
+from tapfinger.live.agent.disk import MB, DiskRules, DiskWatch, size_of
 from tapfinger.live.agent.leases import boot_clock, read_lease, replace_file, write_lease
 from tapfinger.live.agent.machine import (
     Agent,
@@ -240,7 +240,7 @@ class Host:
         self._looking = False
         if trouble != self._disk_trouble:
             logger.log(logging.ERROR if trouble else logging.INFO, "%s", trouble or "the disk is well again")
-            self._disk_trouble = trouble
+            self._disk_trouble, self._next_tidy = trouble, 0.0
         for kept, at_once in stopped:
             if kept.stop_again == at_once:  # else another order has come meanwhile
                 kept.stop_again = None
@@ -393,7 +393,7 @@ class Host:
         return self.machine.report(self._clock())
 
     def stop_all(self) -> bool:
-        """Stop every task. Returns whether any is left; call it until none is. It does not wait for starts that hang."""
+        """Stop every task. Returns whether any is left; call it until none is. Starts that hang are not waited for."""
         hanging = self.starts.hanging()
         left = [kept for kept in self._runs.values() if not kept.ended and kept.starting not in hanging]
         for kept in left:
@@ -451,14 +451,17 @@ class Host:
             return
         full = self._disk.full
         self._next_tidy = now + (1.0 if full else TIDY)
-        runs = [kept for kept in self._runs.values() if not kept.ended and kept.starting is None and not kept.verdict]
+        runs = [kept for kept in self._runs.values() if not kept.ended and kept.starting is None]
         self._tidying.do(partial(self._survey_disk, runs, full))
 
     def _survey_disk(self, runs: Sequence[_Kept], full: bool) -> Then:
         """Runs in a thread."""
-        sizes = {kept.run.id: size_of(kept.run.directory) for kept in runs} if full else {}
+        condemned = [kept for kept in runs if kept.verdict]
+        for kept in condemned:  # it ends when its end can be written down, which needs room
+            self._results.discard(kept.run.work)
+        sizes = {kept.run.id: size_of(kept.run.directory) for kept in runs} if full and not condemned else {}
         blamed = self._disk.blame(sizes)
-        self._results.tidy(full and blamed is None)
+        self._results.tidy(full and blamed is None and not condemned)
         return partial(self._blame, blamed, 0 if blamed is None else sizes[blamed])
 
     def _blame(self, ident: AttemptId | None, size: int) -> list[Report]:
@@ -466,8 +469,8 @@ class Host:
         if kept is None or kept.ended or not self._disk.full:
             return []
         kept.verdict = (
-            f"the disk of its cluster was nearly full, and it had put {size / (1 << 20):.0f} MB there, by far the most; "
-            "its files were removed"
+            f"the disk of its cluster was nearly full, and it had put {size / MB:.0f} MB there, by far the most; its "
+            "files were removed"
         )
         logger.error("task %d attempt %d is ended: %s", *kept.run.id, kept.verdict)
         return self._stop(kept, at_once=True)

@@ -9,6 +9,7 @@ to disk (``spool.py``).
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -286,7 +287,18 @@ def main(directory: str) -> None:
     if run["cgroup"]:
         with suppress(OSError):
             os.rmdir(run["cgroup"])
-    write("end.json", {"output": 0, **end})
+    record({"output": 0, **end})
+
+
+def record(end: dict[str, Any]) -> None:
+    """Write down how the task ended. On a full disk this waits for room: until then the agent sees it as running."""
+    while True:
+        try:
+            return write("end.json", end)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+        time.sleep(0.5)
 
 
 def follow(run: dict[str, Any]) -> dict[str, Any]:

@@ -111,8 +111,14 @@ class Supervised:
 
     def stop(self, run: Run, at_once: bool) -> None:
         """Signal the supervisor; one that has not started yet finds a file instead."""
-        (run.directory / "stop").touch()
+        unwritten: OSError | None = None
+        try:
+            (run.directory / "stop").touch()
+        except OSError as error:  # a full disk must not protect who has filled it
+            unwritten = error
         pid = supervisor_of(run)
+        if pid is None and unwritten is not None:
+            raise unwritten
         if pid is None:
             return
         with suppress(ProcessLookupError):

@@ -69,7 +69,8 @@ export class Clusters {
     badge.title = meaning;
     for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
     const count = cluster.tasks.length;
-    say(card.querySelector(".note"), count ? `runs ${plural(count, "task", "tasks")}` : "idle");
+    const trouble = cluster.trouble ? `; takes no tasks: ${cluster.trouble}` : "";
+    say(card.querySelector(".note"), (count ? `runs ${plural(count, "task", "tasks")}` : "idle") + trouble);
     const button = card.querySelector(".drain");
     if (!button) return;
     button.dataset.drained = String(cluster.drained);

@@ -21,6 +21,7 @@ from tapfinger import __version__
 from tapfinger.core.contract import Phase
 from tapfinger.errors import (
     AgentRefused,
+    AgentUnavailable,
     CoordinatorError,
     NotFound,
     NotLeading,
@@ -30,6 +31,7 @@ from tapfinger.errors import (
 )
 from tapfinger.live.http.auth import NO_TOKEN, REFUSALS, Authentication, known, source_of
 from tapfinger.live.http.dashboard_routes import add_dashboard
+from tapfinger.live.http.file_routes import add_files
 from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.problems import PROBLEMS
@@ -37,7 +39,7 @@ from tapfinger.live.http.profile_routes import add_profiles
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.messages import Report
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord, TaskSpec, unknown_field
-from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Token
@@ -134,6 +136,7 @@ def make_app(
     _tasks(app, service, may)
     _site(app, service, may)
     _agents(app, service)
+    add_files(app, service, may)
     add_insight(app, service, may)
     add_profiles(app, service, may)
     add_dashboard(app, service, may, holder)
@@ -334,6 +337,8 @@ def _listen(service: Service, cluster: str, message: Message, send: Callable[[Me
         service.report(message, send)
     elif isinstance(message, LogChunk):
         service.output(cluster, message, send)
+    elif isinstance(message, FileAnswer):
+        service.files.answered(cluster, message)
     else:
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")
 
@@ -376,6 +381,8 @@ def _explain_errors(app: FastAPI) -> None:
             status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
         elif isinstance(error, StoreUnavailable):
             status, headers = 503, {"Retry-After": "1"}
+        elif isinstance(error, AgentUnavailable):
+            status = 504
         return JSONResponse({"detail": str(error)}, status, headers)
 
 

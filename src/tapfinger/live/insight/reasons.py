@@ -150,9 +150,13 @@ class Reasons:
     def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
         """By name: why a cluster takes no tasks, for those that take none."""
         return {
-            str(c["name"]): "it is drained" if c["drained"] else "nothing is heard of its agent"
+            str(c["name"]): "it is drained"
+            if c["drained"]
+            else str(c["trouble"])
+            if c["connected"]
+            else "nothing is heard of its agent"
             for c in machine.clusters(now)
-            if c["drained"] or not c["connected"]
+            if c["drained"] or not c["connected"] or c["trouble"]
         }
 
     async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:

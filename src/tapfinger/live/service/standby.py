@@ -37,6 +37,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
                 "agent": None,
                 "connected": False,
                 "drained": False,
+                "trouble": "",
                 "lease_ends_in": None,
                 **kept.get(cluster.name, {}),
             }
