@@ -88,14 +88,14 @@ def test_who_is_to_blame(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_attempts_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trouble = ["its disk is nearly full"]
     with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, devices):
-        monkeypatch.setattr(host._disk, "look", lambda: trouble[0])
-        wait_for(lambda: host.step() is not None and host._disk_trouble)
+        monkeypatch.setattr(host.house.disk, "look", lambda: trouble[0])
+        wait_for(lambda: host.step() is not None and host.house.trouble)
         (first,) = told(host, 1, starts=(LAUNCH,))
         assert first.outcome == Outcome("lost", reason="its disk is nearly full")
         assert host.report().trouble == "its disk is nearly full"
         assert devices.free == {"cpu": 4}
         trouble[0] = ""
-        wait_for(lambda: host.step() is not None and not host._disk_trouble)
+        wait_for(lambda: host.step() is not None and not host.house.trouble)
         (_, second) = told(host, 2, starts=(OTHER,))
         assert (second.outcome, host.report().trouble) == (None, "")
 

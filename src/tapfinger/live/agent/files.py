@@ -8,13 +8,18 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from tapfinger.live.protocol.wire import CHUNK, FileAnswer, FileEntry, FileRequest
 
 #: Most entries of a directory in one answer.
 PAGE = 1000
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+_KINDS: dict[int, Literal["file", "directory", "link"]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+}
 
 
 class _NoSuchFile(Exception):  # noqa: N818 - named for what it is
@@ -76,8 +81,9 @@ def _listing(request: FileRequest, handle: int, status: os.stat_result) -> FileA
 def _entry(name: str, status: os.stat_result) -> FileEntry:
     """An entry of a list. A name that is no text is shown with its bytes replaced, and cannot be fetched."""
     shown = name.encode("utf-8", "replace").decode("utf-8")
-    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special")
-    return FileEntry(shown, kind, status.st_size, max(0.0, status.st_mtime))
+    return FileEntry(
+        shown, _KINDS.get(stat.S_IFMT(status.st_mode), "special"), status.st_size, max(0.0, status.st_mtime)
+    )
 
 
 def _piece(request: FileRequest, handle: int, status: os.stat_result) -> FileAnswer:

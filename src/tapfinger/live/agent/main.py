@@ -13,9 +13,10 @@ from typing import Any
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent.devices import can_pin, cores_of, make_devices
 from tapfinger.live.agent.disk import DiskRules
+from tapfinger.live.agent.kept import capacity_of
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.link import CoordinatorLink
-from tapfinger.live.agent.runtime import Host, capacity_of
+from tapfinger.live.agent.runtime import Host
 from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.config import cluster_capacities, load_site
 from tapfinger.live.logging_setup import set_up_logging
