@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from live.disks import fill, small_disk
 from live.sites import CONFIG, RealSite, python
 from live.test_faults import LAUNCH, OTHER, hosting
 from live.test_resize import told
@@ -26,35 +25,6 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.protocol.messages import Outcome
-
-
-@contextmanager
-def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own; skips where none can be mounted."""
-    directory.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", str(directory)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Write until nothing is left."""
-    path = disk / "filler"
-    with path.open("wb", buffering=0) as file:
-        for piece in (b"x" * MB, b"x" * 4096):
-            with suppress(OSError):  # no space is left
-                while True:
-                    file.write(piece)
-    return path
-
 
 # --------------------------------------------------------------------------- the lease
 

@@ -15,6 +15,7 @@ from live.test_resize import told
 from waiting import wait_for
 
 from tapfinger.live.agent import starts
+from tapfinger.live.agent.leases import read_lease
 from tapfinger.live.agent.machine import Agent, Condition, StartRun
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.agent.starts import MOST, THREADS
@@ -159,6 +160,29 @@ def test_when_every_thread_hangs_the_rest_is_given_back_and_the_cluster_takes_no
         wait_for(lambda: host.step() is not None and not host.busy and not host.report().trouble)
         told(host, 4, starts=launches(99))
         assert 99 in backend.begun
+
+
+def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts(tmp_path: Path) -> None:
+    class Mute(Slow):
+        def poll(self, run: Run) -> Outcome | None:
+            self.go.wait()
+            return super().poll(run)
+
+        def start(self, run: Run) -> None:
+            Fake.start(self, run)
+            self.begun.append(run.id[0])
+
+    backend = Mute()
+    now = [10.0]
+    with slowly(tmp_path, backend) as host:
+        host._clock = lambda: now[0]
+        hear(host, 2, starts=launches(1))
+        wait_for(lambda: host.step() is not None and backend.begun == [1])
+        hear(host, 3, starts=launches(2))
+        now[0] = 20.0
+        hear(host, 4)
+        assert read_lease(tmp_path / "lease") == 80.0
+        wait_for(lambda: host.step() is not None and backend.begun == [1, 2])
 
 
 def test_one_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
