@@ -44,6 +44,7 @@ COMMANDS = {
     ),
     "list": ("tasks:list_tasks", "List the latest tasks."),
     "show": ("tasks:show", "Show a task, how far it says it is, and what happened to it."),
+    "get": ("files:get", "Fetch what a task without a working directory has left in its own."),
     "logs": ("tasks:logs", "Print what a task has written."),
     "cancel": ("tasks:cancel", "End a task, whatever it does."),
     "events": ("tasks:events", "Print what happened lately, to tasks and to clusters."),

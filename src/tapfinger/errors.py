@@ -19,6 +19,7 @@ TapfingerError
 ├── NotFound               a task, cluster or token that does not exist
 ├── TooMany                more than may wait, or more than may be requested at once
 ├── AgentRefused           an agent that may not speak for its cluster
+├── AgentUnavailable       an agent that does not answer, or is not connected
 ├── CoordinatorError       the coordinator cannot be reached, or refuses
 ├── NotLeading             a standby coordinator, which changes nothing
 ├── StoreUnavailable       the database cannot be reached; whether the last save succeeded is unknown
@@ -126,6 +127,10 @@ class TooMany(TapfingerError):  # noqa: N818
 
 class AgentRefused(TapfingerError):  # noqa: N818
     """An agent that may not speak for its cluster."""
+
+
+class AgentUnavailable(TapfingerError):  # noqa: N818
+    """An agent that does not answer, or is not connected; it may be heard of later."""
 
 
 class BackendError(TapfingerError):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -337,3 +338,40 @@ def test_a_lease_of_another_boot_means_nothing(tmp_path: Path) -> None:
     assert read_lease(path) == supervise.lease_end(str(path)) == 12.5
     path.write_text(json.dumps({"boot": "another", "until": 12.5}))
     assert read_lease(path) == supervise.lease_end(str(path)) == 0.0
+
+
+def test_a_process_of_another_boot_is_not_taken_for_the_supervisor(tmp_path: Path) -> None:
+    run = Run(Launch((1, 1), ("true",), {}, {}), tmp_path)
+    me = supervise.identity(os.getpid())
+    for note in ("pid.json", "spawned.json"):
+        (tmp_path / note).write_text(json.dumps(me))
+        assert supervisor_of(run, note) == os.getpid()
+        (tmp_path / note).write_text(json.dumps({**me, "boot": "another"}))
+        assert supervisor_of(run, note) is None
+
+
+def test_a_supervisor_writes_down_its_boot(start: Callable[..., Run]) -> None:
+    run = start("import time; time.sleep(3600)")
+    wait_for((run.directory / "pid.json").exists)
+    assert json.loads((run.directory / "pid.json").read_text())["boot"] == supervise.boot_id()
+
+
+class Single(Fake):
+    """Can start only one task at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._busy = False
+
+    def start(self, run: Run) -> None:
+        if self._busy:
+            raise RuntimeError("one at a time")
+        self._busy = True
+        time.sleep(0.1)  # as long as a start takes
+        super().start(run)
+        self._busy = False
+
+
+def test_the_kit_notices_a_backend_that_starts_one_at_a_time(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="start must work in several threads at once"):
+        check_backend(Single, tmp_path, outlives=False, patience=0.3)

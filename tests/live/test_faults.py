@@ -21,6 +21,7 @@ from tapfinger.errors import LaunchFailed
 from tapfinger.live.agent.devices import Devices
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.runtime import Host
+from tapfinger.live.agent.starts import Began
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
@@ -148,7 +149,7 @@ def test_a_task_may_put_anything_in_the_place_of_its_files(tmp_path: Path) -> No
 def test_nothing_has_run_for_longer_than_has_passed(tmp_path: Path) -> None:
     reports = tmp_path / "reports"
     reports.write_text('{"t": 1e308, "progress": 1e-300}\n')
-    said = Following(reports, 1_000.0).look(0.0)
+    said = Following(reports, Began(1_000.0, 0.0, "another boot")).look(0.0)
     assert said is not None
     assert said.ran is not None
     assert said.ran < 1e10

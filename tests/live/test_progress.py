@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +24,10 @@ from waiting import PATIENCE, wait_for
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
 from tapfinger.evaluation.live_history import read_history
+from tapfinger.live.agent.leases import boot_clock, boot_id
 from tapfinger.live.agent.machine import LIVELY, Agent, AgentTick, Observed, Progressed, Said
 from tapfinger.live.agent.reports import Following
+from tapfinger.live.agent.starts import Began
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.coordinator import machine as coordinator_module
@@ -417,3 +420,20 @@ def test_run_says_how_far_it_is_when_asked(site: RealSite, tmp_path: Path) -> No
         assert re.search(r"task \d+: \S+ +25 %  loss", said), said + run.stderr.read()
         (tmp_path / "go").touch()
     assert run.returncode == 0
+
+
+@pytest.mark.parametrize("jump", [-5000.0, 5000.0])
+def test_a_wall_clock_that_jumps_does_not_change_how_long_a_task_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """Reports carry the wall clock's time; that the clock was set meanwhile shows on the clock since boot."""
+    wall, boot = time.time(), boot_clock()
+    path = tmp_path / "reports"
+    following = Following(path, Began(wall, boot, boot_id()))
+    monkeypatch.setattr("tapfinger.live.agent.reports.time.time", lambda: wall + jump + 60.0)
+    monkeypatch.setattr("tapfinger.live.agent.reports.boot_clock", lambda: boot + 60.0)
+    path.write_text(json.dumps({"t": wall + jump + 60.0, "progress": 0.5}) + "\n")
+    said = following.look(0.0)
+    assert said is not None
+    assert (said.progress, said.ran) == (0.5, 60.0)
+    assert following.look(10.0) is None, "time passes, and nothing new was said"

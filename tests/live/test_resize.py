@@ -181,8 +181,9 @@ def told(host: Host, seq: int, **more: object) -> tuple[RunReport, ...]:
     machine = host.machine
     echo = host.report().seq
     message = Orders("c0", machine.agent, machine.incarnation, 1, seq, echo, 60.0, **more)  # type: ignore[arg-type]
-    (report,) = host.step(message)
-    return report.runs
+    host.step(message)
+    wait_for(lambda: not host.step() and not host.busy)  # until all of it is carried out
+    return host.report().runs
 
 
 def test_a_host_changes_devices_and_remembers(tmp_path: Path) -> None:

@@ -220,6 +220,11 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
         typer.echo(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
     for warning in info.warnings:
         typer.echo(f"  warning: {warning}")
+    if info.results and info.results_until is not None:
+        from datetime import datetime
+
+        until = datetime.fromtimestamp(info.results_until).strftime("%Y-%m-%d %H:%M")
+        typer.echo(f"  files: {info.results} on {info.cluster}, until {until} ('tapfinger get {info.id}' fetches them)")
     for line in info.history:
         typer.echo(f"  {_told(line)}")
 
@@ -310,6 +315,7 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
         if (both := cluster["disagreement"]) is not None:
             agent += f"; it has {words.some(both['agent'])}, configured are {words.some(both['configured'])}"
+        agent += f", takes no tasks: {cluster['trouble']}" if cluster.get("trouble") else ""
         table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
     plain_console().print(table)
 

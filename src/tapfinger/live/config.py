@@ -80,6 +80,12 @@ class LiveConfig(BaseModel):
     max_requests: PositiveFloat = 2000.0
     #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: the first and the last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
+    #: Hours for which an agent keeps the files that a task has left in its own directory.
+    keep_results_hours: Annotated[float, Field(ge=0.0)] = 72.0
+    #: Most gigabytes (GiB) of such files that an agent keeps; the oldest are removed first.
+    max_results_gb: Annotated[float, Field(ge=0.0)] = 10.0
+    #: Megabytes (MiB) that must be free on an agent's disk, or its cluster takes no tasks.
+    min_free_mb: Annotated[float, Field(ge=0.0)] = 512.0
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
     store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.

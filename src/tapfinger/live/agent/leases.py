@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+#: Length of the file with the end of a lease, in bytes.
+LEASE_LENGTH = 128
 
 
 def boot_clock() -> float:
@@ -21,8 +27,21 @@ def boot_id() -> str:
 
 
 def write_lease(path: Path, until: float) -> None:
-    """Write the end of the lease atomically: readers see the old or the new one."""
-    replace_file(path, {"boot": boot_id(), "until": until})
+    """Write the end of the lease atomically: readers see the old or the new one.
+
+    On a full disk it is written over the old one, which needs no room: the length never changes.
+    """
+    text = json.dumps({"boot": boot_id(), "until": until}).ljust(LEASE_LENGTH)
+    try:
+        _replace(path, text)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        handle = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(handle, text.encode(), 0)
+        finally:
+            os.close(handle)
 
 
 def read_lease(path: Path) -> float:
@@ -36,13 +55,22 @@ def read_lease(path: Path) -> float:
 
 def replace_file(path: Path, data: object, sync: bool = False) -> None:
     """Write JSON so that no reader sees a half-written file. ``sync``: the file is on disk when this returns."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(data, file)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    part.replace(path)
+    _replace(path, json.dumps(data), sync)
+
+
+def _replace(path: Path, text: str, sync: bool = False) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()  # on a full disk it would take the room that the next one needs
+        raise
     if sync:
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -20,7 +20,7 @@ from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.http.tls import AGENT_PROTOCOL, travels_openly, trust
 from tapfinger.live.protocol.messages import Orders, Report
-from tapfinger.live.protocol.wire import MAX_MESSAGE, LogSize, Message, Refusal, decode, encode
+from tapfinger.live.protocol.wire import MAX_MESSAGE, FileAnswer, FileRequest, LogSize, Message, Refusal, decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ MAX_PAUSE = 1.0
 REFUSED_PAUSE = 5.0
 #: Seconds without an answer after which a connection is given up, or the time of three reports if that is longer.
 SILENCE = 3.0
+#: Most requests for files that are answered at once.
+FETCHES = 8
 
 
 class CoordinatorLink:
@@ -49,6 +51,7 @@ class CoordinatorLink:
         self._socket: ClientConnection | None = None
         self._leader: str | None = None
         self._heard = 0.0
+        self._fetching: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
@@ -146,6 +149,8 @@ class CoordinatorLink:
                 await self._send(self._step(message))
             elif isinstance(message, LogSize):
                 self._host.arrived(message)
+            elif isinstance(message, FileRequest):
+                self._fetch(socket, message)
             elif isinstance(message, Refusal) and message.standby:
                 raise NotLeading(message.leader)
             elif isinstance(message, Refusal):
@@ -153,6 +158,18 @@ class CoordinatorLink:
         if (socket.close_code or 0) >= 4000:
             raise AgentRefused(socket.close_reason or "the coordinator has closed the connection")
         raise CoordinatorError("the connection was closed")
+
+    def _fetch(self, socket: ClientConnection, request: FileRequest) -> None:
+        """Answer a request for files in a thread. More than a few at once are refused: reports come first."""
+        self._fetching = {task for task in self._fetching if not task.done()}
+        self._fetching.add(asyncio.create_task(self._answer(socket, request, len(self._fetching) >= FETCHES)))
+
+    async def _answer(self, socket: ClientConnection, request: FileRequest, busy: bool) -> None:
+        answer = FileAnswer(request.number, fault="the agent answers too many requests for files; try again")
+        if not busy:
+            answer = await asyncio.to_thread(self._host.files, request)
+        with suppress(ConnectionClosed):  # who has asked will ask again
+            await socket.send(encode(answer))
 
 
 def _socket_address(url: str) -> str:

@@ -5,6 +5,7 @@ The time comes from the agent's own monotonic clock and is never compared with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -59,6 +60,16 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """Time has passed, and the host is in this condition."""
+
+    #: How many more attempts it can start now.
+    room: float
+    #: Why it should get no tasks, such as a full disk; empty if it should.
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentTick:
     """Time has passed."""
 
@@ -99,7 +110,7 @@ class HoldLease:
     until: float
 
 
-AgentStimulus = Orders | Observed | Progressed | Resized | AgentTick
+AgentStimulus = Orders | Observed | Progressed | Resized | Condition | AgentTick
 #: Seconds between reports while tasks report progress, or a beat if that is shorter.
 LIVELY = 1.0
 
@@ -151,6 +162,10 @@ class Agent:
         self._seq = 0
         self._sent: dict[int, float] = {}  # when each report was sent, kept until a newer one is answered
         self._last_report = self._next_report = now
+        self._room, self._trouble = math.inf, ""
+        self._passed_over = False  # whether orders to start were passed over because there was no room
+        #: Length of the latest lease, in seconds.
+        self.lease_length = 0.0
 
     @property
     def lease_until(self) -> float:
@@ -183,6 +198,11 @@ class Agent:
             run = self._runs[stimulus.id]
             run.size, run.allocation = stimulus.number, stimulus.allocation
             report = True
+        elif isinstance(stimulus, Condition):
+            # The answer to a report repeats what was passed over.
+            report = stimulus.trouble != self._trouble or (self._passed_over and stimulus.room > 0)
+            self._room, self._trouble = stimulus.room, stimulus.trouble
+            self._passed_over = self._passed_over and not report
         instructions += self._enforce(now)
         if report or now >= self._next_report:
             instructions.append(self.report(now))
@@ -194,8 +214,8 @@ class Agent:
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
-        numbers = (self.incarnation, self._seq, self._epoch)
-        return Report(self.cluster, self.agent, *numbers, runs, capacity=self._capacity, isolates=self._isolates)
+        about = {"capacity": self._capacity, "isolates": self._isolates, "trouble": self._trouble}
+        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs, **about)
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
         """Stop what may not outlive the lease."""
@@ -224,12 +244,24 @@ class Agent:
                 instructions.append(ForgetRun(ident))
         for ident in orders.stops:
             instructions += self._stop(ident)
-        for launch in orders.starts:
-            # Orders may arrive very late; without a lease, the task may belong to another cluster by now.
-            if launch.id not in self._runs and now < self._lease_until:
-                self._runs[launch.id] = _AttemptState(launch.on_disconnect)
-                instructions.append(StartRun(launch))
+        # Orders may arrive very late; without a lease, a task may belong to another cluster by now.
+        new = [x for x in orders.starts if x.id not in self._runs] if now < self._lease_until else []
+        for launch in new:
+            instructions += self._accept(launch)
         return instructions + [ResizeRun(size) for size in orders.sizes if self._is_news(size)]
+
+    def _accept(self, launch: Launch) -> list[AgentInstruction]:
+        """Start an attempt, give it back if nothing can be started here, or pass it over until there is room."""
+        if self._trouble:
+            self._runs[launch.id] = _AttemptState(launch.on_disconnect, Outcome("lost", reason=self._trouble))
+            self._next_report = 0.0  # at once
+            return []
+        if self._room < 1:
+            self._passed_over = True
+            return []
+        self._room -= 1
+        self._runs[launch.id] = _AttemptState(launch.on_disconnect)
+        return [StartRun(launch)]
 
     def _is_news(self, size: SizeOrder) -> bool:
         run = self._runs.get(size.id)
@@ -241,7 +273,7 @@ class Agent:
         if sent is None or orders.lease <= 0.0 or sent + orders.lease <= self._lease_until:
             return []
         # Counted from when the report was sent, not from now: the coordinator counts from when it arrived.
-        self._lease_until = sent + orders.lease
+        self._lease_until, self.lease_length = sent + orders.lease, orders.lease
         return [HoldLease(self._lease_until)]
 
     def _stop(self, ident: AttemptId) -> list[AgentInstruction]:

@@ -13,9 +13,11 @@ from typing import Any
 
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent.devices import can_pin, cores_of, make_devices, parse_devices
+from tapfinger.live.agent.disk import DiskRules
+from tapfinger.live.agent.kept import capacity_of
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.link import CoordinatorLink
-from tapfinger.live.agent.runtime import Host, capacity_of
+from tapfinger.live.agent.runtime import Host
 from tapfinger.live.backends.base import Backend, BackendContext
 from tapfinger.live.backends.sandbox import Sandbox, find_sandbox
 from tapfinger.live.backends.starting import hide_from_others
@@ -110,7 +112,8 @@ def make_host(settings: AgentSettings) -> Host:
         max_log=config.max_log,
         sandbox=_sandbox(settings, config, backend),
     )
-    host = Host(context, backend, make_devices(context, devices), config.beat_seconds)
+    rules = DiskRules(config.keep_results_hours, config.max_results_gb, config.min_free_mb)
+    host = Host(context, backend, make_devices(context, devices), config.beat_seconds, rules=rules)
     replace_file(context.directory / BACKEND_NOTE, chosen.model_dump())
     return host
 

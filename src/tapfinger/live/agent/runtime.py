@@ -1,26 +1,29 @@
-"""Carries out the instructions of the agent's state machine, with a backend, devices and a directory."""
+"""Carries out the instructions of the agent's state machine, with a backend, devices and a directory.
+
+A step never waits for long: what a backend or a disk may delay is done in threads (``JobPool``), and only what they
+have done is taken up in the agent's loop. All state is changed in that loop.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
-import secrets
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from pydantic import TypeAdapter
-
-from tapfinger.errors import BackendError, ConfigError
+from tapfinger.errors import ConfigError
+from tapfinger.live.agent import files
 from tapfinger.live.agent.devices import Devices, NoRoom, without
-from tapfinger.live.agent.leases import boot_clock, read_lease, replace_file, write_lease
+from tapfinger.live.agent.disk import DiskRules
+from tapfinger.live.agent.housekeeping import Housekeeping
+from tapfinger.live.agent.job_pool import JobPool, Then
+from tapfinger.live.agent.kept import KeptRun, find_runs, register
+from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.machine import (
     Agent,
     AgentInstruction,
     AgentStimulus,
-    AgentTick,
+    Condition,
     ForgetRun,
     Found,
     HoldLease,
@@ -32,37 +35,20 @@ from tapfinger.live.agent.machine import (
     StartRun,
     StopRun,
 )
+from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
-from tapfinger.live.backends.base import LAUNCH, Backend, BackendContext, Run, open_backend
-from tapfinger.live.backends.spool import Spool
+from tapfinger.live.agent.starts import Began, Starts, save_run
+from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
-from tapfinger.live.protocol.wire import CHUNK, LogChunk, LogSize
+from tapfinger.live.protocol.wire import FileAnswer, FileRequest, LogChunk, LogSize
 from tapfinger.live.state_dir import hold, make_directory
 
 logger = logging.getLogger(__name__)
-_launches = TypeAdapter(Launch)
 
-
-@dataclass(slots=True)
-class _Kept:
-    """A run, and what the agent remembers about it."""
-
-    run: Run
-    following: Following
-    #: Number of its latest resize.
-    size: int = 0
-    ended: bool = False
-    forgotten: bool = False
-    #: Bytes of output that the coordinator has; None until it has told.
-    shipped: int | None = None
-    #: Whether output was sent that the coordinator has not answered yet.
-    asked: bool = False
-    #: Whether the coordinator wants no more of its output.
-    full: bool = False
-    #: Whether to stop it at once, where an order to stop it could not be carried out yet; None: no such order.
-    stop_again: bool | None = None
-    #: What was last logged as wrong with it, so that the log does not repeat it.
-    complaint: str = ""
+#: Longest that a step waits for the backend or the disk, in seconds; what takes longer is taken up by a later step.
+PATIENCE = 0.25
+#: Longest that a step waits for starts, in seconds: many are done by then, and need no step of their own.
+START_PATIENCE = 0.05
 
 
 class Host:
@@ -75,6 +61,7 @@ class Host:
         devices: Devices,
         beat: float,
         clock: Callable[[], float] = boot_clock,
+        rules: DiskRules | None = None,
     ) -> None:
         """Open the backend and take over the runs of an earlier agent. Only one agent may use the directory."""
         self._directory = context.directory
@@ -83,104 +70,134 @@ class Host:
         self._lock = hold(self._directory, "agent; stop that one, or use another --state")
         self._devices = devices
         self._clock = clock
+        #: What concerns the disk.
+        self.house = Housekeeping(self._directory, rules or DiskRules(), partial(self._stop, at_once=True))
+        #: Attempts on their way to a process.
+        self.starts = Starts(backend)
+        self._workers = JobPool("backend", 1)
+        self._looking = False
         #: Seconds between reports when nothing happens.
         self.beat = beat
         self._lease = context.lease
-        self._runs: dict[AttemptId, _Kept] = {}
+        self._runs: dict[AttemptId, KeptRun] = {}
         try:
             open_backend(backend, context)  # a wrong setting fails now, not with the first task
-            name, incarnation = self._register(context.cluster)
+            name, incarnation = register(self._directory, context.cluster)
             found = self._find()
-        except BaseException:
+        except BaseException as error:
             self._lock.close()
+            if isinstance(error, OSError):
+                raise ConfigError(f"--state {self._directory} cannot be used: {error}") from None
             raise
         lease, isolates = read_lease(self._lease), getattr(backend, "isolates", None)
         about = context.capacity or None, isolates
         self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, lease, *about)
 
     def close(self) -> None:
-        """Release the directory; tasks run on."""
+        """Release the directory; tasks run on. Waits a few seconds for what is under way."""
+        for workers in (self.starts, self._workers, self.house.workers):
+            workers.close()
         self._lock.close()
 
-    def _register(self, cluster: str) -> tuple[str, int]:
-        path = self._directory / "agent.json"
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            known = {"name": secrets.token_hex(8), "cluster": cluster, "incarnation": 0}
-        if known["cluster"] != cluster:
-            raise ConfigError(
-                f"{self._directory} belongs to the agent of cluster {known['cluster']!r}, not {cluster!r}"
-            )
-        known["incarnation"] += 1
-        replace_file(path, known, sync=True)
-        return known["name"], known["incarnation"]
-
     def _find(self) -> list[Found]:
+        """Take over the runs of an earlier agent."""
         found = []
-        for directory in sorted((self._directory / "runs").iterdir()):
-            try:
-                saved = json.loads((directory / LAUNCH).read_text(encoding="utf-8"))
-                launch = _launches.validate_python(saved["launch"])
-            except (OSError, ValueError, KeyError):
-                shutil.rmtree(directory, ignore_errors=True)  # the file is written before the start: nothing runs
-                continue
-            run = Run(launch, directory, {k: tuple(v) for k, v in saved["devices"].items()}, self._lease)
-            size = int(saved.get("size", 0))
-            kept = self._runs[run.id] = _Kept(run, Following(run.reports, saved.get("started")), size)
-            outcome: Outcome | None = None
-            with self._forgiving(kept, "the backend could not say how it is"):
-                outcome = self._backend.poll(run)
+        runs, useless = find_runs(self._directory, self._lease)
+        for directory in useless:
+            self.house.remove(directory)
+        for kept in runs:
+            run, launch = kept.run, kept.run.launch
+            self._runs[run.id] = kept
+            outcome, said = self._look_at(kept, self._clock(), at_once=True)
             kept.ended = outcome is not None
             if outcome is None:
                 self._devices.hold(run.devices)
-            said = Said(None)
-            with self._forgiving(kept, "its reports could not be read"):
-                said = kept.following.look(self._clock(), at_once=True) or said
-            found.append(Found(run.id, launch.on_disconnect, outcome, size, launch.allocation, said))
+            found.append(Found(run.id, launch.on_disconnect, outcome, kept.size, launch.allocation, said or Said(None)))
             logger.info("found task %d attempt %d: %s", *run.id, outcome or "running")
         return found
 
     # ----------------------------------------------------------------------- steps
 
     def step(self, stimulus: AgentStimulus | None = None) -> list[Report]:
-        """Poll all runs, handle a stimulus, and carry out the instructions. Returns at most one report to send."""
-        ends = {ident: outcome for ident, outcome in self._poll().items() if outcome is not None}
-        reports: list[Report] = []
-        if said := self._listen(ends):  # before the ends, so that the report of an end has the last progress
-            reports = self._do(self.machine.handle(Progressed(said), self._clock()))
-        reports += self._do(self.machine.handle(Observed(ends) if ends else AgentTick(), self._clock()))
+        """Take up what has happened, handle a stimulus, and carry out the instructions; returns at most one report.
+
+        It takes a second at most, whatever backend and disk do.
+        """
+        self._look()
+        reports = self._settle()
+        reports += self._end_hanging()
+        room, trouble = self.starts.room(self.machine.lease_length), self.house.trouble or self.starts.trouble
+        reports += self._do(self.machine.handle(Condition(room, trouble), self._clock()))
+        self.house.tidy(self._runs.values())
         if stimulus is not None:
             reports += self._do(self.machine.handle(stimulus, self._clock()))
+            if any(kept.stop_again is not None for kept in self._runs.values()):
+                self._look()  # it carries out orders to stop
+            reports += self._settle()
         # Each report gives the complete state, so only the latest matters.
         return sorted(reports, key=lambda report: report.seq)[-1:]
 
-    def _listen(self, ends: Iterable[AttemptId]) -> dict[AttemptId, Said]:
-        """What tasks have reported since the last call. Reports of tasks that have just ended are read completely."""
-        over, now = set(ends), self._clock()
-        found = {}
-        for ident, kept in self._runs.items():
-            if ident in over or not kept.ended:
-                with self._forgiving(kept, "its reports could not be read"):
-                    if (said := kept.following.look(now, at_once=ident in over)) is not None:
-                        found[ident] = said
-        return found
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that a later step will take up."""
+        return self.starts.busy or self._workers.in_hand > 0 or self.house.workers.in_hand > 0
 
-    def _poll(self) -> dict[AttemptId, Outcome | None]:
-        ends: dict[AttemptId, Outcome | None] = {}
-        for ident, kept in self._runs.items():
-            if not kept.ended:
-                if kept.stop_again is not None:
-                    self._stop(kept, kept.stop_again)
-                ends[ident] = None  # where the backend cannot say, the task may be alive
-                with self._forgiving(kept, "the backend could not say how it is"):
-                    ends[ident] = self._backend.poll(kept.run)
-        for ident, outcome in ends.items():
+    def _settle(self) -> list[Report]:
+        return [*self._workers.settle(PATIENCE), *self.starts.settle(START_PATIENCE), *self.house.workers.settle(0.0)]
+
+    def _look(self) -> None:
+        """Let a thread look at all runs, unless it still does."""
+        if not self._looking:
+            self._looking = True
+            runs = [kept for kept in self._runs.values() if not kept.ended and kept.starting is None]
+            self._workers.do(partial(self._survey, runs, self._clock()))
+
+    def _survey(self, runs: Sequence[KeptRun], now: float) -> Then:
+        """Stop what is to be stopped, and find out how each run is and what it says. Runs in a thread."""
+        stopped = [(kept, at_once) for kept in runs if (at_once := kept.stop_again) is not None]
+        done = [(kept, at_once) for kept, at_once in stopped if self._stopped(kept, at_once)]
+        found = [(kept, *self._look_at(kept, now)) for kept in runs]
+        return partial(self._surveyed, done, found, self.house.disk.look())
+
+    def _stopped(self, kept: KeptRun, at_once: bool) -> bool:
+        with kept.forgiving("it could not be stopped"):
+            self._backend.stop(kept.run, at_once)
+            return True
+        return False
+
+    def _look_at(self, kept: KeptRun, now: float, at_once: bool = False) -> tuple[Outcome | None, Said | None]:
+        """How a run has ended, and what is new in its reports; both None if it runs and says nothing new."""
+        outcome: Outcome | None = None  # where the backend cannot say, the task may be alive
+        said: Said | None = None
+        with kept.forgiving("the backend could not say how it is"):
+            outcome = self._backend.poll(kept.run)
+        with kept.forgiving("its reports could not be read"):  # of one that has ended, completely
+            said = kept.following.look(now, at_once or outcome is not None)
+        return (None if outcome is None else self.house.told(kept, outcome)), said
+
+    def _surveyed(
+        self,
+        stopped: Sequence[tuple[KeptRun, bool]],
+        found: Sequence[tuple[KeptRun, Outcome | None, Said | None]],
+        trouble: str,
+    ) -> list[Report]:
+        self._looking = False
+        self.house.heard(trouble)
+        for kept, at_once in stopped:
+            if kept.stop_again == at_once:  # else another order has come meanwhile
+                kept.stop_again = None
+        ends: dict[AttemptId, Outcome] = {}
+        for kept, outcome, _ in found:
             if outcome is not None:
-                self._runs[ident].ended = True
-                self._devices.release(self._runs[ident].run.devices)
-                logger.info("task %d attempt %d ended: %s", *ident, outcome)
-        return ends
+                ends[kept.run.id] = outcome
+                kept.ended = True
+                self._devices.release(kept.run.devices)
+                logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)
+        reports: list[Report] = []
+        # Before the ends, so that the report of an end has the last progress.
+        if said := {kept.run.id: news for kept, _, news in found if news is not None}:
+            reports = self._do(self.machine.handle(Progressed(said), self._clock()))
+        return reports + (self._do(self.machine.handle(Observed(ends), self._clock())) if ends else [])
 
     def _do(self, instructions: list[AgentInstruction]) -> list[Report]:
         reports: list[Report] = []
@@ -188,20 +205,26 @@ class Host:
             if isinstance(instruction, Report):
                 reports.append(instruction)
             elif isinstance(instruction, HoldLease):
-                try:
-                    write_lease(self._lease, instruction.until)
-                except OSError as error:  # tasks then end with the lease that is written
-                    logger.error("the lease could not be written: %s", error)
+                self._hold_lease(instruction.until)
             elif isinstance(instruction, StartRun):
                 reports += self._start(instruction.launch)
             elif isinstance(instruction, StopRun):
-                self._stop(self._runs[instruction.id], instruction.at_once)
+                reports += self._stop(self._runs[instruction.id], instruction.at_once)
             elif isinstance(instruction, ResizeRun):
-                reports += self._resize(instruction.size)
+                self._resize(instruction.size)
             elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
                 self._runs[instruction.id].forgotten = True
                 self._clean(instruction.id)
         return reports
+
+    def _hold_lease(self, until: float) -> None:
+        try:
+            write_lease(self._lease, until)
+            self.house.disk.unwritable = ""
+        except OSError as error:  # tasks then end with the lease that is written
+            self.house.disk.unwritable = str(error)
+
+    # ------------------------------------------------------------------ starts and stops
 
     def _start(self, launch: Launch) -> list[Report]:
         try:
@@ -210,88 +233,104 @@ class Host:
             # Not the task's fault: it goes back to the queue.
             return self._not_started(launch.id, Outcome("lost", reason=str(error)))
         run = Run(launch, self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}", devices, self._lease)
-        kept = self._runs[run.id] = _Kept(run, Following(run.reports, time.time()))
-        try:
-            run.make_directories()
-            self._keep(run.id)  # on disk before the start: a restarted agent must know every run that may be alive
-        except OSError as error:
-            return self._not_started(run.id, Outcome("lost", reason=f"the agent cannot write to its disk: {error}"))
-        try:
-            self._backend.start(run)
-        except BackendError as error:
-            return self._not_started(run.id, Outcome("failed", 127, str(error)))
-        except Exception as error:
-            logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
-            self._stop(kept, at_once=True)  # whatever of it has started
-            reason = f"the backend failed to start it: {type(error).__name__}: {error}"
-            return self._not_started(run.id, Outcome("failed", 127, reason))
+        began = Began.now()
+        kept = self._runs[run.id] = KeptRun(run, Following(run.reports, began))
+        kept.starting = self.starts.begin(
+            run, partial(save_run, run, 0, began), lambda o: partial(self._started, kept, o)
+        )
         return []
+
+    def _started(self, kept: KeptRun, outcome: Outcome | None) -> list[Report]:
+        kept.starting = None
+        return [] if outcome is None else self._not_started(kept.run.id, outcome)
 
     def _not_started(self, ident: AttemptId, outcome: Outcome) -> list[Report]:
         """An attempt that ends before it has begun."""
-        logger.warning("task %d attempt %d could not start: %s", *ident, outcome.reason)
+        logger.warning("task %d attempt %d has not started: %s", *ident, outcome.reason)
         if (kept := self._runs.get(ident)) is not None:
             self._devices.release(kept.run.devices)
-            kept.ended = True
+            kept.ended, kept.starting = True, None
         return self._do(self.machine.handle(Observed({ident: outcome}), self._clock()))
 
-    def _stop(self, kept: _Kept, at_once: bool) -> None:
-        """Stop a task; where that fails, it is tried again at every look."""
-        kept.stop_again = at_once
-        with self._forgiving(kept, "it could not be stopped"):
-            self._backend.stop(kept.run, at_once)
-            kept.stop_again = None
+    def _end_hanging(self) -> list[Report]:
+        """Say which starts hang. If all threads do, give back what waits behind them."""
+        hanging, trouble = self.starts.hanging(), self.starts.trouble
+        reports: list[Report] = []
+        for ident, kept in list(self._runs.items()) if hanging else ():
+            if kept.starting in hanging and not kept.complaint:
+                kept.complaint = f"its backend has been starting it for {self.starts.patience:g} s"
+                logger.error("task %d attempt %d: %s", *ident, kept.complaint)
+                said = Progressed({ident: Said(None, faults=(kept.complaint,))})
+                reports += self._do(self.machine.handle(said, self._clock()))
+            elif kept.starting is not None and trouble and self.starts.withdraw(kept.starting):
+                reports += self._not_started(ident, Outcome("lost", reason=trouble))
+        return reports
 
-    @contextmanager
-    def _forgiving(self, kept: _Kept, what: str) -> Iterator[None]:
-        """Whatever goes wrong with one task is logged, and neither the agent nor another task suffers from it."""
-        try:
-            yield
-        except Exception as error:
-            complaint = f"{what}: {type(error).__name__}: {error}"
-            if complaint != kept.complaint:
-                kept.complaint = complaint
-                logger.error("task %d attempt %d: %s", *kept.run.id, complaint)
+    def _stop(self, kept: KeptRun, at_once: bool) -> list[Report]:
+        """Stop a task when its runs are next looked at; where that fails, it is tried again at every look.
 
-    def _keep(self, ident: AttemptId) -> None:
-        kept = self._runs[ident]
-        # Without the environment, which may hold secrets: nothing needs it after the start.
-        launch = asdict(replace(kept.run.launch, env={}))
-        saved = {"launch": launch, "devices": kept.run.devices, "size": kept.size}
-        saved["started"] = kept.following.started
-        replace_file(kept.run.directory / LAUNCH, saved, sync=True)
+        One that is being started is stopped as soon as that is over, one that no thread has begun to start at once.
+        """
+        if kept.starting is not None and self.starts.withdraw(kept.starting):
+            return self._not_started(kept.run.id, Outcome("stopped", reason="it had not started"))
+        kept.stop_again = at_once or bool(kept.stop_again)
+        return []
 
-    def _resize(self, size: SizeOrder) -> list[Report]:
-        """Change a task's size. It is on disk before it is confirmed, since other tasks get what it gives back."""
+    def _resize(self, size: SizeOrder) -> None:
+        """Change a task's size, unless it is being started or resized: the coordinator repeats its order."""
         kept = self._runs[size.id]
-        run = kept.run
+        if kept.starting is not None or kept.resizing:
+            return
+        kept.resizing = True
+        devices: Mapping[str, tuple[int, ...]] | None = None
         try:
-            devices = self._devices.change(run.devices, size.allocation)
+            devices = self._devices.change(kept.run.devices, size.allocation)
         except NoRoom as error:
             logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
-        else:
-            resized = replace(run, launch=replace(run.launch, allocation=dict(size.allocation)), devices=devices)
+        self._workers.do(partial(self._change_size, kept, size, devices))
+
+    def _change_size(self, kept: KeptRun, size: SizeOrder, devices: Mapping[str, tuple[int, ...]] | None) -> Then:
+        """Resize a run, if there are devices for it, and write it down. Runs in a thread."""
+        before = after = kept.run
+        if devices is not None:
+            resized = replace(before, launch=replace(before.launch, allocation=dict(size.allocation)), devices=devices)
             try:
-                self._backend.resize(run, size.allocation, devices)
-                kept.run = resized
+                self._backend.resize(before, size.allocation, devices)
+                after = resized
             except Exception as error:  # also what the backend's author did not foresee
                 logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
-            before, after = (run, resized) if kept.run is resized else (resized, run)
-            self._devices.release(without(before.devices, after.devices))
-        kept.size = size.number
-        self._keep(size.id)
-        told = Resized(size.id, size.number, kept.run.launch.allocation)
-        return self._do(self.machine.handle(told, self._clock()))
+                before = resized  # its devices are given back
+        saved = False
+        with kept.forgiving("its size could not be written down"):
+            save_run(after, size.number, kept.following.began)
+            saved = True
+        return partial(self._size_changed, kept, before, after, size.number if saved else None)
+
+    def _size_changed(self, kept: KeptRun, before: Run, after: Run, number: int | None) -> list[Report]:
+        """``number``: None if it is not on disk. Then it is not confirmed, and the coordinator repeats its order."""
+        kept.resizing = False
+        if kept.ended:
+            self._devices.release(without(after.devices, kept.run.devices))  # the rest was released with its end
+            return []
+        self._devices.release(without(before.devices, after.devices))
+        kept.run = after
+        if number is None:
+            return []
+        kept.size = number
+        return self._do(self.machine.handle(Resized(after.id, number, after.launch.allocation), self._clock()))
 
     def report(self) -> Report:
         """A report of every attempt on this cluster."""
         return self.machine.report(self._clock())
 
     def stop_all(self) -> bool:
-        """Stop every task. Returns whether any is left; call it until none is."""
-        left = [i for i, outcome in self._poll().items() if outcome is None]
-        for ident in left:
-            self._stop(self._runs[ident], at_once=False)
+        """Stop every task. Returns whether any is left; call it until none is. Starts that hang are not waited for."""
+        hanging = self.starts.hanging()
+        left = [kept for kept in self._runs.values() if not kept.ended and kept.starting not in hanging]
+        for kept in left:
+            self._stop(kept, at_once=False)
+        self._look()
+        self._settle()
         return bool(left)
 
     # --------------------------------------------------------------------- output
@@ -299,47 +338,39 @@ class Host:
     def connected(self) -> None:
         """Forget how much output has arrived: after a new connection, the coordinator must be asked again."""
         for kept in self._runs.values():
-            kept.shipped, kept.asked = None, False
+            kept.shipping.forget()
 
     def chunks(self) -> list[LogChunk]:
-        """Output that the coordinator does not have yet: one piece of each task."""
+        """Output that the coordinator does not have yet, a limited amount of it: at most one piece of each task."""
         chunks: list[LogChunk] = []
-        for ident, kept in self._runs.items():
-            if kept.full or kept.asked:
-                continue
-            before = len(chunks)
-            if kept.shipped is None:
-                chunks.append(LogChunk(ident, 0))
-            else:
-                with self._forgiving(kept, "its output could not be read"):
-                    start, data = Spool(kept.run.output).read(kept.shipped, CHUNK)
-                    if data:
-                        chunks.append(LogChunk(ident, start, data.decode("latin-1"), start - kept.shipped))
-            kept.asked = len(chunks) > before
+        room, now = MOST, self._clock()
+        for kept in self._runs.values():
+            if room <= 0 or len(chunks) >= PIECES:
+                break
+            with kept.forgiving("its output could not be read"):
+                if kept.starting is None and (chunk := kept.shipping.piece(kept.run, now)) is not None:
+                    chunks.append(chunk)
+                    room -= len(chunk.data)
         return chunks
 
     def arrived(self, size: LogSize) -> None:
         """Note how much output the coordinator has."""
         kept = self._runs.get(size.id)
         if kept is not None:
-            kept.shipped, kept.full, kept.asked = size.size, size.full, False
+            kept.shipping.arrived(size)
             self._clean(size.id)
 
+    # ---------------------------------------------------------------------- files
+
     def _clean(self, ident: AttemptId) -> None:
-        """Remove a run if its end is recorded and its output has arrived."""
+        """Let go of a run if its end is recorded and its output has arrived."""
         kept = self._runs[ident]
-        done = kept.full
-        try:
-            done = done or (kept.shipped is not None and kept.shipped >= Spool(kept.run.output).end)
-        except (OSError, ValueError):  # the task has tampered with it: there is nothing to wait for
-            done = True
-        if kept.forgotten and done:
+        if kept.forgotten and kept.shipping.complete(kept.run):
             del self._runs[ident]
-            shutil.rmtree(kept.run.directory, ignore_errors=True)
+            self.house.let_go(kept)
 
-
-def capacity_of(clusters: Mapping[str, Mapping[str, float]], name: str) -> Mapping[str, float]:
-    """A cluster's capacity from the configuration."""
-    if name not in clusters:
-        raise ConfigError(f"there is no cluster {name!r}; the configuration has {', '.join(sorted(clusters))}")
-    return clusters[name]
+    def files(self, request: FileRequest) -> FileAnswer:
+        """Part of the files of an attempt. May be called in any thread."""
+        kept = self._runs.get(request.id)
+        work = kept.run.work if kept is not None and kept.run.launch.cwd is None else None
+        return files.answer(request, self.house.results.find(request.id, work))

@@ -64,7 +64,7 @@ class Run:
 
     @property
     def work(self) -> Path:
-        """Working directory of a task that has named none; may not exist."""
+        """Directory that the task runs in if it names none. What it leaves there is kept after its end."""
         return self.visible / "work"
 
     @property
@@ -117,6 +117,11 @@ class BackendContext:
 @runtime_checkable
 class Backend(Protocol):
     """Runs attempts on one cluster. Every method returns quickly; none waits for a task.
+
+    Threads: ``start`` is called in several threads at once, for different runs. All other methods are called in one
+    further thread, one after the other; of a run that is being started they are called only when its start is over.
+    So a start that takes long delays nothing else, and no two methods are ever called for the same run at once.
+    ``open`` is called before, ``close`` after everything else.
 
     Options are keyword arguments of the constructor, which should only store them. Two more methods are optional:
     ``open(context)`` is called once, before any other (see ``Opens``), and ``close()`` when the backend is done.

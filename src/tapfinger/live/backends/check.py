@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +19,8 @@ from tapfinger.live.protocol.messages import Launch, Outcome
 
 #: Seconds within which a task must start, or end after an order to stop.
 SOON = 20.0
+#: Starts that are under way at once in one of the checks.
+STARTS = 4
 
 _SLEEPS = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
 _SHOWS = """
@@ -96,6 +99,7 @@ def faults(make: Callable[[], Backend], directory: Path, outlives: bool, patienc
         yield from _ends(trial)
         yield from _stops(trial)
         yield from _refusals(trial)
+        yield from _threads(trial)
         if outlives:
             yield from _shows(trial)
             yield from _trees(trial)
@@ -166,6 +170,31 @@ def _refusals(trial: _Trial) -> Iterator[str]:
         yield f"resize must leave the task running, whether it works or not; afterwards poll() said {end}"
     trial.backend.stop(run, True)
     trial.end(run)
+
+
+def _threads(trial: _Trial) -> Iterator[str]:
+    """Check that several runs can be started at once, each in a thread of its own."""
+    runs = [trial.run(0.05, code) for code in range(STARTS)]
+    raised: list[Exception] = []
+
+    def start(run: Run) -> None:
+        try:
+            trial.start(run)
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=start, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rule = "start must work in several threads at once, for different runs"
+    for error in raised:
+        yield f"{rule}; it raised {type(error).__name__}: {error}"
+    for code, run in enumerate(runs):
+        end = trial.end(run) if not raised else Outcome("failed", code)
+        if end is None or end.code != code:
+            yield f"{rule}; the one that exits with {code} must end with that code; {trial.got(end)}"
 
 
 def _shows(trial: _Trial) -> Iterator[str]:

@@ -72,6 +72,7 @@ class Ray:
         self._since = boot_clock()
         self._lock = threading.Lock()  # guards the files in the directories of runs
         self._watches: dict[str, _WatchedRun] = {}
+        self._watching = threading.Lock()  # guards these and the server: several threads may start runs at once
 
     def open(self, context: BackendContext) -> None:
         """Listen for tasks, and warn if the configured capacity exceeds what Ray has: tasks would wait there."""
@@ -154,9 +155,10 @@ class Ray:
     def _watch(self, run: Run) -> None:
         """Start a thread that follows this run to its end, unless there is one."""
         name = _name(run.id)
-        if name not in self._watches:
-            watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
-            watch.thread.start()
+        with self._watching:
+            if name not in self._watches:
+                watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
+                watch.thread.start()
 
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
         """Answer a driver's request."""

@@ -8,6 +8,7 @@ to disk (``spool.py``).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -62,6 +63,11 @@ def start_time(pid: int) -> str:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """A process, told apart from every other one with its pid, also from one of another boot."""
+    return {"pid": pid, "start": start_time(pid), "boot": boot_id()}
 
 
 def write(name: str, data: Any) -> None:
@@ -227,7 +233,7 @@ def main(directory: str) -> None:
         return  # the agent has declared it ended before it began
     with open("run.json", encoding="utf-8") as file:
         run = json.load(file)
-    write("pid.json", {"pid": os.getpid(), "start": start_time(os.getpid())})
+    write("pid.json", identity(os.getpid()))
     # Checked after the pid is written: to stop a task, the agent creates the file first, then looks for a pid.
     if os.path.exists("stop"):
         end: dict[str, Any] = {"result": "stopped", "code": None, "reason": "it had not started"}
@@ -238,7 +244,18 @@ def main(directory: str) -> None:
     if run["cgroup"]:
         with suppress(OSError):
             os.rmdir(run["cgroup"])
-    write("end.json", {"output": 0, **end})
+    record({"output": 0, **end})
+
+
+def record(end: dict[str, Any]) -> None:
+    """Write down how the task ended. On a full disk this waits for room: until then the agent sees it as running."""
+    while True:
+        try:
+            return write("end.json", end)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+        time.sleep(0.5)
 
 
 def take_environment() -> dict[str, str]:

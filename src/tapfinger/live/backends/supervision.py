@@ -15,13 +15,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.allotment import VARIABLE as ALLOTMENT
-from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
@@ -40,10 +39,11 @@ class Supervised:
     #: The agent's context; defaults until ``open`` is called.
     context = BackendContext(Path())
 
-    @cached_property
+    @property
     def _children(self) -> dict[AttemptId, int]:
-        """Process ids of supervisors that this backend has launched."""
-        return {}
+        """Process ids of supervisors that this backend has launched. Several threads may ask for it first."""
+        children: dict[AttemptId, int] = self.__dict__.setdefault("_launched", {})
+        return children
 
     def open(self, context: BackendContext) -> None:
         """Remember the context."""
@@ -76,7 +76,7 @@ class Supervised:
         plan["lease"] = str(run.lease.resolve())
         if self.context.sandbox is not None:
             plan["sandbox"] = self.context.sandbox.command(run.visible.resolve())
-        replace_file(run.directory / "run.json", plan, sync=True)
+        replace_file(run.directory / "run.json", plan)  # not synced: it serves processes, which end with the machine
         # In a file of its own, which the supervisor deletes: it may hold secrets.
         replace_file(run.directory / supervise.ENVIRONMENT, self._environment(run, mark))
         try:
@@ -89,7 +89,7 @@ class Supervised:
         self._children[run.id] = pid
         # The supervisor writes pid.json once it handles signals. Until then, this note tells a later agent of it.
         with suppress(OSError):
-            replace_file(run.directory / "spawned.json", {"pid": pid, "start": supervise.start_time(pid)})
+            replace_file(run.directory / "spawned.json", supervise.identity(pid))
 
     def _directory(self, run: Run) -> Path:
         if run.launch.cwd is None:
@@ -129,8 +129,14 @@ class Supervised:
 
     def stop(self, run: Run, at_once: bool) -> None:
         """Signal the supervisor; one that has not started yet finds a file instead."""
-        (run.directory / "stop").touch()
+        unwritten: OSError | None = None
+        try:
+            (run.directory / "stop").touch()
+        except OSError as error:  # a full disk must not protect who has filled it
+            unwritten = error
         pid = supervisor_of(run)
+        if pid is None and unwritten is not None:
+            raise unwritten
         if pid is None:
             return
         with suppress(ProcessLookupError):
@@ -226,7 +232,8 @@ def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
     """Process id of the supervisor; None if it has ended, even if its pid was reused."""
     try:
         noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
-        return int(noted["pid"]) if supervise.start_time(noted["pid"]) == noted["start"] else None
+        same = noted.get("boot", boot_id()) == boot_id() and supervise.start_time(noted["pid"]) == noted["start"]
+        return int(noted["pid"]) if same else None
     except (OSError, ValueError, KeyError):
         return None
 
@@ -235,7 +242,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     """The supervisor's plan; None if there is none yet."""
     try:
         plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: the machine went down before it was on disk
         return None
     return plan
 

@@ -37,6 +37,8 @@ class Link:
     last_heard: float | None = None
     #: Why it is not connected although its lease may last; empty while it is.
     away: str = ""
+    #: Why the agent wants no tasks now; empty if it does.
+    trouble: str = ""
     #: Whether the agent runs tasks in a sandbox; None if it has not told.
     isolates: bool | None = None
     #: Whether the agent still runs attempts that are not its any more: what they hold is counted by nobody.
@@ -59,7 +61,7 @@ class Link:
     @property
     def open(self) -> bool:
         """Whether the cluster takes tasks."""
-        return self.state == "joined" and not self.drained and not self.strays
+        return self.state == "joined" and not (self.drained or self.strays or self.trouble)
 
     def missing(self, now: float, silence: float) -> bool:
         """Note that reports are missing if there was none for ``silence`` seconds; False if that is nothing new."""
@@ -121,6 +123,7 @@ def shown(
         "last_heard": None if link.last_heard is None else max(0.0, now - link.last_heard),
         "drained": link.drained,
         "isolates": link.isolates,
+        "trouble": link.trouble,
         "lease_ends_in": max(0.0, link.ends - now),
         "disagreement": None if link.reported is None else {"configured": configured, "agent": link.reported},
     }

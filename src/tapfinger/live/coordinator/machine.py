@@ -348,7 +348,8 @@ class Coordinator:
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
         was = link.open
-        link.heard, link.away, link.last_heard, link.isolates = True, "", now, report.isolates
+        link.heard, link.away, link.last_heard = True, "", now
+        link.isolates, link.trouble = report.isolates, report.trouble
         self._measure(report, link)
         self._tell(report.cluster, now)
         stops, forgets = self._compare(report, now)
@@ -490,6 +491,7 @@ class Coordinator:
     def _conclude(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Decide what becomes of a task whose attempt has ended and holds nothing: it ends or waits again."""
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
+        record.results, record.results_until = outcome.results, outcome.results_until
         self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
         if text := self.progress.ended(record, outcome):
             self._warn(record, text, now)

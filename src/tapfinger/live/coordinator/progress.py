@@ -165,5 +165,6 @@ class Progressing:
 
 
 def forget(record: TaskRecord) -> None:
-    """Drop what an earlier attempt has reported, before a new attempt begins."""
+    """Drop what an earlier attempt has reported and left, before a new attempt begins."""
+    record.results, record.results_until = "", None
     record.progress, record.metrics, record.warnings, record.incomplete = None, {}, (), False

@@ -72,6 +72,7 @@ export class Clusters {
     for (const bar of card.querySelectorAll("[data-resource]")) this.fill(bar, cluster, attempts);
     const count = cluster.tasks.length;
     const notes = [count ? `runs ${plural(count, "task", "tasks")}` : "idle"];
+    if (cluster.trouble) notes.push(`takes no tasks: ${cluster.trouble}`);
     if (cluster.isolates === false) notes.push("tasks are not isolated");
     const both = cluster.disagreement;
     if (both) notes.push(`its agent has ${size(both.agent)}, configured are ${size(both.configured)}`);

@@ -156,6 +156,7 @@ export class Detail {
       ["Exit code", info.code === null ? null : String(info.code)],
       ["Reason", info.reason],
       ["Directory", spec.cwd],
+      ["Files", info.results ? `${info.results}, until ${moment(info.results_until)}; tapfinger get ${info.id} fetches them` : null],
       ["Environment", Object.entries(spec.env).map(([name, value]) => `${name}=${value}`).join("\n")],
       ["Without coordinator", spec.on_disconnect === "keep" ? "runs on" : null],
       ["Key", spec.key],

@@ -16,7 +16,7 @@ from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading, StoreUn
 from tapfinger.live.http.auth import REFUSALS, lookup, source_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.protocol.messages import Report
-from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
 
@@ -133,5 +133,7 @@ def _listen(service: Service, cluster: str, message: Message, send: Callable[[Me
         service.report(message, send)
     elif isinstance(message, LogChunk):
         service.output(cluster, message, send)
+    elif isinstance(message, FileAnswer):
+        service.files.answered(cluster, message)
     else:
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")

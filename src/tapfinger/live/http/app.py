@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
-from tapfinger.errors import NotFound, NotLeading, StoreUnavailable, TapfingerError, TooMany
+from tapfinger.errors import AgentUnavailable, NotFound, NotLeading, StoreUnavailable, TapfingerError, TooMany
 from tapfinger.live.http.agents import AGENT_PATH, AgentEndpoint
 from tapfinger.live.http.auth import HEALTH, NO_TOKEN, Authentication
 from tapfinger.live.http.dashboard_routes import add_dashboard
+from tapfinger.live.http.file_routes import add_files
 from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.problems import PROBLEMS
@@ -125,6 +126,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
     async def agent(socket: WebSocket) -> None:
         await endpoint.serve(socket)
 
+    add_files(app, service, workers, may)
     add_insight(app, service, workers, may)
     add_profiles(app, service, workers, may)
     add_dashboard(app, service, workers, may, holder)
@@ -321,6 +323,8 @@ def _explain_errors(app: FastAPI) -> None:
             status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
         elif isinstance(error, StoreUnavailable):
             status, headers = 503, {"Retry-After": "1"}
+        elif isinstance(error, AgentUnavailable):
+            status = 504
         return JSONResponse({"detail": str(error)}, status, headers)
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
+from tapfinger.live.http.fetching import TaskFile, fetched, listed
 from tapfinger.live.http.tls import trust
 from tapfinger.live.protocol.records import DEFAULT_TYPE, ENDED, TaskSpec, unknown_field
 
@@ -66,6 +68,10 @@ class TaskInfo:
     rests: float = 0.0
     #: Attempts in a row that ended early and without success.
     setbacks: int = 0
+    #: Directory on its cluster with the files that it has left, and until when they are kept at most, in seconds
+    #: since the epoch. Fetch them with ``Client.fetch``.
+    results: str = ""
+    results_until: float | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -270,6 +276,20 @@ class Client:
             if attempt is not None or not follow or self.show(task).over:
                 return
             which, offset = which + 1, 0
+
+    def files(self, task: int, path: str = "", attempt: int | None = None) -> Iterator[TaskFile]:
+        """Files that a task has left in its own directory, or that are there so far: all at or below a path."""
+        return listed(self._get, task, path, attempt)
+
+    def fetch(self, task: int, path: str = "", to: str | Path = ".", attempt: int | None = None) -> Sequence[Path]:
+        """Fetch a file of a task, or all files below a directory, into the directory ``to``. Returns where they are.
+
+        Call it again after an error: it goes on where it stopped. Links and special files are left out.
+        """
+        return [*fetched(self._get, task, path, Path(to), attempt)]
+
+    def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
+        return self._call("GET", path, params=params)
 
     # ------------------------------------------------------------------- insight
 

@@ -167,9 +167,13 @@ class Reasons:
     def _closed(self, machine: Coordinator, now: float) -> dict[str, str]:
         """By name: why a cluster takes no tasks, for those that take none."""
         return {
-            str(c["name"]): "it is drained" if c["drained"] else f"its agent is {words.silence(c['last_heard'])}"
+            str(c["name"]): "it is drained"
+            if c["drained"]
+            else str(c["trouble"])
+            if c["connected"]
+            else f"its agent is {words.silence(c['last_heard'])}"
             for c in machine.clusters(now)
-            if c["drained"] or not c["connected"]
+            if c["drained"] or not c["connected"] or c["trouble"]
         }
 
     def _faulty(self) -> list[str]:

@@ -45,6 +45,10 @@ class Outcome:
     reason: Said = ""
     #: Bytes of output that it wrote.
     output: Number = 0
+    #: Directory on its cluster with the files that it has left, and until when they are kept at most, in seconds
+    #: since the epoch; empty and None if it has left none.
+    results: Said = ""
+    results_until: Annotated[float, Field(ge=0.0, le=1e12)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class Report:
     #: Latest epoch of a coordinator that the agent has heard from; 0 before the first.
     epoch: Number
     runs: tuple[RunReport, ...] = ()
+    #: Why the cluster takes no tasks now, such as a full disk; empty if it does.
+    trouble: Said = ""
     #: Whether tasks run in a sandbox; None if the agent cannot tell.
     isolates: bool | None = None
     version: int = VERSION

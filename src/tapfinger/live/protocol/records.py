@@ -187,6 +187,9 @@ class TaskRecord:
     lost: LostAttempt | None = None
     #: Number of warnings in its history, of all attempts.
     warned: int = 0
+    #: Directory on its cluster with the files of the latest ended attempt, and until when they are kept at most.
+    results: str = ""
+    results_until: float | None = None
 
     @property
     def attempt_id(self) -> AttemptId:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tapfinger.errors import CoordinatorError
-from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report
+from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report, Said
 
 #: Bytes of output that an agent sends in one message.
 CHUNK = 256 * 1024
@@ -53,9 +53,55 @@ class Refusal:
     leader: str = ""
 
 
-Message = Report | Orders | LogChunk | LogSize | Refusal
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """Coordinator to agent: a part of a file that an attempt has left, or of the list of a directory."""
+
+    #: Number of the request, which the answer repeats.
+    number: int
+    id: AttemptId
+    #: Path below the attempt's directory; empty: the directory itself.
+    path: str = ""
+    #: Whether to list the directory, from the name after ``after`` on, instead of reading a file from ``offset`` on.
+    listed: bool = False
+    after: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One entry of a directory."""
+
+    name: Annotated[str, Field(max_length=1024)]
+    #: Links and special files are listed, never opened.
+    kind: Literal["file", "directory", "link", "special"]
+    #: Bytes.
+    size: Number
+    #: When it was changed last, in seconds since the epoch.
+    modified: Annotated[float, Field(ge=0.0, le=1e12)]
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """Agent to coordinator: what was asked for, or why it cannot be had."""
+
+    number: Number
+    #: Why there is nothing; empty if there is something.
+    fault: Said = ""
+    entries: Annotated[tuple[FileEntry, ...], Field(max_length=2000)] = ()
+    #: Whether the directory has more entries.
+    more: bool = False
+    #: Bytes, each as the character with that code.
+    data: Annotated[str, Field(max_length=MAX_PIECE, pattern=r"^[\x00-\xff]*$")] = ""
+    #: Bytes of the whole file.
+    size: Number = 0
+    #: When the file was changed last, in seconds since the epoch.
+    modified: Annotated[float, Field(ge=-1e12, le=1e12)] = 0.0
+
+
+Message = Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Report, Orders, LogChunk, LogSize, Refusal)
+    kind.__name__: TypeAdapter(kind) for kind in (Report, Orders, LogChunk, LogSize, Refusal, FileRequest, FileAnswer)
 }
 _envelope: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 

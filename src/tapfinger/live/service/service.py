@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TooMany
@@ -12,10 +12,11 @@ from tapfinger.live.backends.environment import refused_names
 from tapfinger.live.coordinator.group_commit import Change
 from tapfinger.live.coordinator.inputs import Cancel, Disconnected, Drain, GiveUp, Submit
 from tapfinger.live.protocol.events import Granted
-from tapfinger.live.protocol.messages import VERSION, AttemptId, Report
+from tapfinger.live.protocol.messages import VERSION, Report
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
-from tapfinger.live.protocol.wire import LogChunk, LogSize, Message
+from tapfinger.live.protocol.wire import FileAnswer, LogChunk, LogSize, Message
 from tapfinger.live.service import standby
+from tapfinger.live.service.files import FileDesk
 from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Piece
@@ -182,11 +183,44 @@ class Service(Leading):
         if heard != self.heard:
             self.changes.announce()
 
+    @cached_property
+    def files(self) -> FileDesk:
+        """Requests for files that agents have not answered yet."""
+        return FileDesk(self._send)
+
+    def _send(self, cluster: str, message: Message) -> bool:
+        """Send a message to the agent of a cluster. Returns whether it is connected."""
+        send = self._senders.get(cluster)
+        if send is not None:
+            send(message)
+        return send is not None
+
+    async def files_of(
+        self, task: int, attempt: int | None, path: str, listed: bool = False, after: str = "", offset: int = 0
+    ) -> tuple[int, FileAnswer]:
+        """Part of the files that a task has left on its cluster, and the number of the attempt."""
+        self.check_leading()
+        record = self.task(task)
+        which = attempt or record.attempt
+        where = self._place_of(record, which)
+        if where is None:
+            raise NotFound(f"task {task} has no attempt {which}" if which else f"task {task} has not run yet")
+        if record.spec.cwd is not None:
+            raise NotFound(f"task {task} ran in {record.spec.cwd} on cluster {where}; TapFinger keeps no files of it")
+        return which, await self.files.ask(where, (task, which), path, listed, after, offset)
+
+    def _place_of(self, record: TaskRecord, attempt: int) -> str | None:
+        """The cluster of an attempt; None if there is none."""
+        if attempt == record.attempt and record.cluster is not None:
+            return record.cluster
+        lines = (line for _, line in self.store.history(0, 10_000, record.id) if isinstance(line, Granted))
+        return next((line.cluster for line in lines if line.attempt == attempt), None)
+
     def output(self, cluster: str, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
         """Keep a piece of output if its attempt is or was on that cluster; ``answer`` is called once it is kept."""
         record = self.store.task(chunk.id[0])
         known = record is not None and 1 <= chunk.id[1] <= record.attempt
-        if not known or (record is not None and not self._ran_on(record, chunk.id, cluster)):
+        if not known or (record is not None and self._place_of(record, chunk.id[1]) != cluster):
             answer(LogSize(chunk.id, chunk.offset, full=True))
             return
         data, change = chunk.data.encode("latin-1"), Change()
@@ -200,11 +234,3 @@ class Service(Leading):
         answer(LogSize(chunk.id, self.kept.logs.size(chunk.id)))
         if chunk.data:
             self.changes.announce()
-
-    def _ran_on(self, record: TaskRecord, ident: AttemptId, cluster: str) -> bool:
-        if record.attempt_id == ident and record.cluster is not None:
-            return record.cluster == cluster
-        return any(
-            isinstance(line, Granted) and (line.attempt, line.cluster) == (ident[1], cluster)
-            for _, line in self.store.history(0, 10_000, record.id)
-        )

@@ -44,6 +44,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
                 "last_heard": None,
                 "drained": False,
                 "isolates": None,
+                "trouble": "",
                 "lease_ends_in": None,
                 "disagreement": None,
                 **link,

@@ -148,6 +148,10 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     ALTER TABLE tasks ADD COLUMN lost TEXT;
     ALTER TABLE tasks ADD COLUMN warned INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    ALTER TABLE tasks ADD COLUMN results TEXT NOT NULL DEFAULT '';
+    ALTER TABLE tasks ADD COLUMN results_until REAL;
+    """,
 )
 
 

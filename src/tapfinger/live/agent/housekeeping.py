@@ -1,0 +1,92 @@
+"""Keeps the agent's disk in order: results, what ended runs leave, and who is to blame when it is full."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tapfinger.live.agent.disk import MB, DiskRules, DiskWatch, size_of
+from tapfinger.live.agent.job_pool import JobPool, Then
+from tapfinger.live.agent.kept import KeptRun
+from tapfinger.live.agent.leases import boot_clock
+from tapfinger.live.agent.results import Results
+from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the files that are kept; on a full disk it is looked at once a second.
+TIDY = 30.0
+
+
+class Housekeeping:
+    """What concerns the disk of an agent. A thread of its own removes and measures."""
+
+    def __init__(self, directory: Path, rules: DiskRules, stop: Callable[[KeptRun], list[Report]]) -> None:
+        """``stop``: ends a run at once; called in the agent's loop."""
+        self.results = Results(directory, rules)
+        self.disk = DiskWatch(directory, rules.min_free_mb)
+        #: What is wrong with the disk; empty if nothing is.
+        self.trouble = ""
+        self.workers = JobPool("tidy", 1)
+        self._stop = stop
+        self._next = 0.0
+
+    def heard(self, trouble: str) -> None:
+        """Note what is wrong with the disk, and say it once."""
+        if trouble != self.trouble:
+            logger.log(logging.ERROR if trouble else logging.INFO, "%s", trouble or "the disk is well again")
+            self.trouble, self._next = trouble, 0.0
+
+    def told(self, kept: KeptRun, outcome: Outcome) -> Outcome:
+        """An outcome with what the disk has to do with it."""
+        if kept.verdict:
+            return Outcome("failed", outcome.code, kept.verdict, outcome.output)
+        return self.results.told(kept.run, outcome)
+
+    def let_go(self, kept: KeptRun) -> None:
+        """Keep what an ended run has left, and remove the rest."""
+        discard, keep = partial(self.results.discard, kept.run.directory), partial(self.results.keep, kept.run)
+        self._do(discard if kept.verdict else keep)
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory."""
+        self._do(partial(self.results.discard, path))
+
+    def _do(self, work: Callable[[], None]) -> None:
+        def done() -> Then:
+            work()
+            return list
+
+        self.workers.do(done)
+
+    def tidy(self, runs: Iterable[KeptRun]) -> None:
+        """Let a thread remove what is kept for too long, and find who is to blame for a full disk."""
+        now, full = boot_clock(), self.disk.full
+        if now >= self._next and not self.workers.in_hand:
+            self._next = now + (1.0 if full else TIDY)
+            alive = [kept for kept in runs if not kept.ended and kept.starting is None]
+            self.workers.do(partial(self._survey, alive, full))
+
+    def _survey(self, runs: Sequence[KeptRun], full: bool) -> Then:
+        condemned = [kept for kept in runs if kept.verdict]
+        for kept in condemned:  # it ends when its end can be written down, which needs room
+            self.results.discard(kept.run.work)
+        sizes: dict[AttemptId, int] = {}
+        if full and not condemned:
+            sizes = {kept.run.id: size_of(kept.run.directory) for kept in runs}
+        blamed = self.disk.blame(sizes)
+        self.results.tidy(full and blamed is None and not condemned)
+        found = next((kept for kept in runs if kept.run.id == blamed), None)
+        return list if found is None else partial(self._blame, found, sizes[found.run.id])
+
+    def _blame(self, kept: KeptRun, size: int) -> list[Report]:
+        if kept.ended or not self.disk.full:
+            return []
+        kept.verdict = (
+            f"the disk of its cluster was nearly full, and it had put {size / MB:.0f} MB there, by far the most; its "
+            "files were removed"
+        )
+        logger.error("task %d attempt %d is ended: %s", *kept.run.id, kept.verdict)
+        return self._stop(kept)

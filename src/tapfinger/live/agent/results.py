@@ -1,0 +1,145 @@
+"""Files that ended tasks have left in their own directory: kept for a while, within a limit, oldest removed first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tapfinger.live.agent.disk import GB, DiskRules, remove_tree, size_of
+from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
+from tapfinger.live.backends.base import Run
+from tapfinger.live.protocol.messages import AttemptId, Outcome
+
+logger = logging.getLogger(__name__)
+
+#: Name of the directory within the agent's.
+RESULTS = "results"
+#: Beginning of the names of directories that are being removed.
+GONE = ".gone-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The files of one attempt."""
+
+    path: Path
+    #: Seconds for which they have been kept.
+    age: float
+    #: Bytes on disk.
+    size: int
+
+
+class Results:
+    """The directory with files of ended attempts, one directory ``TASK.ATTEMPT`` for each."""
+
+    def __init__(self, directory: Path, rules: DiskRules) -> None:
+        """``directory``: the agent's."""
+        self._runs = directory / "runs"
+        self._results = directory / RESULTS
+        self._rules = rules
+
+    def place(self, ident: AttemptId) -> Path:
+        """Where the files of an attempt are kept after its end."""
+        return self._results / f"{ident[0]}.{ident[1]}"
+
+    def told(self, run: Run, outcome: Outcome) -> Outcome:
+        """An outcome that also says where the files of the attempt are, and until when, if it has left any."""
+        place = self.place(run.id)
+        if not self._wanted(run) and not place.is_dir():
+            return outcome
+        until = time.time() + self._rules.keep_results_hours * 3600.0
+        return replace(outcome, results=str(place), results_until=until)
+
+    def _wanted(self, run: Run) -> bool:
+        """Whether there is something to keep. A limit of 0 keeps nothing."""
+        keeps = self._rules.keep_results_hours > 0.0 and self._rules.max_results_gb > 0.0
+        return keeps and run.launch.cwd is None and _has_files(run.work)
+
+    def keep(self, run: Run) -> None:
+        """Keep the files of a run that may be forgotten, and remove the rest of its directory."""
+        place = self.place(run.id)
+        if self._wanted(run) and not place.exists():
+            try:
+                self._results.mkdir(mode=0o700, exist_ok=True)
+                kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(run.work)}
+                replace_file(self._note(place), kept)
+                run.work.rename(place)
+            except OSError as error:
+                logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
+        self.discard(run.directory)
+
+    def discard(self, path: Path) -> None:
+        """Remove a directory. From the first moment on nobody finds it."""
+        gone = path.with_name(f"{GONE}{path.name}")
+        with suppress(OSError):
+            path.rename(gone)
+            path = gone
+        remove_tree(path)
+
+    def tidy(self, full: bool = False) -> None:
+        """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""
+        for left in (*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")):
+            remove_tree(left)
+        entries = sorted(self._entries(), key=lambda entry: -entry.age)
+        total = sum(entry.size for entry in entries)
+        for entry in entries:
+            old = entry.age > self._rules.keep_results_hours * 3600.0
+            if old or full or total > self._rules.max_results_gb * GB:
+                why = "too old" if old else "the disk is nearly full" if full else "all together are too large"
+                logger.info("the files in %s are removed: %s", entry.path, why)
+                self.discard(entry.path)
+                with suppress(OSError):
+                    self._note(entry.path).unlink()
+                total -= entry.size
+                full = False
+
+    def _entries(self) -> list[_Entry]:
+        found = []
+        for path in self._below(self._results, "[0-9]*.[0-9]*"):
+            kept = self._kept(path)
+            # The wall clock may jump: within one boot of the machine it is not asked.
+            age = boot_clock() - kept["at"] if kept["boot"] == boot_id() else time.time() - kept["wall"]
+            found.append(_Entry(path, age, kept["size"]))
+        return found
+
+    def _kept(self, path: Path) -> dict[str, Any]:
+        try:
+            kept = json.loads(self._note(path).read_text(encoding="utf-8"))
+            return {"boot": str(kept["boot"]), **{name: float(kept[name]) for name in ("at", "wall", "size")}}
+        except (OSError, ValueError, KeyError, TypeError):
+            # Nothing is noted: it counts from now on.
+            fresh = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(path)}
+            with suppress(OSError):
+                replace_file(self._note(path), fresh)
+            return fresh
+
+    def _note(self, path: Path) -> Path:
+        """File with when something was kept, and how large it is; out of reach of those who fetch files."""
+        return path.with_name(f".{path.name}.json")
+
+    def _below(self, directory: Path, pattern: str) -> list[Path]:
+        try:
+            return [path for path in directory.glob(pattern) if path.is_dir() and not path.is_symlink()]
+        except OSError:
+            return []
+
+    def find(self, ident: AttemptId, work: Path | None) -> Path | None:
+        """The directory with an attempt's files; ``work``: where it is or was running, if that is known."""
+        for path in (self.place(ident), work):
+            if path is not None and path.is_dir():
+                return path
+        return None
+
+
+def _has_files(work: Path) -> bool:
+    try:
+        with os.scandir(work) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False

@@ -1,0 +1,136 @@
+"""Starts attempts in a few threads: a slow start delays neither the lease nor another start, a hanging one neither."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tapfinger.errors import BackendError
+from tapfinger.live.agent.job_pool import Job, JobPool, Then
+from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
+from tapfinger.live.backends.base import LAUNCH, Backend, Run
+from tapfinger.live.protocol.messages import Outcome, Report
+
+logger = logging.getLogger(__name__)
+
+#: Starts under way at once. More would gain little: most of a start is waiting for the disk, the rest needs a core.
+THREADS = 8
+#: Most attempts that are accepted and not started yet. The coordinator repeats the rest with its next answer.
+MOST = 64
+#: Share of the lease within which all accepted attempts should be started.
+SHARE = 0.2
+#: Seconds after which a start hangs. If all threads hang, what waits behind them is given back.
+HANGS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """When an attempt was accepted: on the clock of the task's reports, and on the clock that never jumps."""
+
+    wall: float
+    boot: float
+    #: Boot of the machine for which ``boot`` counts.
+    boot_id: str
+
+    @classmethod
+    def now(cls) -> Began:
+        """This moment."""
+        return cls(time.time(), boot_clock(), boot_id())
+
+
+class Starts:
+    """Attempts on their way from an order to a process."""
+
+    def __init__(self, backend: Backend) -> None:
+        """``backend``: its method ``start`` is called in several threads at once, for different runs."""
+        self._backend = backend
+        self._workers = JobPool("start", THREADS)
+        #: Seconds that a start has taken lately.
+        self._pace = 0.05
+        #: Seconds after which a start hangs.
+        self.patience = HANGS
+
+    def begin(self, run: Run, save: Callable[[], None], then: Callable[[Outcome | None], Then]) -> Job:
+        """Start a run in a thread. ``save`` writes it to disk first; ``then`` is given the reason if it failed."""
+
+        def work() -> Then:
+            began = time.monotonic()
+            outcome = self._start(run, save)
+            self._pace += 0.2 * (time.monotonic() - began - self._pace)
+            return then(outcome)
+
+        return self._workers.do(work)
+
+    def _start(self, run: Run, save: Callable[[], None]) -> Outcome | None:
+        try:
+            run.make_directories()
+            save()  # before the start: a restarted agent must know every run that may be alive
+        except OSError as error:
+            return Outcome("lost", reason=f"the agent cannot write to its disk: {error}")
+        try:
+            self._backend.start(run)
+        except BackendError as error:
+            return Outcome("failed", 127, str(error))
+        except Exception as error:
+            logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
+            try:
+                self._backend.stop(run, at_once=True)  # whatever of it has started
+            except Exception:
+                logger.exception("task %d attempt %d: nor could what has started be stopped", *run.id)
+            return Outcome("failed", 127, f"the backend failed to start it: {type(error).__name__}: {error}")
+        return None
+
+    def room(self, lease: float) -> int:
+        """How many more attempts to accept; ``lease``: its length in seconds. 0 until half of that is free again.
+
+        So few messages are needed to start many tasks.
+        """
+        most = max(THREADS, min(MOST, int(SHARE * lease * THREADS / max(self._pace, 0.001))))
+        room = most - self._workers.in_hand
+        return room if 2 * room >= most else 0
+
+    def withdraw(self, job: Job) -> bool:
+        """Take back an attempt that no thread has begun to start."""
+        return self._workers.withdraw(job)
+
+    def hanging(self) -> list[Job]:
+        """Starts that hang."""
+        return self._workers.hanging(self.patience)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be started now; empty if something can."""
+        if len(self.hanging()) < THREADS:
+            return ""
+        return f"its backend hangs: {THREADS} starts have taken longer than {self.patience:g} s"
+
+    @property
+    def busy(self) -> bool:
+        """Whether attempts are being started."""
+        return self._workers.in_hand > 0
+
+    def settle(self, patience: float) -> list[Report]:
+        """Finish what has been started; waits for the rest at most ``patience`` seconds."""
+        return self._workers.settle(patience)
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._workers.close()
+
+
+def save_run(run: Run, size: int, began: Began | None) -> None:
+    """Write down what a later agent must know about a run; on disk when this returns."""
+    # Without the environment, which may hold secrets: nothing needs it after the start.
+    launch = asdict(replace(run.launch, env={}))
+    saved = {"launch": launch, "devices": run.devices, "size": size}
+    saved["began"] = None if began is None else asdict(began)
+    replace_file(run.directory / LAUNCH, saved, sync=True)
+
+
+def load_began(saved: dict[str, Any]) -> Began | None:
+    """When a run was accepted, from what was written down; None if that is not known."""
+    began = saved.get("began")
+    return None if began is None else Began(**began)

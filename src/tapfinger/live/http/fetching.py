@@ -1,0 +1,89 @@
+"""Fetches files of tasks from a site, piece by piece; a file that was fetched in part is gone on with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tapfinger.errors import ConfigError, CoordinatorError, DataError, NotFound
+
+#: Ending of files that are not complete yet.
+PART = ".part"
+
+#: Asks the coordinator: a path of the API, and parameters.
+Ask = Callable[[str, dict[str, Any]], httpx.Response]
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file or directory that a task has left."""
+
+    #: Below the task's directory.
+    path: str
+    #: ``file``, ``directory``, ``link`` or ``special``; only files can be fetched.
+    kind: str
+    #: Bytes.
+    size: int
+    #: When it was changed last, in seconds since the epoch.
+    modified: float
+
+
+def listed(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[TaskFile]:
+    """Everything at or below a path, directories before what is in them."""
+    after, more = "", True
+    while more:
+        page = ask(f"tasks/{task}/files", _params(path=path, after=after, attempt=attempt)).json()
+        entries, more = page["files"], page["more"]
+        for entry in entries:
+            after, name = entry["name"], entry["name"]
+            if "/" in name or name in (".", ".."):
+                raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be")
+            inner = "/".join(part for part in (path.strip("/"), name) if part)
+            yield TaskFile(inner, entry["kind"], entry["size"], entry["modified"])
+            if entry["kind"] == "directory":
+                yield from listed(ask, task, inner, attempt)
+        more = more and bool(entries)
+
+
+def fetched(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> Iterator[Path]:
+    """Fetch a file, or all files below a directory, into the directory ``to``; yields each one when it is complete."""
+    found = False
+    for entry in listed(ask, task, path, attempt):
+        if entry.kind == "file":
+            found = True
+            yield _fetch(ask, task, entry, to / entry.path, attempt)
+    if not found:
+        raise NotFound(f"task {task} has left no file at {path or 'its directory'!r}")
+
+
+def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | None) -> Path:
+    # Named after what it is a part of: a file that has changed meanwhile is fetched from its beginning.
+    part = target.with_name(f".{target.name}.{entry.size}.{entry.modified:.6f}{PART}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file:
+            while True:
+                params = _params(path=entry.path, offset=file.tell(), attempt=attempt)
+                answer = ask(f"tasks/{task}/files/content", params)
+                file.write(answer.content)
+                if not answer.content or file.tell() >= int(answer.headers["X-Size"]):
+                    break
+        os.replace(part, target)
+    except OSError as error:
+        raise DataError(f"{target} cannot be written: {error.strerror}") from None
+    return target
+
+
+def _params(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_target(to: Path) -> None:
+    """Raise ConfigError if nothing can be fetched into this directory."""
+    if to.exists() and not to.is_dir():
+        raise ConfigError(f"--to {to} is no directory")

@@ -1,0 +1,66 @@
+"""HTTP routes for files that tasks have left on their cluster, for their owner and operators."""
+
+# No `from __future__ import annotations` here: FastAPI reads the annotations.
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from pydantic import Field
+
+from tapfinger.live.http.workers import Workers
+from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Token
+
+TaskId = Annotated[int, Field(ge=1, le=2**62)]
+Attempt = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which attempt; without it, the latest.")]
+FilePath = Annotated[str, Query(max_length=4096, pattern=r"^[^\x00]*$", description="Path below the task's directory.")]
+
+
+def add_files(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+    """Add the routes."""
+
+    async def check(request: Request, task: int, token: Token) -> None:
+        owner = (await workers.run(request, partial(service.task, task))).owner
+        if token.role != "operator" and token.name != owner:
+            raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may have its files")
+
+    @app.get("/api/v1/tasks/{task}/files")
+    async def files(
+        request: Request,
+        task: TaskId,
+        token: Annotated[Token, may("read")],
+        path: FilePath = "",
+        attempt: Attempt = None,
+        after: Annotated[str, Query(max_length=1024)] = "",
+    ) -> dict[str, Any]:
+        """A directory that the task has left, from the name after ``after`` on; ``more``: it has further entries."""
+        await check(request, task, token)
+        asked = partial(service.files_of, task, attempt, path, listed=True, after=after)
+        which, answer = await service.bridge.run(asked)
+        return {"attempt": which, "files": [asdict(entry) for entry in answer.entries], "more": answer.more}
+
+    @app.get(
+        "/api/v1/tasks/{task}/files/content",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
+    async def content(
+        request: Request,
+        task: TaskId,
+        token: Annotated[Token, may("read")],
+        path: FilePath,
+        attempt: Attempt = None,
+        offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    ) -> Response:
+        """A piece of a file from ``offset`` on; empty at its end. Headers give the size of the whole file, and when it
+        was changed last."""
+        await check(request, task, token)
+        which, answer = await service.bridge.run(partial(service.files_of, task, attempt, path, offset=offset))
+        headers = {"X-Attempt": str(which), "X-Size": str(answer.size), "X-Modified": repr(answer.modified)}
+        data = answer.data.encode("latin-1")
+        # A file of a task must never be shown as a page of this server.
+        headers |= {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
+        return Response(data, media_type="application/octet-stream", headers=headers)

@@ -1,0 +1,226 @@
+"""Starts: many at once, slow ones, ones that hang, and orders to stop what is being started."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from live.starting import start_many
+from live.test_faults import hosting
+from live.test_machines import orders
+from live.test_resize import told
+from waiting import wait_for
+
+from tapfinger.live.agent import starts
+from tapfinger.live.agent.leases import read_lease
+from tapfinger.live.agent.machine import Agent, Condition, StartRun
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.agent.starts import MOST, THREADS
+from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.fake import Fake
+from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report
+
+
+def launches(*numbers: int) -> tuple[Launch, ...]:
+    return tuple(Launch((n, 1), ("x",), {"memory": 1.0}, {}) for n in numbers)
+
+
+class Slow(Fake):
+    """Starts nothing until it is let go; it may hang on some tasks for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 10.0)
+        self.go = threading.Event()
+        self.begun: list[int] = []
+        self.stopped: list[int] = []
+        self.threads: set[str] = set()
+
+    def start(self, run: Run) -> None:
+        self.begun.append(run.id[0])
+        self.threads.add(threading.current_thread().name)
+        assert (run.directory / "launch.json").exists(), "on disk before the start"
+        self.go.wait()
+        super().start(run)
+
+    def stop(self, run: Run, at_once: bool) -> None:
+        self.stopped.append(run.id[0])
+        super().stop(run, at_once)
+
+
+@contextmanager
+def slowly(directory: Path, backend: Slow) -> Iterator[Host]:
+    """A host that has a lease already; in the end its starts hang no longer."""
+    with hosting(directory, backend) as (host, _):
+        hear(host, 1)
+        try:
+            yield host
+        finally:
+            backend.go.set()
+
+
+def hear(host: Host, seq: int, **more: object) -> list[Report]:
+    machine = host.machine
+    echo = host.report().seq
+    message = Orders("c0", machine.agent, machine.incarnation, 1, seq, echo, 60.0, **more)  # type: ignore[arg-type]
+    return host.step(message)
+
+
+# ------------------------------------------------------------------------ the machine
+
+
+def test_no_more_is_accepted_than_there_is_room_for() -> None:
+    agent = Agent("c0", "a", 1, 0.0, 100.0)
+    agent.handle(Condition(1), 0.0)
+    agent.report(0.0)
+    first = agent.handle(orders(starts=launches(1, 2, 3)), 0.1)
+    assert [i.launch.id for i in first if isinstance(i, StartRun)] == [(1, 1)]
+    assert agent.handle(Condition(0), 0.2) == []
+    (report,) = agent.handle(Condition(2), 0.3)
+    assert isinstance(report, Report), "the answer to it repeats what was passed over"
+    assert agent.handle(Condition(2), 0.4) == [], "it is asked for once"
+    again = agent.handle(orders(seq=2, echo=report.seq, starts=launches(2, 3)), 0.5)
+    assert [i.launch.id for i in again if isinstance(i, StartRun)] == [(2, 1), (3, 1)]
+
+
+def test_in_trouble_attempts_are_given_back() -> None:
+    agent = Agent("c0", "a", 1, 0.0, 100.0)
+    (report,) = agent.handle(Condition(9, "it burns"), 0.0)
+    assert isinstance(report, Report)
+    assert report.trouble == "it burns"
+    done = agent.handle(orders(echo=report.seq, starts=launches(1)), 0.1)
+    assert not any(isinstance(i, StartRun) for i in done)
+    (told,) = [i for i in done if isinstance(i, Report)]
+    assert told.runs[0].outcome == Outcome("lost", reason="it burns")
+
+
+# --------------------------------------------------------------------------- the host
+
+
+def test_slow_starts_delay_neither_steps_nor_each_other(tmp_path: Path) -> None:
+    backend = Slow()
+    with slowly(tmp_path, backend) as host:
+        hear(host, 2, starts=launches(*range(1, 601)))
+        wait_for(lambda: len(backend.begun) == THREADS)
+        runs = host.report().runs
+        assert len(runs) == MOST, "no more than can be started soon"
+        assert host.step() is not None
+        assert len(backend.begun) == THREADS
+        seq = 2
+        backend.go.set()
+        while len(host.report().runs) < 600 or host.busy:
+            seq += 1
+            left = sorted({*range(1, 601)} - {run.id[0] for run in host.report().runs})
+            hear(host, seq, starts=launches(*left))
+        assert sorted(backend.begun) == [*range(1, 601)], "each once"
+        assert all(run.outcome is None for run in host.report().runs)
+        assert backend.threads == {"start"}
+
+
+def test_an_order_to_stop_reaches_what_is_being_started(tmp_path: Path) -> None:
+    backend = Slow()
+    with slowly(tmp_path, backend) as host:
+        numbers = range(1, THREADS + 2)
+        hear(host, 2, starts=launches(*numbers))
+        wait_for(lambda: len(backend.begun) == THREADS)
+        (waiting,) = {*numbers} - {*backend.begun}
+        begun = backend.begun[0]
+        hear(host, 3, stops=((waiting, 1), (begun, 1)))
+        ends = {run.id[0]: run.outcome for run in host.report().runs}
+        assert ends[waiting] == Outcome("stopped", reason="it had not started")
+        assert ends[begun] is None
+        assert backend.stopped == [], "a backend is asked nothing of a run that it starts"
+        backend.go.set()
+        ends = {run.id[0]: run.outcome for run in told(host, 4)}
+        assert backend.stopped == [begun]
+        assert ends[begun] == Outcome("stopped", -9, "stopped")
+        assert waiting not in backend.begun
+
+
+def test_when_every_thread_hangs_the_rest_is_given_back_and_the_cluster_takes_nothing(tmp_path: Path) -> None:
+    backend = Slow()
+    with slowly(tmp_path, backend) as host:
+        hear(host, 2, starts=launches(*range(1, THREADS + 3)))
+        wait_for(lambda: len(backend.begun) == THREADS)
+        host.starts.patience = 0.0
+        wait_for(lambda: host.step() is not None and host.report().trouble)
+        runs = {run.id[0]: run for run in host.report().runs}
+        waited = {*runs} - {*backend.begun}
+        assert len(waited) == 2
+        assert {runs[n].outcome.result for n in waited if runs[n].outcome is not None} == {"lost"}
+        assert all(runs[n].outcome is None and "starting it for" in runs[n].faults[0] for n in backend.begun)
+        assert "its backend hangs: 8 starts" in host.report().trouble
+        lease = host.machine.lease_until
+        hear(host, 3)
+        assert host.machine.lease_until >= lease, "the lease is renewed all the while"
+        host.starts.patience = 1e9
+        backend.go.set()
+        wait_for(lambda: host.step() is not None and not host.busy and not host.report().trouble)
+        told(host, 4, starts=launches(99))
+        assert 99 in backend.begun
+
+
+def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts(tmp_path: Path) -> None:
+    class Mute(Slow):
+        def poll(self, run: Run) -> Outcome | None:
+            self.go.wait()
+            return super().poll(run)
+
+        def start(self, run: Run) -> None:
+            Fake.start(self, run)
+            self.begun.append(run.id[0])
+
+    backend = Mute()
+    now = [10.0]
+    with slowly(tmp_path, backend) as host:
+        host._clock = lambda: now[0]
+        hear(host, 2, starts=launches(1))
+        wait_for(lambda: host.step() is not None and backend.begun == [1])
+        hear(host, 3, starts=launches(2))
+        now[0] = 20.0
+        hear(host, 4)
+        assert read_lease(tmp_path / "lease") == 80.0
+        wait_for(lambda: host.step() is not None and backend.begun == [1, 2])
+
+
+def test_one_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    class Picky(Slow):
+        def start(self, run: Run) -> None:
+            if run.id[0] == 1:
+                super().start(run)
+            else:
+                Fake.start(self, run)
+
+    backend = Picky()
+    with slowly(tmp_path, backend) as host:
+        hear(host, 2, starts=launches(*range(1, 31)))
+        wait_for(lambda: host.step() is not None and len(backend.alive()) == 29)
+        backend.go.set()
+
+
+def test_what_was_accepted_and_not_started_is_unknown_to_the_next_agent(tmp_path: Path) -> None:
+    backend = Slow()
+    with slowly(tmp_path, backend) as host:
+        hear(host, 2, starts=launches(*range(1, THREADS + 2)))
+        wait_for(lambda: len(backend.begun) == THREADS)
+        (waiting,) = {*range(1, THREADS + 2)} - {*backend.begun}
+        assert not (tmp_path / "runs" / f"{waiting}.1").exists(), "so the coordinator may give it to another"
+        assert all((tmp_path / "runs" / f"{n}.1" / "launch.json").exists() for n in backend.begun)
+        backend.go.set()
+
+
+@pytest.mark.parametrize(("pace", "lease", "most"), [(0.01, 60.0, MOST), (2.0, 10.0, THREADS), (0.5, 15.0, 48)])
+def test_room_is_what_can_be_started_in_a_share_of_the_lease(pace: float, lease: float, most: int) -> None:
+    pool = starts.Starts(Fake())
+    pool._pace = pace
+    assert pool.room(lease) == most
+
+
+# --------------------------------------------------------------------------- for real
+
+
+def test_many_real_starts_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Started one after the other they would take about as long as the lease; in tests/soak there are 600."""
+    start_many(tmp_path, tasks=80, lease=20.0)
