@@ -20,8 +20,10 @@ from live.sites import CONFIG, python
 from live.up_sites import WAITS, UpSite
 from waiting import PATIENCE, wait_for
 
+from tapfinger.errors import ConfigError
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.site_parts import MAX_LOG, Part
+from tapfinger.live.state_dir import noted
 from tapfinger.live.supervisor import FIRST_PAUSE, LAST_PAUSE, STEADY, Supervisor
 
 
@@ -292,15 +294,22 @@ def test_an_agent_that_dies_at_the_first_start_is_an_error_with_its_reason(site:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"pid": "x", "start": "1", "boot": "2", "url": "y"}', "\xff"])
-def test_a_note_of_something_else_is_named_and_nothing_is_done(site: UpSite, text: str) -> None:
+def test_a_file_that_is_no_note_is_named(tmp_path: Path, text: str) -> None:
+    note = tmp_path / "coordinator.json"
+    note.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=f"^{note} .*; choose another --state, or remove the file"):
+        noted(note)
+
+
+def test_commands_refuse_a_directory_with_such_a_file_and_do_nothing(site: UpSite) -> None:
     site.state.mkdir()
     for name, commands in (("coordinator", ("up", "down", "list")), ("up", ("up", "down"))):
         note = site.state / f"{name}.json"
-        note.write_text(text, encoding="latin-1")
+        note.write_text("[1]")
         for command in commands:
             refused = site.call(command)
             assert refused.returncode == 2, refused.stderr
-            assert refused.stderr.startswith(f"error: {note} "), refused.stderr
+            assert refused.stderr.startswith(f"error: {note} is no note of a process"), refused.stderr
             assert refused.stderr.count("\n") == 1
         note.unlink()
 

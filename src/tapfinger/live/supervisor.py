@@ -16,13 +16,11 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
-from tapfinger.live.agent.devices import cores_of, split_cores, split_devices
-from tapfinger.live.config import build_site, cluster_capacities, load_site
 from tapfinger.live.http.client import Client
 from tapfinger.live.local_site import UP_LOCK, LocalSite, clear
 from tapfinger.live.site_parts import ENDING, PATIENCE, Part, end_parts
+from tapfinger.live.site_plan import SitePlan, address_of
 from tapfinger.live.state_dir import announce, hold, make_directory, noted, read_note
-from tapfinger.overrides import parse_options
 
 #: Seconds between looks at the processes.
 PULSE = 0.2
@@ -64,17 +62,9 @@ class Supervisor:
         self.state = state
         self._site = LocalSite(state)
         self._tell = tell
-        self._scenario, live = load_site(config)
-        self._resources = build_site(self._scenario).resources
-        self._capacities = cluster_capacities(self._scenario)
-        for name in self._capacities:  # faults are found before anything is started
-            live.backend_of(name, backend, parse_options(options)).create()
-        given = [] if config is None else ["--config", str(config.absolute() if config.is_file() else config)]
-        how = [word for option in options for word in ("--backend-option", option)]
-        self._config_words = given
-        self._backend_words = how + (["--backend", backend] if backend is not None else [])
+        self._plan = SitePlan(state, config, backend, options)  # faults are found before anything is started
         self._coordinator = _Watched(self._site.coordinator)
-        self._agents = [_Watched(self._site.agent(name), name) for name in self._capacities]
+        self._agents = [_Watched(self._site.agent(name), name) for name in self._plan.names]
         self._lock: IO[str] | None = None
         self._port = 0
         self._url = ""
@@ -115,9 +105,8 @@ class Supervisor:
         self.refuse_second()
         make_directory(self.state)
         watcher = self._site.watcher
-        words = ["up", "--state", str(self.state), "--port", str(port), *self._config_words, *self._backend_words]
         try:
-            watcher.start(words, quiet=True)
+            watcher.start(self._plan.up_words(port), quiet=True)
             while (note := watcher.note() or {}).get("pid") != watcher.pid or "url" not in note:
                 if not watcher.running():
                     raise CoordinatorError(watcher.last_words() or watcher.how_it_ended())
@@ -134,7 +123,7 @@ class Supervisor:
         if strangers:
             raise ConfigError(
                 f"{', '.join(strangers)} runs in {self.state}, and the configuration has only "
-                f"{', '.join(self._capacities)}; name the file of that site with --config, or end it: tapfinger down"
+                f"{', '.join(self._plan.names)}; name the file of that site with --config, or end it: tapfinger down"
             )
 
     def _begin(self) -> None:
@@ -152,7 +141,7 @@ class Supervisor:
                 self._compare(client)
             for one in self._agents:
                 if one.part.name in found:
-                    if _address(note) in (one.part.note() or {}).get("coordinator", ()):
+                    if address_of(note) in (one.part.note() or {}).get("coordinator", ()):
                         continue
                     self._say(f"{one.part.name} knows another address of the coordinator; it is started again")
                     end_parts([one.part], signal.SIGTERM)  # which leaves its tasks running
@@ -174,11 +163,11 @@ class Supervisor:
                 self._say(f"{one.part.name} does not reach the coordinator; it is started again")
                 end_parts([one.part], signal.SIGTERM)
                 self._start_agent(one, client, note)
-        self._await(lambda: not silent() & set(self._capacities), *(one.part for one in self._agents))
+        self._await(lambda: not silent() & set(self._plan.names), *(one.part for one in self._agents))
 
     def _compare(self, client: Client) -> None:
         """Refuse to start agents for a coordinator with another configuration."""
-        ours, theirs = self._scenario.model_dump(mode="json")["clusters"], client.site()["scenario"]["clusters"]
+        ours, theirs = self._plan.clusters, client.site()["scenario"]["clusters"]
         if theirs != ours:
             names = [", ".join(cluster["name"] for cluster in clusters) for clusters in (theirs, ours)]
             raise ConfigError(
@@ -208,9 +197,7 @@ class Supervisor:
     # --------------------------------------------------------------------- processes
 
     def _start_coordinator(self) -> None:
-        port = self._port or self._former_port()
-        words = ["serve", "--state", str(self.state), "--port", str(port), "--verbose", *self._config_words]
-        self._coordinator.part.start(words)
+        self._coordinator.part.start(self._plan.serve_words(self._port or self._former_port()))
         self._coordinator.since = time.monotonic()
 
     def _former_port(self) -> int:
@@ -227,17 +214,8 @@ class Supervisor:
         return port
 
     def _start_agent(self, one: _Watched, client: Client, note: dict[str, Any]) -> None:
-        cores = split_cores({name: cores_of(self._resources, amount) for name, amount in self._capacities.items()})
-        # Agents do not know of each other: an agent without cores of its own must not pin tasks.
-        words = ["--cores", cores[one.cluster]] if cores else ["--no-pin"]
-        for name, ids in split_devices(self._resources, self._capacities)[one.cluster].items():
-            words += ["--devices", f"{name}={ids}"]
-        words += ["--tls-ca", note["ca"]] if "ca" in note else []
-        # The operator's token, the store and other agents are hidden from tasks.
-        words += ["--state", str(one.part.folder), "--hide", str(self.state), "--token-file", "-", "--verbose"]
         token = client.new_token(f"agent-{one.cluster}", "agent", one.cluster)
-        where = ["agent", "--cluster", one.cluster, "--coordinator", _address(note)]
-        one.part.start([*where, *words, *self._config_words, *self._backend_words], token)
+        one.part.start(self._plan.agent_words(one.cluster, one.part.folder, note), token)
         one.since = time.monotonic()
 
     def _token(self) -> str:
@@ -340,11 +318,6 @@ def _is_standard_error(path: Path) -> bool:
         return os.path.samestat(os.fstat(sys.__stderr__.fileno()), path.stat()) if sys.__stderr__ else False
     except (OSError, ValueError):
         return False
-
-
-def _address(note: dict[str, Any]) -> str:
-    """Where agents reach the coordinator: under a name that is in its certificate, if it has one."""
-    return str(note["advertised"] if "server_name" in note else note["url"])
 
 
 def _port_of(url: str) -> int:
