@@ -74,6 +74,12 @@ class LiveConfig(BaseModel):
     max_requests: PositiveFloat = 2000.0
     #: Most bytes of output kept for an attempt, on the cluster and by the coordinator: the first and the last ones.
     max_log: PositiveInt = 16 * 1024 * 1024
+    #: Days that an ended task is kept, with its events and output.
+    keep_days: PositiveFloat = 90.0
+    #: Most ended tasks kept; beyond that, those that ended first go first.
+    keep_tasks: PositiveInt = 1_000_000
+    #: Most output kept by the coordinator, in gigabytes; beyond that, that of tasks that ended first goes first.
+    keep_logs_gb: PositiveFloat = 20.0
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
     store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.

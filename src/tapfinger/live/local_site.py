@@ -23,7 +23,7 @@ from tapfinger.overrides import parse_options
 #: Most seconds that processes may take to start or to end.
 PATIENCE = 60.0
 #: Files that a site keeps in its state directory, without its lock.
-OURS = ("agents", "logs", "serve.log", "agent-*.log", "audit.jsonl*", "coordinator.json", "store.db*", "token")
+OURS = ("agents", "logs", "serve.log", "agent-*.log", "audit.jsonl*", "coordinator.json", "epoch", "store.db*", "token")
 
 
 class LocalSite:

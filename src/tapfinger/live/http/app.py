@@ -24,6 +24,7 @@ from tapfinger.errors import (
     CoordinatorError,
     NotFound,
     NotLeading,
+    StoreFailed,
     StoreUnavailable,
     TapfingerError,
     TooMany,
@@ -34,6 +35,7 @@ from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.problems import PROBLEMS
 from tapfinger.live.http.profile_routes import add_profiles
+from tapfinger.live.http.retention_routes import add_retention
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.messages import Report
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord, TaskSpec, unknown_field
@@ -136,6 +138,7 @@ def make_app(
     _agents(app, service)
     add_insight(app, service, may)
     add_profiles(app, service, may)
+    add_retention(app, service, may)
     add_dashboard(app, service, may, holder)
     return app
 
@@ -236,7 +239,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
     ) -> dict[str, Any]:
         """Events after the one with number ``after``, or the ``last`` ones; waits for the next."""
         if last is not None:
-            after = max(after, service.store.last_line() - last)
+            after = max(after, service.store.line_before(last))
         if wait and not service.store.history(after, 1):
             await service.change(wait)
         return {"events": [{"seq": seq, **words.shown(line)} for seq, line in service.store.history(after, limit)]}
@@ -374,7 +377,7 @@ def _explain_errors(app: FastAPI) -> None:
         headers = {}
         if isinstance(error, NotLeading):  # nothing was done, so it is safe to ask the leader instead
             status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
-        elif isinstance(error, StoreUnavailable):
+        elif isinstance(error, StoreUnavailable | StoreFailed):
             status, headers = 503, {"Retry-After": "1"}
         return JSONResponse({"detail": str(error)}, status, headers)
 

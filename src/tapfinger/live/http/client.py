@@ -344,6 +344,12 @@ class Client:
         """Revoke the token of this name."""
         self._call("DELETE", f"tokens/{quote(name, safe='')}")
 
+    def prune(self, days: float, dry_run: bool = False) -> int:
+        """Remove tasks that ended this many days ago or earlier. Returns their number; ``dry_run``: only that."""
+        body = {"days": days, "dry_run": dry_run}
+        count: int = self._call("POST", "prune", json=body).json()["tasks"]
+        return count
+
     def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """The latest lines of the audit log, oldest first."""
         found: Sequence[Mapping[str, Any]] = self._call("GET", "audit", params={"limit": limit}).json()["lines"]

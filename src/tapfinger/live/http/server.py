@@ -46,7 +46,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
     failed: list[str] = []
 
     def give_up() -> None:
-        failed.append("the coordinator could not go on, and the log says why; start it again")
+        failed.append(service.failure or "the coordinator could not go on, and the log says why; start it again")
         server.should_exit = True
 
     app = make_app(service, lambda: None, give_up)

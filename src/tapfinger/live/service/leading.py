@@ -20,6 +20,7 @@ from tapfinger.errors import (
     NotFound,
     NotLeading,
     StoreUnavailable,
+    TapfingerError,
     UnknownNameError,
 )
 from tapfinger.live.agent.leases import boot_clock
@@ -43,7 +44,8 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
 from tapfinger.live.service.learning_loop import LearningLoop
-from tapfinger.live.service.taking_over import Kept, make_machine
+from tapfinger.live.service.retention_loop import RetentionLoop
+from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
 
@@ -106,6 +108,7 @@ class Leading:
             site, lambda: self._machine, self.store, self.now, self._decision_thread, shadows or {}, self.learning
         )
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
+        self.retention = RetentionLoop(self.kept.retention(config, self.now), lambda: self._leading is not None)
         if not self.store.shared:
             self._leading = self._take_over()
 
@@ -119,6 +122,11 @@ class Leading:
         return self._leading
 
     @property
+    def failure(self) -> str:
+        """What has ended this coordinator, if it was foreseen."""
+        return str(self._broken) if isinstance(self._broken, TapfingerError) else ""
+
+    @property
     def role(self) -> str:
         """``leader`` or ``standby``."""
         return "standby" if self._leading is None else "leader"
@@ -130,7 +138,7 @@ class Leading:
 
     def _take_over(self) -> Coordinator | None:
         """Lead, unless another coordinator does."""
-        epoch = self.store.lead(self.url)
+        epoch = take_epoch(self.store, self._state, self.url)
         if epoch is None:
             return None
         machine = make_machine(self.store, self.site, self.config, self._schedulers, epoch, self.now())
@@ -143,6 +151,7 @@ class Leading:
     def close(self) -> None:
         """Save what is left to save, and close the store."""
         self._commits.close()
+        self.retention.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
         self.kept.close()
@@ -156,6 +165,7 @@ class Leading:
     async def run(self) -> None:
         """Run slots and rounds until cancelled. Raises an error that only a new coordinator can recover from."""
         keeper = asyncio.create_task(self._keep_term())
+        pruning = asyncio.create_task(self.retention.run(self._fail))
         try:
             while self._broken is None:
                 if self._leading is None:
@@ -175,6 +185,7 @@ class Leading:
                 self._wanted.clear()
         finally:
             keeper.cancel()
+            pruning.cancel()
             if self._deciding is not None:
                 self._deciding.cancel()  # nobody will use the answer
         raise self._broken
@@ -232,6 +243,7 @@ class Leading:
         await asyncio.to_thread(self._commits.close)
         try:
             machine = await asyncio.to_thread(self._look)
+            seen, self._seen = self._seen, self.store.last_line()
         except (NotLeading, StoreUnavailable) as error:
             logger.warning("standing by: %s", error)
             await asyncio.sleep(LOOK)
@@ -239,7 +251,6 @@ class Leading:
             self._fail(error)
         else:
             if machine is None:
-                seen, self._seen = self._seen, self.store.last_line()
                 if seen != self._seen:
                     self._announce()
                 await asyncio.sleep(LOOK)
@@ -266,7 +277,8 @@ class Leading:
                 send(Refusal(str(error), standby=True, leader=self._leader))
         elif self._broken is None:
             self._broken = error
-            logger.critical("the coordinator cannot go on", exc_info=error)
+            foreseen = isinstance(error, TapfingerError)  # its message says it all
+            logger.critical("the coordinator cannot go on: %s", error, exc_info=None if foreseen else error)
         self._commits.stop(error)
         self._unsaved.clear()
         self._wanted.set()

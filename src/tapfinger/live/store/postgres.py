@@ -88,7 +88,9 @@ class _Session:
                 yield self._connection
             except psycopg.Error as error:
                 lost = self._connection is None or self._connection.closed
-                if not lost and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                # A server that was a copy and is not yet the original refuses to write: others may know the right one.
+                passing = psycopg.OperationalError | psycopg.InterfaceError | psycopg.errors.ReadOnlySqlTransaction
+                if not lost and not isinstance(error, passing):
                     raise
                 self._drop()
                 raise StoreUnavailable(f"the database cannot be reached: {' '.join(str(error).split())}") from None
@@ -162,6 +164,10 @@ class Postgres:
         """A transaction, on the server's disk when the context ends."""
         with self._writer.use() as connection, connection.transaction(), connection.cursor() as cursor:
             yield _PostgresTransaction(cursor)
+
+    def shrink(self, _pages: int) -> bool:
+        """Do nothing: the server's autovacuum makes room."""
+        return False
 
     def close(self) -> None:
         """Close both connections."""
