@@ -278,7 +278,11 @@ def _agents(app: FastAPI, service: Service) -> None:
     @app.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
         given, source = socket.headers.get("authorization", ""), source_of(socket.scope)
-        token = known(service, given)
+        try:
+            token = known(service, given)
+        except (StoreUnavailable, StoreFailed) as error:
+            await socket.close(4503, str(error)[:100])
+            return
         if token is None or token.role != "agent" or token.cluster is None:
             if not refusals.take(source):
                 who = None if token is None else token.name
@@ -377,8 +381,10 @@ def _explain_errors(app: FastAPI) -> None:
         headers = {}
         if isinstance(error, NotLeading):  # nothing was done, so it is safe to ask the leader instead
             status, headers = 503, {"X-Leader": error.leader, "Retry-After": "1"}
-        elif isinstance(error, StoreUnavailable | StoreFailed):
+        elif isinstance(error, StoreUnavailable):
             status, headers = 503, {"Retry-After": "1"}
+        elif isinstance(error, StoreFailed):
+            status = 503
         return JSONResponse({"detail": str(error)}, status, headers)
 
 

@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tapfinger.errors import StoreFailed, StoreUnavailable
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -44,7 +45,11 @@ class Authentication:
             return
         given = Headers(scope=scope).get("authorization", "")
         source = source_of(scope)
-        holder = known(self._service, given)
+        try:
+            holder = known(self._service, given)
+        except (StoreUnavailable, StoreFailed) as error:  # who asks is not known, so nothing was done
+            await JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})(scope, receive, send)
+            return
         state: dict[str, Any] = scope.setdefault("state", {})
         state["holder"] = holder
         refused = given != "" and holder is None

@@ -153,8 +153,10 @@ class Client:
             url, following, fault, bound = self._current, "", None, max(ELECTION, self.patience)
             try:
                 answer = self._line(url).request(method, path, timeout=min(patience, self._timeout), **more)
-                # With this header, nothing was done yet, so the request can be repeated after a pause.
-                if "Retry-After" in answer.headers and tries < RETRIES:
+                # With this header, the request can be repeated after a pause. Only of a database that was lost in the
+                # middle of it, nobody knows whether something was done.
+                unclear = answer.status_code == 503 and "X-Leader" not in answer.headers
+                if "Retry-After" in answer.headers and tries < RETRIES and (again or not unclear):
                     tries += 1
                     time.sleep(min(5.0, float(answer.headers["Retry-After"])))
                     continue

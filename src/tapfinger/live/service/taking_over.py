@@ -16,15 +16,13 @@ from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.state_dir import hold, make_directory
 from tapfinger.live.store.audit import Audit
+from tapfinger.live.store.copies import SKIPPED
 from tapfinger.live.store.leadership import TERM
 from tapfinger.live.store.logs import Logs, Output, StoredLogs
 from tapfinger.live.store.retention import GB, Limits, Retention
 from tapfinger.live.store.store import Store
 
 logger = logging.getLogger(__name__)
-
-#: Ids that are left out when an older copy of a store is put back: more than anyone submits between two copies.
-SKIPPED = 1_000_000
 
 
 class Kept:

@@ -11,7 +11,10 @@ from pathlib import Path
 from tapfinger.errors import ConfigError
 from tapfinger.live.store.migrations import MIGRATIONS
 from tapfinger.live.store.sqlite_faults import damaged, explaining
+from tapfinger.live.store.store import Store
 
+#: Ids and epochs that are left out when an older copy of a store is put back: more than there are between two copies.
+SKIPPED, EPOCHS = 1_000_000, 1_000
 #: What SQLite keeps beside a file.
 BESIDE = ("", "-wal", "-shm")
 
@@ -44,10 +47,20 @@ def copy_store(source: Path, target: Path) -> int:
 
 
 def put_back(copy: Path, store: Path) -> Path | None:
-    """Put a copy in the place of a store that nobody uses. Returns where the earlier store is now, if there was one."""
+    """Put a copy in the place of a store that nobody uses. Returns where the earlier store is now, if there was one.
+
+    Agents may know of tasks and epochs that came after the copy, so some numbers are left out.
+    """
     fresh = store.with_name(f"{store.name}.new")
-    fresh.unlink(missing_ok=True)
+    for suffix in BESIDE:
+        store.with_name(f"{fresh.name}{suffix}").unlink(missing_ok=True)
     copy_store(copy, fresh)
+    opened = Store(fresh)
+    try:
+        opened.skip_ids(SKIPPED)
+        opened.lead("", opened.epoch + EPOCHS)
+    finally:
+        opened.close()
     aside = store.with_name(f"{store.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
     had = store.exists()
     with explaining(store):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tapfinger.errors import StoreFailed
 from tapfinger.live.store.database import Row, split
-from tapfinger.live.store.sqlite_faults import explained, explaining
+from tapfinger.live.store.sqlite_faults import FAULTS, MISTAKES, explained, explaining
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +117,7 @@ class Sqlite:
             except BaseException as error:
                 with suppress(sqlite3.Error):  # a full disk has ended the transaction already
                     self._writer.execute("ROLLBACK")
-                if isinstance(error, sqlite3.DatabaseError) and not isinstance(
-                    error, sqlite3.IntegrityError | sqlite3.ProgrammingError
-                ):
+                if isinstance(error, FAULTS) and not isinstance(error, MISTAKES):
                     raise explained(self._path, error) from None
                 raise
 

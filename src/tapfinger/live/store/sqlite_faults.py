@@ -20,7 +20,13 @@ def damaged(path: Path, what: object) -> StoreFailed:
     )
 
 
-def explained(path: Path, error: sqlite3.Error | OSError) -> StoreFailed:
+#: What SQLite and the file system raise; of a schema that is garbage, not even the message can be decoded.
+FAULTS = (sqlite3.DatabaseError, OSError, UnicodeDecodeError)
+#: Mistakes of the program, which are no faults of a file.
+MISTAKES = (sqlite3.IntegrityError, sqlite3.ProgrammingError)
+
+
+def explained(path: Path, error: Exception) -> StoreFailed:
     """What a failure of SQLite or of the file system means for the store."""
     if isinstance(error, OSError):
         return _unwritable(path, error.strerror or str(error))
@@ -53,7 +59,7 @@ def explaining(path: Path) -> Iterator[None]:
     """Tell failures of the database in words. Mistakes of the program stay as they are."""
     try:
         yield
-    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+    except MISTAKES:
         raise
-    except (sqlite3.DatabaseError, OSError) as error:
+    except FAULTS as error:
         raise explained(path, error) from None
