@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from waiting import PATIENCE, wait_for
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
-from tapfinger.errors import CoordinatorError
+from tapfinger.errors import CoordinatorError, NotFound
 from tapfinger.live.insight.overview import Overview
 from tapfinger.live.protocol.events import AgentJoined, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
@@ -73,8 +74,9 @@ def test_numbers_are_never_given_out_again_and_counts_stay(opened: Opener) -> No
     last, counts = store.last_line(), store.counts()
     pruned(store, replace(PLENTY, days=5.0))
     assert (ids(store), store.history(0, 1000)) == ([], [])
-    for again in (store, opened()):
-        assert (again.next_id(), again.last_line(), again.counts()) == (200, last, counts)
+    assert (store.next_id(), store.last_line(), store.counts()) == (200, last, counts)
+    again = opened()
+    assert (again.next_id(), again.last_line(), again.counts()) == (200, last, counts)
     again.save([replace(RECORD, id=200)], [Submitted(1.0, 200)])
     assert again.counts() == {**counts, "queued": 1}
     assert again.history(0, 10)[0][0] == last + 1
@@ -122,14 +124,13 @@ def test_output_in_the_store_is_counted_and_the_oldest_goes(opened: Opener) -> N
         if n > 1:
             end(store, n, days=20 - n)
         store.save([], [], None, [Piece((n, 1), start, b"x" * 100, 300) for start in range(0, 1000, 100)])
-    assert (
-        store.output_bytes == sum(len(store.output((n, 1), at, 100)[1]) for n in range(1, 9) for at in (0, 900)) * 3 / 2
-    )
+    kept = [store._db.query("SELECT sum(length(data)) FROM output WHERE task = ?", (n,))[0][0] for n in range(1, 9)]
+    assert store.output_bytes == sum(kept)
     each = store.output_bytes // 8
     pruned(store, replace(PLENTY, output=4.5 * each))
     assert store.output_bytes == 4 * each
     assert [store.output_size((n, 1)) > 0 for n in range(1, 9)] == [True, *[False] * 4, *[True] * 3]
-    pruned(store, replace(PLENTY, output=0.0))
+    pruned(store, replace(PLENTY, output=0.1))
     assert store.output_bytes == each, "that of a task that has not ended stays"
     assert ids(store) == list(range(1, 9))
 
@@ -144,7 +145,7 @@ def test_output_in_files_is_bounded(tmp_path: Path, opened: Opener) -> None:  # 
             files.add((n, 1), start, b"x" * 100)
     whole = files.measure(lambda _: None)
     pruned(store, replace(PLENTY, output=0.5 * whole), files)
-    assert 0.3 * whole < files.measure(lambda _: None) <= 0.5 * whole
+    assert 0.25 * whole < files.measure(lambda _: None) <= 0.5 * whole
     assert [files.size((n, 1)) for n in (1, 2, 6)] == [1000, 0, 1000]
     pruned(store, replace(PLENTY, tasks=1), files)
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"1.1", "1.1.tail", "6.1", "6.1.tail"}
@@ -168,8 +169,6 @@ def test_a_file_shrinks_and_an_old_one_is_made_to(tmp_path: Path) -> None:
     end(store, *range(1, 3000), days=10)
     store.close()
     full = path.stat().st_size
-    import sqlite3
-
     old = sqlite3.connect(path, isolation_level=None)  # as an older version has made it
     old.execute("PRAGMA journal_mode = DELETE")
     old.execute("PRAGMA auto_vacuum = NONE")
@@ -272,7 +271,7 @@ def test_people_prune_and_see_what_is_left(tmp_path: Path) -> None:
         assert client.prune(0.0, dry_run=True) == 3
         assert client.prune(0.0) == 3
         wait_for(lambda: [info.id for info in client.list()] == [waiting])
-        with pytest.raises(CoordinatorError, match=f"there is no task {done[0]}"):
+        with pytest.raises(NotFound, match=f"there is no task {done[0]}"):
             client.show(done[0])
         assert client.counts()["finished"] == counts
         assert not {event["task"] for event in client.events(limit=1000)} & set(done)

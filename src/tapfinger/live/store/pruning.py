@@ -58,6 +58,8 @@ def remove_tasks(work: Transaction, ids: Sequence[int]) -> None:
 
 def remove_output(work: Transaction, ids: Sequence[int]) -> int:
     """Remove the output of these tasks that is in the store. Returns its bytes."""
+    if not ids:
+        return 0
     chosen = f"({marks(ids)})"
     ((size,),) = work.query(f"SELECT coalesce(sum(length(data)), 0) FROM output WHERE task IN {chosen}", ids)
     if size:
@@ -68,7 +70,7 @@ def remove_output(work: Transaction, ids: Sequence[int]) -> int:
 
 def old_site_events(database: Database, before: float, keep: int, limit: int) -> list[int]:
     """Numbers of events that are of no task and too old: from before that time, or beyond the latest ``keep``."""
-    rows = database.query("SELECT at FROM history WHERE task IS NULL ORDER BY at DESC LIMIT 1 OFFSET ?", (keep,))
+    rows = database.query("SELECT at FROM history WHERE task IS NULL ORDER BY at DESC LIMIT 1 OFFSET ?", (keep - 1,))
     if rows:
         before = max(before, float(rows[0][0]))
     found = database.query("SELECT seq FROM history WHERE task IS NULL AND at < ? ORDER BY at LIMIT ?", (before, limit))

@@ -96,17 +96,23 @@ class Retention:
 
     def _output(self) -> bool:
         """Remove the output of tasks that ended first; that of attempts that run is never touched."""
-        self._removing = self.output > self._limits.output * (ENOUGH if self._removing else 1.0)
-        found = self._store.oldest(TASKS, self._cursor) if self._removing else []
-        if self._removing:  # from the first again, once all were looked at
-            self._cursor = (found[-1].ended, found[-1].id) if found else (0.0, 0)
-        if not found:
+        beyond = self.output - self._limits.output * (ENOUGH if self._removing else 1.0)
+        self._removing = beyond > 0
+        if not self._removing:
             return False
-        if self._files is None:
-            self._store.remove_output([task.id for task in found])
-        else:
-            self._forget(sum(self._files.remove(task.id, task.attempts) for task in found))
-        return True
+        found = self._store.oldest(TASKS, self._cursor)
+        beyond = self.output - self._limits.output * ENOUGH
+        done = self._store.remove_output([task.id for task in found], beyond) if self._files is None else 0
+        for task in found if self._files is not None else ():
+            if beyond <= 0:
+                break
+            size = self._files.remove(task.id, task.attempts)
+            self._forget(size)
+            beyond -= size
+            done += 1
+        # From the first again, once all were looked at: output may have come late.
+        self._cursor = (found[done - 1].ended, found[done - 1].id) if done else (0.0, 0)
+        return done > 0
 
     def _forget(self, size: int) -> None:
         if self._measured is not None:

@@ -331,10 +331,14 @@ class Store:
         with self._transaction() as work:
             pruning.remove_tasks(work, ids)
 
-    def remove_output(self, ids: Sequence[int]) -> int:
-        """Remove the output of these tasks. Returns its bytes."""
+    def remove_output(self, ids: Sequence[int], size: float) -> int:
+        """Remove the output of these tasks, one after another until ``size`` bytes are gone. Returns how many."""
         with self._transaction() as work:
-            return pruning.remove_output(work, ids)
+            for done, ident in enumerate(ids):
+                if size <= 0:
+                    return done
+                size -= pruning.remove_output(work, [ident])
+        return len(ids)
 
     def remove_site_events(self, before: float, keep: int, limit: int) -> int:
         """Remove old events that are of no task, at most ``limit`` at once. Returns their number."""
