@@ -11,16 +11,16 @@ on the machine hardly changes their ratio.
 from __future__ import annotations
 
 import argparse
-import json
+import asyncio
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from live_store import TASK, Coordinator, best_of, submit
+from live_store import TASK, Coordinator, submit
 
 from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.events import Granted, Grounds, encode_fields
@@ -31,8 +31,8 @@ from tapfinger.live.store.store import Store
 ROUNDS, READS = 5, 300
 #: Days over which the ended tasks are spread.
 DAYS = 200
-#: Site with so few tasks kept that most of the ended ones are pruned.
-PRUNED = "keep_days = 100\n"
+#: Keys of ``[live]``: while measuring, nothing is pruned; then, half of the ended tasks are.
+KEEP, PRUNE = "max_waiting = 1000000\nkeep_days = 1000\nkeep_tasks = 100000000\n", f"keep_days = {DAYS / 2}\n"
 
 
 def fill(path: Path, count: int) -> None:
@@ -52,8 +52,8 @@ def fill(path: Path, count: int) -> None:
     database.execute(
         f"INSERT INTO tasks (id, spec, owner, submitted, phase, attempt, cluster, agent, allocation, started, ended, "
         f"failures, losses, cancelled, code, reason, output, resized, incomplete) {numbers} SELECT i, ?, 'ann', "
-        "? + i * ?, CASE WHEN i % 20 THEN 'finished' ELSE 'failed' END, 1, 'lab', 'agent-lab', '[1, 0]', ? + i * ? + 1, "
-        "? + i * ? + 30, 0, 0, 0, 0, '', 1000, 0, 0 FROM n",
+        "? + i * ?, CASE WHEN i % 20 THEN 'finished' ELSE 'failed' END, 1, 'lab', 'agent-lab', '[1, 0]', "
+        "? + i * ? + 1, ? + i * ? + 30, 0, 0, 0, 0, '', 1000, 0, 0 FROM n",
         (spec, begin, step, begin, step, begin, step),
     )
     database.execute(
@@ -63,14 +63,138 @@ def fill(path: Path, count: int) -> None:
         "SELECT ? + i * ? + after, kind, i, 1, 'lab', data FROM n, k",
         (granted, begin, step),
     )
-    if database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'totals'").fetchone()[0]:
-        database.execute("INSERT INTO totals SELECT phase, count(*) FROM tasks GROUP BY phase")
-        database.execute("INSERT INTO totals SELECT 'ended tasks kept', count(*) FROM tasks")
+    database.execute("DELETE FROM totals")
+    database.execute("INSERT INTO totals SELECT phase, count(*) FROM tasks GROUP BY phase")
+    database.execute("INSERT INTO totals SELECT 'ended tasks kept', count(*) FROM tasks")
     database.execute("COMMIT")
     database.close()
 
 
-if __name__ == "__main__":
-    import sys
+async def _reads(coordinator: Coordinator, path: str, count: int) -> list[float]:
+    """Seconds of the same question, one after another on one connection."""
+    host, _, port = coordinator.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"GET /api/v1/{path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {coordinator.token}\r\n\r\n"
+    found = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        writer.write(head.encode())
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await reader.readexactly(int(answer.partition("content-length:")[2].split("\r\n")[0]))
+        if " 200 " not in answer.split("\r\n")[0]:
+            raise RuntimeError(answer)
+        found.append(time.perf_counter() - begin)
+    writer.close()
+    return found
 
-    fill(Path(sys.argv[1]), int(sys.argv[2]))
+
+def reads(coordinator: Coordinator, path: str) -> str:
+    """Median and 99th percentile in milliseconds."""
+    found = asyncio.run(_reads(coordinator, path, READS))
+    return f"{1e3 * np.percentile(found, 50):.1f} / {1e3 * np.percentile(found, 99):.1f}"
+
+
+def megabytes(state: Path) -> float:
+    """Size of the database, with its log."""
+    return sum(path.stat().st_size for path in state.glob("store.db*")) / 1e6
+
+
+def compare(folder: Path, ended: int) -> list[str]:
+    """Two coordinators, one with an empty store and one with ended tasks, measured turn by turn."""
+    states = {0: folder / "young", ended: folder / "old"}
+    for count, state in states.items():
+        state.mkdir()
+        if count:
+            fill(state / "store.db", count)
+    rows: dict[str, dict[int, float | str]] = {}
+
+    def note(what: str, measure: Callable[[int], float | str]) -> None:
+        rows[what] = {count: measure(count) for count in states}
+
+    sizes = {count: megabytes(state) for count, state in states.items()}
+    opened = {count: Coordinator(state, more=KEEP) for count, state in states.items()}
+    rates: dict[str, dict[int, list[float]]] = {"single": {n: [] for n in states}, "batch": {n: [] for n in states}}
+    for count in (*states, *states):
+        submit(opened[count], 100, 1)
+    for _ in range(ROUNDS):
+        for count in states:
+            rates["single"][count].append(500 / submit(opened[count], 500, 1).total)
+            rates["batch"][count].append(2_000 / submit(opened[count], 20, 1, 100).total)
+    note("submits a second, one connection (best of rounds)", lambda n: max(rates["single"][n]))
+    note("tasks a second, batches of 100 (best of rounds)", lambda n: max(rates["batch"][n]))
+    shown = max(1, ended // 2)
+    for name, path in (
+        ("list: p50 / p99 ms", "tasks?limit=100"),
+        ("list of failed ones: p50 / p99 ms", "tasks?limit=100&phase=failed&phase=lost"),
+        ("counts: p50 / p99 ms", "tasks?limit=1"),
+        ("latest events: p50 / p99 ms", "events?last=100"),
+    ):
+        note(name, lambda n, path=path: reads(opened[n], path))
+    note("show: p50 / p99 ms", lambda n: reads(opened[n], f"tasks/{shown if n else 1}"))
+    note("memory of the coordinator, MB", lambda n: opened[n].memory())
+    for coordinator in opened.values():
+        coordinator.process.kill()
+        coordinator.process.wait()
+        coordinator.client.close()
+    restarts: dict[int, list[float]] = {count: [] for count in states}
+    for _ in range(ROUNDS):
+        for count, state in states.items():
+            again = Coordinator(state, more=KEEP)
+            restarts[count].append(again.seconds)
+            again.close()
+    note("restart, s (median)", lambda n: float(np.median(restarts[n])))
+    note("database, MB", lambda n: sizes[n])
+    lines = ["| | empty | old | old / empty |", "|---|---|---|---|"]
+    for what, found in rows.items():
+        young, old = found[0], found[ended]
+        ratio = "" if isinstance(young, str) or isinstance(old, str) or not young else f"{old / young:.2f}"
+        cells = [one if isinstance(one, str) else f"{one:,.1f}" for one in (young, old)]
+        lines.append(f"| {what} | {cells[0]} | {cells[1]} | {ratio} |")
+    return [*lines, "", *pruning(states[ended], ended)]
+
+
+def pruning(state: Path, ended: int) -> list[str]:
+    """Half of the ended tasks go while tasks are submitted."""
+    before = megabytes(state)
+    coordinator = Coordinator(state, more="max_waiting = 1000000\n" + PRUNE)
+    begin = time.monotonic()
+    slow = submit(coordinator, 3_000, 1)
+
+    def left() -> int:
+        with closing(sqlite3.connect(f"file:{state / 'store.db'}?mode=ro", uri=True)) as database:
+            ((kept,),) = database.execute("SELECT number FROM totals WHERE name = 'ended tasks kept'").fetchall()
+            ((free,),) = database.execute("PRAGMA freelist_count").fetchall()
+        return int(kept if kept > ended * 0.51 else free)
+
+    while left() > 50:
+        time.sleep(1.0)
+    took = time.monotonic() - begin
+    memory = coordinator.memory()
+    coordinator.close()
+    p50, p99 = (1e3 * np.percentile(slow.seconds, p) for p in (50, 99))
+    return [
+        f"Half of them pruned, and the file shrunk, in {took:.0f} s: from {before:,.0f} to {megabytes(state):,.0f} MB; "
+        f"meanwhile {len(slow.seconds) / slow.total:,.0f} submits a second on one connection, p50 {p50:.1f} ms, "
+        f"p99 {p99:.1f} ms; memory {memory:.0f} MB.",
+    ]
+
+
+def report(ended: int = 1_000_000) -> list[str]:
+    """The section of BENCHMARKS.md."""
+    with tempfile.TemporaryDirectory() as name:
+        found = compare(Path(name), ended)
+    return [
+        "## A coordinator that is old",
+        "",
+        f"`python benchmarks/live_age.py`. SQLite; an empty store and one with {ended:,} ended tasks and",
+        f"{5 * ended:,} events, measured in turn in one run. To reach: at least 0.9 of the submits, p99 of reading",
+        "below 50 ms, restart below 3 s, memory below 200 MB.",
+        "",
+        *found,
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ended", type=int, default=1_000_000)
+    print("\n".join(report(parser.parse_args().ended)))

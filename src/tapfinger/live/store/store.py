@@ -97,14 +97,12 @@ def open_database(where: Path | str) -> Database:
 
 
 def unusable(database: Database, error: Exception) -> StoreFailed:
-    """What the store holds cannot be understood: it was damaged, or changed by someone else."""
-    what = f"{type(error).__name__}: {error}"
+    """A store whose content cannot be understood: it was damaged, or changed by someone else."""
     if isinstance(database, Sqlite):
-        return damaged(Path(database.label), what)
-    return StoreFailed(
-        f"the store {database.label} cannot be used: {' '.join(what.split())}. Look whether someone has changed its "
-        "tables or rights; if so, put a dump of it back"
-    )
+        return damaged(Path(database.label), f"{type(error).__name__}: {error}")
+    from tapfinger.live.store import postgres
+
+    return postgres.unusable(database.label, error)
 
 
 class Store:
