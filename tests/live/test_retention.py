@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import CoordinatorError, NotFound
 from tapfinger.live.insight.overview import Overview
+from tapfinger.live.logging_setup import halve
 from tapfinger.live.protocol.events import AgentJoined, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
 from tapfinger.live.service.service import Service
@@ -299,3 +301,15 @@ def test_a_commit_is_not_held_up_by_pruning(tmp_path: Path) -> None:
         changed.append(store._db._writer.total_changes - before)  # type: ignore[attr-defined]
         store.close()
     assert changed[0] == changed[1] < 10 * retention_module.TASKS
+
+
+def test_a_log_file_is_cut_to_its_last_half(tmp_path: Path) -> None:
+    path = tmp_path / "serve.log"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for n in range(1000):
+        os.write(handle, b"line %04d\n" % n)
+        halve(handle, 1000)
+    os.close(handle)
+    lines = path.read_text().splitlines()
+    assert path.stat().st_size <= 1000
+    assert lines == [f"line {n:04d}" for n in range(1000 - len(lines), 1000)]

@@ -17,6 +17,7 @@ from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.agent.devices import cores_of, split_cores
 from tapfinger.live.config import BackendConfig, build_site, cluster_capacities, load_site
 from tapfinger.live.http.client import Client
+from tapfinger.live.logging_setup import BOUNDED
 from tapfinger.live.state_dir import alive, exited, hold, make_directory, noted
 from tapfinger.overrides import parse_options
 
@@ -91,7 +92,7 @@ class LocalSite:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             # In a session of its own: Ctrl-C reaches only this process, which ends the others in order.
-            env = {**os.environ, **env}
+            env = {**os.environ, **env, BOUNDED: "1"}
             pid = os.posix_spawn(command[0], command, env, file_actions=files, setsid=True, setsigmask=before)
             self._started.append(pid)
         finally:

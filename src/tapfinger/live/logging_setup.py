@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TextIO
 
 from tapfinger.errors import UnknownNameError
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import LiveEvent
+
+#: Most bytes of a log file of ``tapfinger up``, and the variable by which ``up`` says that standard error is one.
+MAX_LOG, BOUNDED = 32 * 1024 * 1024, "TAPFINGER_BOUNDED_LOG"
 
 #: Extra fields of a log record: what its event is about.
 FIELDS = ("event", "task", "attempt", "cluster", "detail")
@@ -31,6 +37,29 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Logs to standard error. If that is a log file of ``tapfinger up``, it is cut to its last half when it is long."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, and see to it that the file does not grow for ever."""
+        super().emit(record)
+        if os.environ.get(BOUNDED):
+            with suppress(OSError, ValueError):
+                halve(self.stream.fileno())
+
+
+def halve(handle: int, most: int = MAX_LOG) -> None:
+    """Cut a file that is open for appending to its last half, from the beginning of a line, if it is too long."""
+    if os.fstat(handle).st_size <= most:
+        return
+    with open(f"/proc/self/fd/{handle}", "rb") as file:  # the handle itself cannot be read from
+        file.seek(-most // 2, os.SEEK_END)
+        file.readline()
+        rest = file.read()
+    os.ftruncate(handle, 0)
+    os.write(handle, rest)
+
+
 def set_up_logging(verbose: bool, form: str = "text") -> None:
     """Log to standard error. ``form``: text or json."""
     formatters = {
@@ -39,7 +68,7 @@ def set_up_logging(verbose: bool, form: str = "text") -> None:
     }
     if form not in formatters:
         raise UnknownNameError("log format", form, formatters)
-    handler = logging.StreamHandler()
+    handler = BoundedHandler()
     handler.setFormatter(formatters[form])
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     for noisy in ("httpx", "websockets"):

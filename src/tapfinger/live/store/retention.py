@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tapfinger.live.store.logs import Logs
+from tapfinger.live.store.pruning import EndedTask
 from tapfinger.live.store.store import Store
 
 #: Seconds in a day, and bytes in a gigabyte.
@@ -102,17 +103,23 @@ class Retention:
             return False
         found = self._store.oldest(TASKS, self._cursor)
         beyond = self.output - self._limits.output * ENOUGH
-        done = self._store.remove_output([task.id for task in found], beyond) if self._files is None else 0
-        for task in found if self._files is not None else ():
-            if beyond <= 0:
-                break
-            size = self._files.remove(task.id, task.attempts)
-            self._forget(size)
-            beyond -= size
-            done += 1
+        if self._files is None:
+            done = self._store.remove_output([task.id for task in found], beyond)
+        else:
+            done = self._remove_files(self._files, found, beyond)
         # From the first again, once all were looked at: output may have come late.
         self._cursor = (found[done - 1].ended, found[done - 1].id) if done else (0.0, 0)
         return done > 0
+
+    def _remove_files(self, files: Logs, tasks: list[EndedTask], size: float) -> int:
+        """Remove output of these tasks, one after another until ``size`` bytes are gone. Returns how many."""
+        for done, task in enumerate(tasks):
+            if size <= 0:
+                return done
+            removed = files.remove(task.id, task.attempts)
+            self._forget(removed)
+            size -= removed
+        return len(tasks)
 
     def _forget(self, size: int) -> None:
         if self._measured is not None:

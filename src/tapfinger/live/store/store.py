@@ -244,11 +244,9 @@ class Store:
         """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging."""
         rows: list[Row] = []
         # One query for each phase: an index then has the rows in order, and none is read that is not shown.
-        for condition in [("phase = ? AND ", (phase.value,)) for phase in phases] or [("", ())]:
-            rows += self._db.query(
-                f"{_SELECT} WHERE {condition[0]}id < ? ORDER BY id DESC LIMIT ?",
-                (*condition[1], 2**62 if before is None else before, limit),
-            )
+        for condition, values in [("phase = ? AND ", [phase.value]) for phase in phases] or [("", [])]:
+            page = (*values, 2**62 if before is None else before, limit)
+            rows += self._db.query(f"{_SELECT} WHERE {condition}id < ? ORDER BY id DESC LIMIT ?", page)
         rows.sort(key=itemgetter(0), reverse=True)
         with self.understood():
             return [_record(row) for row in rows[:limit]]
