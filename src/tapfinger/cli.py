@@ -54,6 +54,9 @@ COMMANDS = {
         "tasks:give_up",
         "Say that a silent cluster's machine is gone for good; its tasks are run elsewhere, or end as lost.",
     ),
+    "backup": ("keeping:backup", "Copy the store of a site to a file, also while its coordinator runs."),
+    "restore": ("keeping:restore", "Put a copy in the place of the store of a site whose coordinator does not run."),
+    "prune": ("keeping:prune", "Remove ended tasks with their events and output before their time."),
     "audit": ("access:audit", "Show who did what, when, and from where."),
     "demo": (
         "demo:demo",

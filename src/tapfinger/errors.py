@@ -23,6 +23,7 @@ TapfingerError
 ├── CoordinatorError       the coordinator cannot be reached, or refuses
 ├── NotLeading             a standby coordinator, which changes nothing
 ├── StoreUnavailable       the database cannot be reached; whether the last save succeeded is unknown
+├── StoreFailed            a store that cannot be read or written, such as on a full disk
 └── BackendError           a backend that cannot do what it was asked
     ├── LaunchFailed
     └── UnsupportedOperation
@@ -161,3 +162,7 @@ class NotLeading(TapfingerError):  # noqa: N818
 
 class StoreUnavailable(TapfingerError):  # noqa: N818
     """The database cannot be reached; whether the last save succeeded is unknown."""
+
+
+class StoreFailed(TapfingerError):  # noqa: N818
+    """A store that cannot be read or written: says the file, the reason, and the way back."""

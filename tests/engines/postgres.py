@@ -35,19 +35,23 @@ class PostgresServer:
         if os.geteuid() == 0:
             shutil.chown(directory, "nobody", "nogroup")
             self._prefix = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-        data, log = directory / "data", directory / "log"
         subprocess.run(
-            [*self._prefix, where / "initdb", "-D", data, "-U", "tapfinger", "-A", "trust", "-E", "UTF8",
+            [*self._prefix, where / "initdb", "-D", directory / "data", "-U", "tapfinger", "-A", "trust", "-E", "UTF8",
              "--locale=C", "--no-sync"],
             check=True, capture_output=True, cwd=directory,
         )  # fmt: skip
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                [*self._prefix, where / "postgres", "-D", data, "-k", directory, "-c", "listen_addresses=",
-                 "-c", "max_connections=60", "-c", "shared_buffers=32MB"],
-                stdout=file, stderr=file, cwd=directory,
-            )  # fmt: skip
-        deadline = time.monotonic() + 30
+        self._command = [
+            *self._prefix, where / "postgres", "-D", directory / "data", "-k", directory, "-c", "listen_addresses=",
+            "-c", "max_connections=60", "-c", "shared_buffers=32MB",
+        ]  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, for the first time or again, and wait until it answers."""
+        log = self._socket / "log"
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(self._command, stdout=file, stderr=file, cwd=self._socket)
+        deadline = time.monotonic() + 120
         while True:
             try:
                 self.run("postgres", "SELECT 1")
@@ -72,4 +76,4 @@ class PostgresServer:
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGQUIT)  # at once: nobody wants the data any more
-        self._process.wait(30)
+        self._process.wait(120)

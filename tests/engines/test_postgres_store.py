@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -19,7 +20,17 @@ from live.test_events import (  # noqa: F401
     test_an_old_store_is_migrated_when_it_is_opened,
     test_old_sentences_that_nobody_understands_are_kept,
 )
+from live.test_retention import (  # noqa: F401
+    test_a_key_of_a_task_that_is_gone_makes_a_new_task,
+    test_by_age_and_by_number_the_first_to_end_go_first,
+    test_events_of_the_site_go_by_age_and_number,
+    test_numbers_are_never_given_out_again_and_counts_stay,
+    test_only_ended_tasks_can_be_removed,
+    test_output_in_the_store_is_counted_and_the_oldest_goes,
+    test_the_overview_stays_right,
+)
 from live.test_store import (  # noqa: F401
+    DONE,
     RECORD,
     RUNNING,
     opened,
@@ -35,7 +46,7 @@ from live.test_store import (  # noqa: F401
 )
 from waiting import wait_for
 
-from tapfinger.errors import ConfigError, MissingDependency, NotLeading, StoreUnavailable
+from tapfinger.errors import ConfigError, MissingDependency, NotLeading, StoreFailed, StoreUnavailable
 from tapfinger.live.store import leadership
 from tapfinger.live.store import postgres as postgres_module
 from tapfinger.live.store.store import Store, Token
@@ -103,6 +114,33 @@ def test_one_leads_and_the_other_can_only_read(pair: tuple[Store, Store]) -> Non
     first.close()  # as when its process dies: nobody waits for the end of its term
     wait_for(lambda: (leader := second.leader()) is not None and leader.gone)
     assert second.lead("http://second") == 2
+
+
+def test_only_the_leader_prunes(pair: tuple[Store, Store]) -> None:
+    first, second = pair
+    first.lead("http://first")
+    first.save([replace(DONE, id=1)], [])
+    with pytest.raises(NotLeading):
+        second.remove_tasks([1])
+    assert second.kept == 1
+    first.remove_tasks([1])
+    assert (second.kept, second.task(1), second.next_id()) == (0, None, 2)
+
+
+def test_an_epoch_is_above_what_a_coordinator_has_noted(pair: tuple[Store, Store]) -> None:
+    first, _ = pair
+    assert first.lead("http://first", 7) == 8
+
+
+def test_a_table_that_is_gone_is_said(postgres: PostgresServer) -> None:
+    address = postgres.database()
+    Store(address).close()
+    with psycopg.connect(address) as connection:
+        connection.execute("DROP TABLE totals")
+    store = Store(address)
+    with pytest.raises(StoreFailed, match=r"cannot be used: .*totals"):
+        store.counts()
+    store.close()
 
 
 def test_a_leader_that_is_late_finds_itself_deposed(pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engines.postgres import PostgresServer
+from engines.postgres import PostgresServer, binaries
 from engines.replicas import ReplicatedSite
 from live.sites import python
 from waiting import PATIENCE, wait_for
@@ -167,3 +168,34 @@ def test_a_leader_that_was_stopped_wakes_up_deposed_and_can_do_no_harm(
     site.kill("b")
     wait_for(lambda: site.role("a") == "leader")
     assert client.submit(python("pass", clusters=["right"], key="meanwhile")) == [other]
+
+
+def test_a_database_that_goes_away_and_returns(tmp_path: Path) -> None:
+    """Nobody dies of it, nothing that was acknowledged is lost, and what was refused can be repeated."""
+    if binaries() is None:
+        pytest.skip("there is no PostgreSQL on this machine")
+    with tempfile.TemporaryDirectory(prefix="tapfinger-pg-") as folder:
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder) / "server")
+        site = ReplicatedSite(tmp_path, server.database())
+        try:
+            client = site.up()
+            kept = [client.submit(python("pass", key=f"k{n}"))[0] for n in range(5)]
+            for _ in range(2):
+                server.close()
+                wait_for(lambda: site.role("a") == site.role("b") == "standby")
+                for name in ("a", "b"):
+                    assert site.ask(name, "GET", "tasks", timeout=30.0).status_code == 503
+                    body = {"tasks": [{"argv": ["x"], "type": "demo"}]}
+                    assert site.ask(name, "POST", "tasks", json=body, timeout=30.0).status_code == 503
+                server.start()
+                wait_for(lambda: "leader" in (site.role("a"), site.role("b")))
+                kept += client.submit(python("pass", key=f"k{len(kept)}"))
+            assert [client.submit(python("pass", key=f"k{n}"))[0] for n in range(len(kept))] == kept
+            wait_for(lambda: site.connected(client))
+            for name in ("a", "b"):
+                assert site.processes[name].poll() is None
+                assert "Traceback" not in (site.state(name) / "log").read_text()
+        finally:
+            site.close()
+            server.close()

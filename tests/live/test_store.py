@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import ConfigError
+from tapfinger.errors import ConfigError, StoreFailed
 from tapfinger.live.protocol.events import Submitted, Warned
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.live.store import migrations
@@ -159,7 +159,7 @@ def test_of_a_long_output_the_middle_is_left_out(opened: Opener) -> None:
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_text("not a database, but a long enough text to be taken for one" * 20)
-    with pytest.raises(ConfigError, match=r"store\.db cannot be used as a store"):
+    with pytest.raises(StoreFailed, match=r"store\.db is damaged and cannot be used as a store"):
         Store(path)
 
 

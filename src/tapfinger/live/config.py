@@ -86,6 +86,12 @@ class LiveConfig(BaseModel):
     max_results_gb: Annotated[float, Field(ge=0.0)] = 10.0
     #: Megabytes (MiB) that must be free on an agent's disk, or its cluster takes no tasks.
     min_free_mb: Annotated[float, Field(ge=0.0)] = 512.0
+    #: Days that an ended task is kept, with its events and output.
+    keep_days: PositiveFloat = 90.0
+    #: Most ended tasks kept; beyond that, those that ended first go first.
+    keep_tasks: PositiveInt = 1_000_000
+    #: Most output kept by the coordinator, in gigabytes; beyond that, that of tasks that ended first goes first.
+    keep_logs_gb: PositiveFloat = 20.0
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.
     store: str = ""
     #: Directories that tasks may run in, on every cluster; none means anywhere.

@@ -24,6 +24,7 @@ OURS = (
     "up.json",
     "audit.jsonl*",
     "coordinator.json",
+    "epoch",
     "store.db*",
     "token",
 )

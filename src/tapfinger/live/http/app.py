@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
-from tapfinger.errors import AgentUnavailable, NotFound, NotLeading, StoreUnavailable, TapfingerError, TooMany
+from tapfinger.errors import (
+    AgentUnavailable,
+    NotFound,
+    NotLeading,
+    StoreFailed,
+    StoreUnavailable,
+    TapfingerError,
+    TooMany,
+)
 from tapfinger.live.http.agents import AGENT_PATH, AgentEndpoint
 from tapfinger.live.http.auth import HEALTH, NO_TOKEN, Authentication
 from tapfinger.live.http.dashboard_routes import add_dashboard
@@ -27,6 +35,7 @@ from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.problems import PROBLEMS
 from tapfinger.live.http.profile_routes import add_profiles
 from tapfinger.live.http.reference import add_reference
+from tapfinger.live.http.retention_routes import add_retention
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.waiting import clusters_of, wait_for_news
 from tapfinger.live.http.workers import Workers
@@ -129,6 +138,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
     add_files(app, service, workers, may)
     add_insight(app, service, workers, may)
     add_profiles(app, service, workers, may)
+    add_retention(app, service, workers, may)
     add_dashboard(app, service, workers, may, holder)
     add_reference(app)
     return app
@@ -248,7 +258,7 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
         """Events after the one with number ``after``, or the ``last`` ones; waits for the next."""
         seen = service.changes.count
         if last is not None:
-            after = max(after, await workers.run(request, service.store.last_line) - last)
+            after = max(after, await workers.run(request, lambda: service.store.line_before(last)))
         if wait and not await workers.run(request, lambda: service.store.history(after, 1)):
             await wait_for_news(service, wait, seen)
 
@@ -325,6 +335,8 @@ def _explain_errors(app: FastAPI) -> None:
             status, headers = 503, {"Retry-After": "1"}
         elif isinstance(error, AgentUnavailable):
             status = 504
+        elif isinstance(error, StoreFailed):
+            status = 503
         return JSONResponse({"detail": str(error)}, status, headers)
 
 

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tapfinger.errors import StoreUnavailable
+from tapfinger.errors import StoreFailed, StoreUnavailable
 from tapfinger.live.http.bodies import BodyLimits, in_pieces
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.service.service import Service
@@ -59,7 +59,7 @@ class Authentication:
         given, source = headers.get("authorization", ""), source_of(scope)
         try:
             holder = await lookup(self._service, given) if scope["path"] != HEALTH else None
-        except StoreUnavailable as error:
+        except (StoreFailed, StoreUnavailable) as error:  # who asks is not known, so nothing was done
             await JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})(scope, receive, send)
             return
         state: dict[str, Any] = scope.setdefault("state", {})

@@ -171,8 +171,10 @@ class Client:
                 named = self._named if url in self._urls else {}  # a leader elsewhere has a certificate of its own
                 bounded = min(patience, self._timeout)
                 answer = self._line(url).request(method, path, timeout=bounded, extensions=named, **more)
-                # With this header, nothing was done yet, so the request can be repeated after a pause.
-                if "Retry-After" in answer.headers and tries < RETRIES:
+                # With this header, the request can be repeated after a pause. Only of a database that was lost in the
+                # middle of it, nobody knows whether something was done.
+                unclear = answer.status_code == 503 and "X-Leader" not in answer.headers
+                if "Retry-After" in answer.headers and tries < RETRIES and (again or not unclear):
                     tries += 1
                     time.sleep(min(5.0, float(answer.headers["Retry-After"])))
                     continue
@@ -391,6 +393,12 @@ class Client:
     def revoke(self, name: str) -> None:
         """Revoke the token of this name."""
         self._call("DELETE", f"tokens/{quote(name, safe='')}")
+
+    def prune(self, days: float, dry_run: bool = False) -> int:
+        """Remove tasks that ended this many days ago or earlier. Returns their number; ``dry_run``: only that."""
+        body = {"days": days, "dry_run": dry_run}
+        count: int = self._call("POST", "prune", json=body).json()["tasks"]
+        return count
 
     def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """The latest lines of the audit log, oldest first."""

@@ -78,7 +78,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
     finally:
         note.unlink(missing_ok=True)
     if site.failed:
-        raise ConfigError("the coordinator could not go on, and the log says why; start it again")
+        raise ConfigError(service.failure or "the coordinator could not go on, and the log says why; start it again")
     if site.signal is not None:
         signal.raise_signal(site.signal)  # end as anyone does who gets it
 

@@ -73,6 +73,7 @@ class Overview:
                 self._begin(max(0, last - LOOK_BACK))
             while self._read():
                 pass
+            self.seq = max(self.seq, last)  # the latest events may not be kept any more
             if self._base is None:
                 self._count()
 
@@ -88,9 +89,12 @@ class Overview:
         """Count the tasks. Another coordinator may be writing, so repeat until the count matches the events read."""
         while True:
             found = self._store.counts()
-            if self._store.last_line() == self.seq:
+            last = self._store.last_line()
+            if last == self.seq:
                 break
-            self._read()
+            while self._read():
+                pass
+            self.seq = max(self.seq, last)
         on_clusters = found.get("placed", 0) + found.get("running", 0)
         self._base = {
             "waiting": found.get("queued", 0) - self._waiting,

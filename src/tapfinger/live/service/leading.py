@@ -22,6 +22,7 @@ from tapfinger.errors import (
     NotFound,
     NotLeading,
     StoreUnavailable,
+    TapfingerError,
     UnknownNameError,
 )
 from tapfinger.live.agent.leases import boot_clock
@@ -49,7 +50,8 @@ from tapfinger.live.service.deciding import Deciding
 from tapfinger.live.service.lateness import Lateness
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
-from tapfinger.live.service.taking_over import Kept, make_machine
+from tapfinger.live.service.retention_loop import RetentionLoop
+from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
 
@@ -127,6 +129,7 @@ class Leading:
         self._lateness = Lateness(self.insight.telemetry.loop_lag.observe)
         self.insight.telemetry.longest_lag.set_function(self._lateness.longest)
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
+        self.retention = RetentionLoop(self.kept.retention(config, self.now), lambda: self._leading is not None)
         if not self.store.shared:
             self._leading = self._take_over()
 
@@ -140,6 +143,11 @@ class Leading:
         return self._leading
 
     @property
+    def failure(self) -> str:
+        """What has ended this coordinator, if it was foreseen."""
+        return str(self._broken) if isinstance(self._broken, TapfingerError) else ""
+
+    @property
     def role(self) -> str:
         """``leader`` or ``standby``."""
         return "standby" if self._leading is None else "leader"
@@ -151,7 +159,7 @@ class Leading:
 
     def _take_over(self) -> Coordinator | None:
         """Lead, unless another coordinator does."""
-        epoch = self.store.lead(self.url)
+        epoch = take_epoch(self.store, self._state, self.url)
         if epoch is None:
             return None
         self._schedulers.forget()
@@ -167,6 +175,7 @@ class Leading:
         self._schedulers.close()
         self.insight.shadows.close()
         self._commits.close()
+        self.retention.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
         self.kept.close()
@@ -180,7 +189,8 @@ class Leading:
     async def run(self) -> None:
         """Run slots and rounds until cancelled. Raises an error that only a new coordinator can recover from."""
         self.bridge.bind()
-        beside = [asyncio.create_task(self._keep_term()), asyncio.create_task(self._lateness.watch())]
+        others = (self._keep_term(), self._lateness.watch(), self.retention.run(self._fail))
+        beside = [asyncio.create_task(one) for one in others]
         try:
             while self._broken is None:
                 if self._leading is None:
@@ -263,6 +273,7 @@ class Leading:
         await asyncio.to_thread(self._commits.close)
         try:
             machine = await asyncio.to_thread(self._look)
+            seen, self._seen = self._seen, self.store.last_line()
         except (NotLeading, StoreUnavailable) as error:
             logger.warning("standing by: %s", error)
             if isinstance(error, StoreUnavailable):
@@ -273,7 +284,6 @@ class Leading:
         else:
             self.faults.pop("store", None)
             if machine is None:
-                seen, self._seen = self._seen, self.store.last_line()
                 if seen != self._seen:
                     self.changes.announce()
                 await asyncio.sleep(LOOK)
@@ -302,7 +312,8 @@ class Leading:
                 send(Refusal(str(error), standby=True, leader=self._leader))
         elif self._broken is None:
             self._broken = error
-            logger.critical("the coordinator cannot go on", exc_info=error)
+            foreseen = isinstance(error, TapfingerError)  # its message says it all
+            logger.critical("the coordinator cannot go on: %s", error, exc_info=None if foreseen else error)
         self._commits.stop(error)
         self._unsaved.clear()
         self._wanted.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -19,10 +21,15 @@ from tapfinger.live.service import standby
 from tapfinger.live.service.files import FileDesk
 from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
+from tapfinger.live.store.retention import DAY
 from tapfinger.live.store.store import Piece
+
+logger = logging.getLogger(__name__)
 
 #: Tasks of a submission beyond which it waits until the one before it is saved.
 BULK = 100
+#: Seconds until output that could not be written is asked for again.
+ASK_AGAIN = 10.0
 
 
 class Service(Leading):
@@ -137,6 +144,12 @@ class Service(Leading):
         self._act(GiveUp(cluster))
         await self._commits.flush()
 
+    def ended_before(self, days: float) -> tuple[float, int]:
+        """The time this many days ago, and the number of tasks that had ended by then."""
+        self.check_leading()
+        before = self.now() - days * DAY
+        return before, self.store.count_before(before)
+
     def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
         """Make a token. ``lasts``: seconds, None for unlimited."""
         if self._leading is None:
@@ -225,10 +238,21 @@ class Service(Leading):
             return
         data, change = chunk.data.encode("latin-1"), Change()
         if self.kept.files is not None:
-            self.kept.files.add(chunk.id, chunk.offset, data, chunk.skipped)
+            try:
+                self.kept.files.add(chunk.id, chunk.offset, data, chunk.skipped)
+            except OSError as error:
+                self._not_kept(chunk, answer, error)
+                return
         elif data:
             change = Change(output=[Piece(chunk.id, chunk.offset, data, self.config.max_log, chunk.skipped)])
         self._commits.put(change, partial(self._kept, chunk, answer))
+
+    def _not_kept(self, chunk: LogChunk, answer: Callable[[LogSize], None], error: OSError) -> None:
+        """Ask for a piece again later: its agent has it, and the disk may have room by then."""
+        why = error.strerror or error
+        logger.warning("output of task %d cannot be kept: %s; it is asked for again", chunk.id[0], why)
+        size = LogSize(chunk.id, self.kept.logs.size(chunk.id))
+        asyncio.get_running_loop().call_later(ASK_AGAIN, answer, size)
 
     def _kept(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
         answer(LogSize(chunk.id, self.kept.logs.size(chunk.id)))

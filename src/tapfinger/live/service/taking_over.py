@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from tapfinger.core.contract import Scheduler
+from tapfinger.errors import StoreFailed
+from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator.inputs import Leases
 from tapfinger.live.coordinator.machine import Coordinator, Predecessor
@@ -12,9 +16,13 @@ from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.state_dir import hold, make_directory
 from tapfinger.live.store.audit import Audit
+from tapfinger.live.store.copies import SKIPPED
 from tapfinger.live.store.leadership import TERM
 from tapfinger.live.store.logs import Logs, Output, StoredLogs
+from tapfinger.live.store.retention import GB, Limits, Retention
 from tapfinger.live.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 class Kept:
@@ -24,11 +32,25 @@ class Kept:
         """Open or create them below ``state``; the store is where the configuration says, if it does."""
         make_directory(state)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
-        self.store = Store(config.store or state / "store.db")
-        self.audit = Audit(state / "audit.jsonl")
-        #: Output in files; None if coordinators share the store, which then holds the output too.
-        self.files = None if self.store.shared else Logs(state / "logs", config.max_log)
+        try:
+            self.store = Store(config.store or state / "store.db")
+        except BaseException:
+            self._lock.close()
+            raise
+        try:
+            self.audit = Audit(state / "audit.jsonl")
+            #: Output in files; None if coordinators share the store, which then holds the output too.
+            self.files = None if self.store.shared else Logs(state / "logs", config.max_log)
+        except OSError as error:
+            self.store.close()
+            self._lock.close()
+            raise unwritable(state, error) from None
         self.logs: Output = self.files or StoredLogs(self.store)
+
+    def retention(self, config: LiveConfig, clock: Callable[[], float]) -> Retention:
+        """What removes the old, as configured."""
+        limits = Limits(config.keep_days, config.keep_tasks, config.keep_logs_gb * GB)
+        return Retention(self.store, self.files, limits, clock)
 
     def close(self) -> None:
         """Close all files and release the directory."""
@@ -37,10 +59,55 @@ class Kept:
         self._lock.close()
 
 
+def unwritable(state: Path, error: OSError) -> StoreFailed:
+    """A state directory that cannot be written."""
+    return StoreFailed(
+        f"{error.filename or state} cannot be written: {error.strerror or error}. Make room on the disk, or give this "
+        f"user the right to write to {state}; then start again"
+    )
+
+
+def take_epoch(store: Store, state: Path, url: str) -> int | None:
+    """Lead, unless another coordinator does. Returns an epoch above all that agents may have heard of, or None.
+
+    The last epoch is noted beside the store, too. A store that does not know of it is an older copy that someone has
+    put back: ids that it would give out may be in use, so some are left out.
+    """
+    path = state / "epoch"
+    try:
+        noted = int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        noted = 0
+    known = store.epoch
+    epoch = store.lead(url, noted)
+    if epoch is None:
+        return None
+    if known < noted:
+        logger.warning(
+            "%s is older than what this coordinator had before: tasks and tokens since then are not in it, and its "
+            "next task has the number %d",
+            store.label,
+            store.next_id() + SKIPPED,
+        )
+        store.skip_ids(SKIPPED)
+    try:
+        replace_file(path, epoch, sync=True)
+    except OSError as error:
+        raise unwritable(state, error) from None
+    return epoch
+
+
 def make_machine(
     store: Store, site: Site, config: LiveConfig, schedulers: tuple[Scheduler, Scheduler], epoch: int, now: float
 ) -> Coordinator:
     """The state machine of a new leader. ``schedulers``: the one that decides, and its fallback."""
+    with store.understood():
+        return _restored(store, site, config, schedulers, epoch, now)
+
+
+def _restored(
+    store: Store, site: Site, config: LiveConfig, schedulers: tuple[Scheduler, Scheduler], epoch: int, now: float
+) -> Coordinator:
     origin = store.meta("origin")
     if origin is None:
         origin = now

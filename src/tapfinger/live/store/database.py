@@ -45,6 +45,10 @@ class Database(Protocol):
         """A transaction: committed and on disk when the context ends without an error, rolled back otherwise."""
         ...
 
+    def shrink(self, pages: int) -> bool:
+        """Give up to this many unused pages back to the disk. Returns whether there are more."""
+        ...
+
     def close(self) -> None:
         """Close the database."""
         ...

@@ -19,9 +19,9 @@ _NOW = "extract(epoch FROM clock_timestamp())"
 # A leader without a database connection is dead or must start over: nobody needs to wait for the end of its term.
 _FREE = f"(leader.until < {_NOW} OR NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = leader.backend))"
 _TAKE = (
-    f"INSERT INTO leader (one, epoch, url, until, backend) VALUES (1, 1, ?, {_NOW} + ?, pg_backend_pid()) "
-    "ON CONFLICT (one) DO UPDATE SET epoch = leader.epoch + 1, url = excluded.url, until = excluded.until, "
-    f"backend = excluded.backend WHERE {_FREE} RETURNING epoch"
+    f"INSERT INTO leader (one, epoch, url, until, backend) VALUES (1, ?, ?, {_NOW} + ?, pg_backend_pid()) "
+    "ON CONFLICT (one) DO UPDATE SET epoch = greatest(leader.epoch + 1, excluded.epoch), url = excluded.url, "
+    f"until = excluded.until, backend = excluded.backend WHERE {_FREE} RETURNING epoch"
 )
 _RENEW = f"UPDATE leader SET url = ?, until = {_NOW} + ?, backend = pg_backend_pid() WHERE epoch = ?"
 
@@ -53,11 +53,14 @@ class Leadership:
         rows = self._database.query(f"SELECT epoch, url, {_FREE} FROM leader")
         return Leader(*rows[0]) if rows else None
 
-    def take(self) -> int | None:
-        """Lead, unless another coordinator does. Returns the new epoch, above all earlier ones, or None."""
+    def take(self, least: int = 0) -> int | None:
+        """Lead, unless another coordinator does. Returns the new epoch, or None.
+
+        It is above ``least`` and all earlier ones.
+        """
         asked = boot_clock()
         with self._database.transaction() as work:
-            rows = work.query(_TAKE, (self.url, TERM))
+            rows = work.query(_TAKE, (least + 1, self.url, TERM))
         if not rows:
             return None
         self._epoch, self.until = int(rows[0][0]), asked + TERM

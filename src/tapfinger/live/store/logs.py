@@ -5,7 +5,9 @@ It is kept in files, or in a store that several coordinators share.
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -51,6 +53,8 @@ class Logs:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory
         self._most = most
+        #: Bytes written since this coordinator began.
+        self.written = 0
 
     def _spool(self, ident: AttemptId) -> Spool:
         return Spool(self._directory / f"{ident[0]}.{ident[1]}", self._most)
@@ -67,6 +71,7 @@ class Logs:
         spool = self._spool(ident)
         end = spool.end
         if offset - skipped <= end < offset + len(data):
+            self.written += len(data)
             return spool.append(data, offset)
         return end
 
@@ -77,6 +82,40 @@ class Logs:
             path.unlink(missing_ok=True)
         shutil.rmtree(f"{path}.tail", ignore_errors=True)
 
+    def remove(self, task: int, attempts: int) -> int:
+        """Remove the output of a task. Returns its bytes."""
+        size = 0
+        for attempt in range(1, attempts + 1):
+            path = self._directory / f"{task}.{attempt}"
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+                # The last bytes before the first ones: what a crash leaves behind is then found again.
+                tail = path.with_name(f"{path.name}.tail")
+                size += sum(_files(tail))
+                shutil.rmtree(tail, ignore_errors=True)
+                path.unlink()
+        return size
+
+    def measure(self, rest: Callable[[float], object]) -> int:
+        """Bytes of all output. ``rest`` is called now and then, with seconds, for others to get their turn."""
+        size = 0
+        for number, one in enumerate(_files(self._directory)):
+            size += one
+            if number % 100 == 99:
+                rest(0.002)
+        return size
+
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
         """A piece of the output and its position: ``offset``, or later if some was left out there."""
         return self._spool(ident).read(offset, most)
+
+
+def _files(directory: Path) -> Iterator[int]:
+    """Bytes of each file below a directory; files may come and go meanwhile."""
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                with suppress(FileNotFoundError):
+                    yield entry.stat(follow_symlinks=False).st_size

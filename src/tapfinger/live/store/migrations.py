@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from tapfinger.errors import ConfigError
 from tapfinger.live.protocol import events, words
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.store.database import Database, Transaction
+
+logger = logging.getLogger(__name__)
 
 #: Rows of the history that are rewritten at once.
 CHUNK = 5_000
@@ -152,6 +155,17 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     ALTER TABLE tasks ADD COLUMN results TEXT NOT NULL DEFAULT '';
     ALTER TABLE tasks ADD COLUMN results_until REAL;
     """,
+    # Totals, so that nobody counts rows; and indexes of what a new leader reads and of what is pruned.
+    """
+    CREATE TABLE totals (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
+    INSERT INTO totals SELECT phase, count(*) FROM tasks GROUP BY phase;
+    INSERT INTO totals SELECT 'ended tasks kept', count(*) FROM tasks WHERE ended IS NOT NULL;
+    INSERT INTO totals SELECT 'bytes of output', coalesce(sum(length(data)), 0) FROM output;
+    DROP INDEX tasks_alive;
+    CREATE INDEX tasks_alive ON tasks (id) WHERE ended IS NULL;
+    CREATE INDEX tasks_by_end ON tasks (ended, id) WHERE ended IS NOT NULL;
+    CREATE INDEX history_of_site ON history (at) WHERE task IS NULL;
+    """,
 )
 
 
@@ -164,6 +178,13 @@ def migrate(database: Database) -> None:
             raise ConfigError(
                 f"{database.label} has schema {version}, this version of TapFinger knows {len(MIGRATIONS)}; use a "
                 "newer one"
+            )
+        if 0 < version < len(MIGRATIONS):
+            logger.warning(
+                "%s is brought from schema %d to %d; with millions of events this takes up to a minute",
+                database.label,
+                version,
+                len(MIGRATIONS),
             )
         for number, step in enumerate(MIGRATIONS[version:], version + 1):
             if callable(step):

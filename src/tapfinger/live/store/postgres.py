@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tapfinger.errors import ConfigError, MissingDependency, StoreUnavailable
+from tapfinger.errors import ConfigError, MissingDependency, StoreFailed, StoreUnavailable
 from tapfinger.live.store.database import Row, split
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ def _plain(values: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
+def unusable(label: str, error: Exception) -> StoreFailed:
+    """A database whose tables, rights or rows are not as they must be."""
+    return StoreFailed(
+        f"the store {label} cannot be used: {' '.join(str(error).split())}. Look whether someone has changed its "
+        "tables or rights; if so, put a dump of it back"
+    )
+
+
 class _PostgresTransaction:
     def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
         self._cursor = cursor
@@ -72,7 +80,8 @@ class _PostgresTransaction:
 class _Session:
     """One connection, which reconnects after a loss; the caller at that time gets StoreUnavailable."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Row]]) -> None:
+    def __init__(self, label: str, connect: Callable[[], psycopg.Connection[Row]]) -> None:
+        self._label = label
         self._connect = connect
         self._connection: psycopg.Connection[Row] | None = None
         self._lock = threading.Lock()
@@ -88,7 +97,11 @@ class _Session:
                 yield self._connection
             except psycopg.Error as error:
                 lost = self._connection is None or self._connection.closed
-                if not lost and not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                # A server that was a copy and is not yet the original refuses to write: others may know the right one.
+                passing = psycopg.OperationalError | psycopg.InterfaceError | psycopg.errors.ReadOnlySqlTransaction
+                if not lost and not isinstance(error, passing):
+                    if isinstance(error, psycopg.ProgrammingError | psycopg.InternalError):  # tables or rights
+                        raise unusable(self._label, error) from None
                     raise
                 self._drop()
                 raise StoreUnavailable(f"the database cannot be reached: {' '.join(str(error).split())}") from None
@@ -135,7 +148,7 @@ class Postgres:
             ) from None
         user, host = self._given.get("user"), self._given.get("host", "")
         self.label = f"postgresql://{f'{user}@' if user else ''}{host}/{self._given.get('dbname', '')}"
-        self._writer = _Session(self._connect)
+        self._writer = _Session(self.label, self._connect)
         self._own = threading.local()
         self._readers: list[_Session] = []
         try:
@@ -167,7 +180,7 @@ class Postgres:
         """The reading session of the current thread."""
         reader: _Session | None = getattr(self._own, "reader", None)
         if reader is None:
-            reader = self._own.reader = _Session(self._connect)
+            reader = self._own.reader = _Session(self.label, self._connect)
             self._readers.append(reader)
         return reader
 
@@ -187,6 +200,10 @@ class Postgres:
         """A transaction, on the server's disk when the context ends."""
         with self._writer.use() as connection, connection.transaction(), connection.cursor() as cursor:
             yield _PostgresTransaction(cursor)
+
+    def shrink(self, _pages: int) -> bool:
+        """Do nothing: the server's autovacuum makes room."""
+        return False
 
     def close(self) -> None:
         """Close all connections."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tapfinger.errors import ConfigError
+from tapfinger.errors import StoreFailed
 from tapfinger.live.store.database import Row, split
+from tapfinger.live.store.sqlite_faults import FAULTS, MISTAKES, explained, explaining
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for another program that has locked the file.
+PATIENCE = 5.0
+#: Most bytes in use of an older file that is rewritten at the start, so that it can shrink from then on: a few seconds.
+REWRITE = 200 * 1024 * 1024
 
 
 class _SqliteTransaction:
@@ -33,33 +43,46 @@ class _SqliteTransaction:
 
 
 class Sqlite:
-    """Write-ahead log, full sync. One connection writes; each thread that reads committed data has one of its own.
-
-    So nobody who reads much can keep another thread waiting.
-    """
+    """Write-ahead log, full sync. One connection writes; each thread that reads has one of its own."""
 
     shared = False
 
     def __init__(self, path: Path) -> None:
         """Open or create the file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.label = str(path)
         self._path = path
+        self.label = str(path)
         self._writing = threading.Lock()
         self._own = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._open: list[sqlite3.Connection] = []
         try:
-            # The store holds environments of tasks, so only its owner may read it. SQLite's other files inherit this.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._writer = self._connect()
-            self._writer.execute("PRAGMA journal_mode = WAL")
-            self._writer.execute("PRAGMA synchronous = FULL")
-            self._reader()
-        except (OSError, sqlite3.DatabaseError) as error:
-            raise ConfigError(f"{path} cannot be used as a store: {error}") from None
+            with explaining(path):
+                self._writer = self._prepare()
+                self._reader()
+                #: Bytes that the file cannot be shorter than, unless someone has cut it.
+                self._least = path.stat().st_size
+        except BaseException:
+            self.close()
+            raise
+        #: Identity of the file and of its log; of the log, from the first transaction on.
+        self._files: dict[Path, tuple[int, int]] = {}
+
+    def _prepare(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # The store holds environments of tasks, so only its owner may read it. SQLite's other files inherit this.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        writer = self._connect()
+        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, or of one that is rewritten
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = FULL")
+        self._make_shrinkable(writer)
+        return writer
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        """A new connection; a file that is gone is not made again."""
+        where = f"{self._path.absolute().as_uri()}?mode=rw"
+        made = sqlite3.connect(where, isolation_level=None, check_same_thread=False, timeout=PATIENCE, uri=True)
+        self._open.append(made)
+        return made
 
     def _reader(self) -> sqlite3.Connection:
         """The reading connection of the current thread."""
@@ -67,27 +90,81 @@ class Sqlite:
         if reader is None:
             reader = self._own.reader = self._connect()
             reader.execute("PRAGMA query_only = TRUE")
-            self._readers.append(reader)
         return reader
+
+    def _make_shrinkable(self, writer: sqlite3.Connection) -> None:
+        """Rewrite a file of an older version that could never shrink, if that takes no longer than a few seconds."""
+        ((mode,),) = writer.execute("PRAGMA auto_vacuum").fetchall()
+        ((pages,), (free,), (size,)) = (
+            writer.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+        )
+        if mode != 0 or pages <= 1:
+            return
+        if (used := (pages - free) * size) > REWRITE:
+            logger.warning(
+                "%s has %d MB in use, too much to be rewritten at the start: what is pruned makes room in it, but it "
+                "does not become smaller until 'tapfinger backup' and 'tapfinger restore' have rewritten it",
+                self.label,
+                used // 1024**2,
+            )
+            return
+        began = time.monotonic()
+        writer.execute("VACUUM")
+        logger.warning("%s was rewritten in %.1f s; it can shrink from now on", self.label, time.monotonic() - began)
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Read committed data."""
-        return self._reader().execute(statement, values).fetchall()
+        with explaining(self._path):
+            return self._reader().execute(statement, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[_SqliteTransaction]:
         """A transaction, on disk when the context ends."""
         with self._writing:
-            self._writer.execute("BEGIN IMMEDIATE")
             try:
+                self._writer.execute("BEGIN IMMEDIATE")
                 yield _SqliteTransaction(self._writer)
-            except BaseException:
-                self._writer.execute("ROLLBACK")
+                self._check_files()
+                self._writer.execute("COMMIT")
+            except BaseException as error:
+                with suppress(sqlite3.Error):  # a full disk has ended the transaction already
+                    self._writer.execute("ROLLBACK")
+                if isinstance(error, FAULTS) and not isinstance(error, MISTAKES):
+                    raise explained(self._path, error) from None
                 raise
-            self._writer.execute("COMMIT")
+
+    def _check_files(self) -> None:
+        """Refuse to commit to files that are no longer those of the store: nobody would find the changes again."""
+        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+            try:
+                found = path.stat()
+            except OSError as error:
+                raise self._changed(path, f"is gone ({error.strerror})") from None
+            if self._files.setdefault(path, (found.st_dev, found.st_ino)) != (found.st_dev, found.st_ino):
+                raise self._changed(path, "was replaced by another file")
+            if path == self._path and found.st_size < self._least:
+                raise self._changed(path, f"was cut from {self._least} to {found.st_size} bytes")
+
+    def _changed(self, path: Path, what: str) -> StoreFailed:
+        return StoreFailed(
+            f"{path} {what} while the coordinator used it; nothing more is acknowledged. Put the file or a copy back "
+            f"(tapfinger restore COPY --state {path.parent}), and start again"
+        )
+
+    def shrink(self, pages: int) -> bool:
+        """Give up to this many unused pages back to the disk. Returns whether there are more."""
+        ((mode,),) = self.query("PRAGMA auto_vacuum")
+        if mode == 0:
+            return False
+        with self.transaction() as work:
+            work.query(f"PRAGMA incremental_vacuum({pages:d})")
+            ((left,),) = work.query("PRAGMA freelist_count")
+            ((count,),), ((size,),) = work.query("PRAGMA page_count"), work.query("PRAGMA page_size")
+            self._least = min(self._least, count * size)
+        return bool(left)
 
     def close(self) -> None:
         """Close all connections."""
-        for reader in self._readers:
-            reader.close()
-        self._writer.close()
+        for connection in reversed(self._open):
+            with suppress(sqlite3.Error):
+                connection.close()

@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import ConfigError
+from tapfinger.errors import ConfigError, StoreFailed, TapfingerError
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.protocol.events import LiveEvent, decode_event, encode_fields
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, TaskSpec
+from tapfinger.live.store import pruning, totals
 from tapfinger.live.store.database import Database, Row, Transaction
 from tapfinger.live.store.leadership import Leader, Leadership
 from tapfinger.live.store.migrations import migrate
+from tapfinger.live.store.pruning import EndedTask
 from tapfinger.live.store.sqlite import Sqlite
+from tapfinger.live.store.sqlite_faults import damaged
 
 #: Fields of a task that may change, in the order of the columns.
 _CHANGING = tuple(f.name for f in fields(TaskRecord) if f.name not in ("id", "spec", "owner", "submitted"))
@@ -48,8 +50,6 @@ _LEARN = (
     "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
     "at = excluded.at, state = excluded.state"
 )
-#: Most values in one statement.
-_AT_ONCE = 500
 _specs = TypeAdapter(TaskSpec)
 
 
@@ -96,6 +96,15 @@ def open_database(where: Path | str) -> Database:
     return Postgres(where)
 
 
+def unusable(database: Database, error: Exception) -> StoreFailed:
+    """A store whose content cannot be understood: it was damaged, or changed by someone else."""
+    if isinstance(database, Sqlite):
+        return damaged(Path(database.label), f"{type(error).__name__}: {error}")
+    from tapfinger.live.store import postgres
+
+    return postgres.unusable(database.label, error)
+
+
 class Store:
     """Reads see committed data. Only the leader can change a shared store."""
 
@@ -106,8 +115,8 @@ class Store:
             migrate(self._db)
         except BaseException as error:
             self._db.close()
-            if isinstance(error, sqlite3.DatabaseError):
-                raise ConfigError(f"{self._db.label} cannot be used as a store: {error}") from None
+            if isinstance(error, Exception) and not isinstance(error, TapfingerError):
+                raise unusable(self._db, error) from error
             raise
         self._leadership = Leadership(self._db) if self._db.shared else None
         #: Cache of tokens by hash, with the time of expiry: every request needs one.
@@ -116,6 +125,16 @@ class Store:
     def close(self) -> None:
         """Close the database."""
         self._db.close()
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Tell that the store is damaged where its content cannot be understood."""
+        try:
+            yield
+        except TapfingerError:
+            raise
+        except Exception as error:
+            raise unusable(self._db, error) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
@@ -143,12 +162,23 @@ class Store:
         """The leader; None if the store is not shared, or nobody has ever led."""
         return None if self._leadership is None else self._leadership.leader()
 
-    def lead(self, url: str) -> int | None:
-        """Lead, unless another coordinator does. Returns an epoch above all earlier ones, or None."""
+    @property
+    def epoch(self) -> int:
+        """The latest epoch that the store knows of; 0 before the first."""
+        if self._leadership is not None:
+            return 0 if (leader := self._leadership.leader()) is None else leader.epoch
+        with self.understood():
+            return int(self.meta("epoch", 0))
+
+    def lead(self, url: str, least: int = 0) -> int | None:
+        """Lead, unless another coordinator does. Returns an epoch above all earlier ones, or None.
+
+        ``least``: highest epoch that this coordinator knows of; that of an older copy of the store may be lower.
+        """
         if self._leadership is not None:
             self._leadership.url = url
-            return self._leadership.take()
-        epoch = int(self.meta("epoch", 0)) + 1
+            return self._leadership.take(least)
+        epoch = max(self.epoch, least) + 1
         self.set_meta("epoch", epoch)
         return epoch
 
@@ -173,12 +203,14 @@ class Store:
         learned: Iterable[Learned] = (),
     ) -> None:
         """Save all of it or nothing; it is on disk when this returns."""
+        records = list(records)
         rows = [_row(record) for record in records]
         lines = [(h.at, h.kind, h.task, h.attempt, h.cluster, encode_fields(h)) for h in history]
         with self._transaction() as work:
             if self._leadership is not None and "epoch" in (meta or {}):
                 self._leadership.raise_epoch(work, (meta or {})["epoch"])
             if rows:
+                totals.count_phases(work, records)
                 work.execute_many(_UPSERT, rows)
             if lines:
                 work.execute_many(
@@ -186,56 +218,65 @@ class Store:
                 )
             for name, value in (meta or {}).items():
                 work.execute(_KEEP, (name, json.dumps(value)))
-            for piece in output:
-                _append(work, piece)
+            totals.add(work, {totals.OUTPUT: sum(_append(work, piece) for piece in output)})
             for row in learned:
                 work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
 
     def learned(self) -> list[Learned]:
         """What was learned about the speed of task types."""
         rows = self._db.query("SELECT type, digest, at, state FROM learned ORDER BY type")
-        return [Learned(kind, digest, at, json.loads(state)) for kind, digest, at, state in rows]
+        with self.understood():
+            return [Learned(kind, digest, at, json.loads(state)) for kind, digest, at, state in rows]
 
     def unended(self) -> list[TaskRecord]:
         """Every task that has not ended: what a new leader must restore."""
-        return [_record(row) for row in self._db.query(f"{_SELECT} WHERE ended IS NULL ORDER BY id")]
+        # Most tasks were submitted in batches of equal ones: each specification is decoded and kept once.
+        specs: dict[str, TaskSpec] = {}
+        rows = self._db.query(f"{_SELECT} WHERE ended IS NULL ORDER BY id")
+        with self.understood():
+            return [_record(row, specs) for row in rows]
 
     def task(self, ident: int) -> TaskRecord | None:
         """One task, ended or not."""
-        return next((_record(row) for row in self._db.query(f"{_SELECT} WHERE id = ?", (ident,))), None)
+        rows = self._db.query(f"{_SELECT} WHERE id = ?", (ident,))
+        with self.understood():
+            return _record(rows[0]) if rows else None
 
     def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
         """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging."""
-        where: list[str] = []
-        values: list[str | int] = []
-        if phases:
-            where.append(f"phase IN ({_marks(phases)})")
-            values += [phase.value for phase in phases]
-        if before is not None:
-            where.append("id < ?")
-            values.append(before)
-        condition = f"WHERE {' AND '.join(where)} " if where else ""
-        return [
-            _record(row) for row in self._db.query(f"{_SELECT} {condition}ORDER BY id DESC LIMIT ?", [*values, limit])
-        ]
+        rows: list[Row] = []
+        # One query for each phase: an index then has the rows in order, and none is read that is not shown.
+        for condition, values in [("phase = ? AND ", [phase.value]) for phase in phases] or [("", [])]:
+            page = (*values, 2**62 if before is None else before, limit)
+            rows += self._db.query(f"{_SELECT} WHERE {condition}id < ? ORDER BY id DESC LIMIT ?", page)
+        rows.sort(key=itemgetter(0), reverse=True)
+        with self.understood():
+            return [_record(row) for row in rows[:limit]]
 
     def counts(self) -> dict[str, int]:
-        """Number of tasks in each phase."""
-        return {phase: count for phase, count in self._db.query("SELECT phase, count(*) FROM tasks GROUP BY phase")}
+        """Number of tasks in each phase; of ended ones, all that there ever were, kept or not."""
+        return totals.phases(self._db)
 
     def by_keys(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
         """The tasks that this owner has submitted with these keys."""
         found: dict[str, TaskRecord] = {}
-        for first in range(0, len(keys), _AT_ONCE):
-            some = keys[first : first + _AT_ONCE]
-            rows = self._db.query(f"{_SELECT} WHERE owner = ? AND key IN ({_marks(some)})", (owner, *some))
-            found |= {record.spec.key or "": record for record in map(_record, rows)}
+        for first in range(0, len(keys), totals.AT_ONCE):
+            some = keys[first : first + totals.AT_ONCE]
+            rows = self._db.query(f"{_SELECT} WHERE owner = ? AND key IN ({totals.marks(some)})", (owner, *some))
+            with self.understood():
+                found |= {record.spec.key or "": record for record in map(_record, rows)}
         return found
 
     def next_id(self) -> int:
-        """The id of the next task: one above the highest so far."""
+        """The id of the next task: one above the highest that was ever given out."""
         ((last,),) = self._db.query("SELECT coalesce(max(id), 0) FROM tasks")
-        return int(last) + 1
+        return max(int(last), totals.total(self._db, totals.LAST_TASK)) + 1
+
+    def skip_ids(self, count: int) -> None:
+        """Leave out this many ids, which may have been given out by another copy of this store."""
+        last = self.next_id() - 1
+        with self._transaction() as work:
+            totals.at_least(work, totals.LAST_TASK, last + count)
 
     def history(self, after: int, limit: int, task: int | None = None) -> list[tuple[int, LiveEvent]]:
         """Events after number ``after``, in order, each with its number; ``task``: only of this task."""
@@ -245,12 +286,68 @@ class Store:
             query += " AND task = ?"
             values.append(task)
         rows = self._db.query(f"{query} ORDER BY seq LIMIT ?", [*values, limit])
-        return [(row[0], decode_event(*row[1:])) for row in rows]
+        with self.understood():
+            return [(row[0], decode_event(*row[1:])) for row in rows]
 
     def last_line(self) -> int:
-        """Number of the latest event of the history."""
+        """Number of the latest event of the history, kept or not."""
         ((last,),) = self._db.query("SELECT coalesce(max(seq), 0) FROM history")
-        return int(last)
+        return max(int(last), totals.total(self._db, totals.LAST_LINE))
+
+    def line_before(self, count: int) -> int:
+        """Number of the event before the latest ``count`` that are kept; 0 if there are no more than these."""
+        rows = self._db.query("SELECT seq FROM history ORDER BY seq DESC LIMIT 1 OFFSET ?", (count,))
+        return int(rows[0][0]) if rows else 0
+
+    # ----------------------------------------------------------------- retention
+
+    @property
+    def label(self) -> str:
+        """The store's name for messages."""
+        return self._db.label
+
+    @property
+    def kept(self) -> int:
+        """Number of ended tasks in the store."""
+        return totals.total(self._db, totals.KEPT)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of output in the store."""
+        return totals.total(self._db, totals.OUTPUT)
+
+    def oldest(self, limit: int, after: tuple[float, int] = (0.0, 0)) -> list[EndedTask]:
+        """Ended tasks, those that ended first come first. ``after``: end and id of the last one already seen."""
+        return pruning.oldest(self._db, limit, after)
+
+    def count_before(self, at: float) -> int:
+        """Number of kept tasks that ended before this time."""
+        return pruning.count_before(self._db, at)
+
+    def remove_tasks(self, ids: Sequence[int]) -> None:
+        """Remove ended tasks with their events and output; their ids are never given out again."""
+        with self._transaction() as work:
+            pruning.remove_tasks(work, ids)
+
+    def remove_output(self, ids: Sequence[int], size: float) -> int:
+        """Remove the output of these tasks, one after another until ``size`` bytes are gone. Returns how many."""
+        with self._transaction() as work:
+            for done, ident in enumerate(ids):
+                if size <= 0:
+                    return done
+                size -= pruning.remove_output(work, [ident])
+        return len(ids)
+
+    def remove_site_events(self, before: float, keep: int, limit: int) -> int:
+        """Remove old events that are of no task, at most ``limit`` at once. Returns their number."""
+        if numbers := pruning.old_site_events(self._db, before, keep, limit):
+            with self._transaction() as work:
+                pruning.remove_events(work, numbers)
+        return len(numbers)
+
+    def shrink(self, pages: int) -> bool:
+        """Give up to this many unused pages of the file back to the disk. Returns whether there are more."""
+        return self._db.shrink(pages)
 
     # -------------------------------------------------------------------- output
 
@@ -279,7 +376,8 @@ class Store:
     def meta(self, name: str, default: Any = None) -> Any:
         """A small value kept under a name."""
         rows = self._db.query("SELECT value FROM meta WHERE name = ?", (name,))
-        return json.loads(rows[0][0]) if rows else default
+        with self.understood():
+            return json.loads(rows[0][0]) if rows else default
 
     def set_meta(self, name: str, value: Any) -> None:
         """Keep a small value."""
@@ -319,10 +417,6 @@ class Store:
         return removed
 
 
-def _marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))
-
-
 def _size(where: Database | Transaction, ident: AttemptId) -> int:
     rows = where.query(
         "SELECT start + length(data) FROM output WHERE task = ? AND attempt = ? ORDER BY start DESC LIMIT 1", ident
@@ -330,23 +424,26 @@ def _size(where: Database | Transaction, ident: AttemptId) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def _append(work: Transaction, piece: Piece) -> None:
+def _append(work: Transaction, piece: Piece) -> int:
     """Append the new part of a piece. One beyond the end is refused and will be sent again.
 
-    Of a long output, the middle is deleted.
+    Of a long output, the middle is deleted. Returns by how many bytes the store has grown.
     """
     end = _size(work, piece.id)
     start = max(end, piece.offset)
     data = piece.data[start - piece.offset :]
     if not data or piece.offset - piece.skipped > end:
-        return
+        return 0
     work.execute("INSERT INTO output VALUES (?, ?, ?, ?)", (*piece.id, start, data))
     half = piece.most // 2
-    if start + len(data) > piece.most:
-        work.execute(
-            "DELETE FROM output WHERE task = ? AND attempt = ? AND start >= ? AND start + length(data) <= ?",
-            (*piece.id, half, start + len(data) - half),
-        )
+    if start + len(data) <= piece.most:
+        return len(data)
+    middle = "FROM output WHERE task = ? AND attempt = ? AND start >= ? AND start + length(data) <= ?"
+    place = (*piece.id, half, start + len(data) - half)
+    ((removed,),) = work.query(f"SELECT coalesce(sum(length(data)), 0) {middle}", place)
+    if removed:
+        work.execute(f"DELETE {middle}", place)
+    return len(data) - int(removed)
 
 
 def _row(record: TaskRecord) -> Row:
@@ -362,11 +459,19 @@ def _row(record: TaskRecord) -> Row:
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
 
-def _record(row: Row) -> TaskRecord:
-    """A record from a row in the order of the fields. Must be fast: a new leader may read a hundred thousand rows."""
+def _record(row: Row, specs: dict[str, TaskSpec] | None = None) -> TaskRecord:
+    """A record from a row in the order of the fields. Must be fast: a new leader may read a hundred thousand rows.
+
+    ``specs``: specifications that were decoded before, by their text.
+    """
     record = TaskRecord(*row)
-    record.spec = _specs.validate_json(row[1])
+    known = None if specs is None else specs.get(row[1])
+    record.spec = _specs.validate_json(row[1]) if known is None else known
+    if specs is not None:
+        specs[row[1]] = record.spec
     record.phase = _PHASES[row[4]]
+    if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all
+        raise ValueError(f"task {record.id} has negative numbers")
     record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
     record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
     record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()

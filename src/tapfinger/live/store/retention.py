@@ -1,0 +1,126 @@
+"""Retention: how long ended tasks, their events and their output are kept, and how they go in small steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tapfinger.live.store.logs import Logs
+from tapfinger.live.store.pruning import EndedTask
+from tapfinger.live.store.store import Store
+
+#: Seconds in a day, and bytes in a gigabyte.
+DAY, GB = 86_400.0, 1e9
+#: Tasks and events that are removed in one transaction, and pages of a file that are given back: some milliseconds.
+TASKS, EVENTS, PAGES = 50, 200, 64
+#: Seconds between two looks at events of no task.
+EVENTS_EVERY = 600.0
+#: Share of the limit down to which output is removed once it is exceeded: not for each new piece again.
+ENOUGH = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is kept."""
+
+    #: Days since its end that a task is kept.
+    days: float
+    #: Most ended tasks.
+    tasks: int
+    #: Most bytes of output.
+    output: float
+
+
+class Retention:
+    """Removes what is beyond the limits. All of it happens in one thread, which nobody waits for."""
+
+    def __init__(self, store: Store, files: Logs | None, limits: Limits, clock: Callable[[], float]) -> None:
+        """``files``: output in files; None if the store has it. ``clock``: seconds since the epoch."""
+        self._store = store
+        self._files = files
+        self._limits = limits
+        self._clock = clock
+        #: Bytes of output in files when they were last measured, and bytes that were written by then.
+        self._measured: tuple[int, int] | None = None
+        #: End and id of the last task whose output was removed; whether output is being removed now.
+        self._cursor, self._removing = (0.0, 0), False
+        #: When events of no task are looked at next: to find the oldest, many are counted.
+        self._events_at = 0.0
+
+    @property
+    def output(self) -> float:
+        """Bytes of output, measured and added since."""
+        if self._files is None:
+            return self._store.output_bytes
+        if self._measured is None:
+            return 0.0
+        size, written = self._measured
+        return size + self._files.written - written
+
+    def step(self, before: float | None = None) -> bool:
+        """Remove a little. Returns whether there may be more. ``before``: also tasks that ended before this time."""
+        return self._tasks(before) or self._events(before) or self._output() or self._store.shrink(PAGES)
+
+    def count(self, before: float) -> int:
+        """Number of tasks that would go."""
+        return self._store.count_before(before)
+
+    def measure(self, rest: Callable[[float], object] = time.sleep) -> None:
+        """Measure output in files. ``rest`` is called now and then, since there may be a million of them."""
+        if self._files is not None:
+            written = self._files.written
+            self._measured = (self._files.measure(rest), written)
+
+    def _tasks(self, before: float | None) -> bool:
+        limit = max(self._clock() - self._limits.days * DAY, before or 0.0)
+        beyond = max(0, self._store.kept - self._limits.tasks)
+        found = self._store.oldest(TASKS)
+        gone = [task for n, task in enumerate(found) if n < beyond or task.ended < limit]
+        if not gone:
+            return False
+        if self._files is not None:
+            # Before the rows: what a crash leaves behind is then found again.
+            self._forget(sum(self._files.remove(task.id, task.attempts) for task in gone))
+        self._store.remove_tasks([task.id for task in gone])
+        return True
+
+    def _events(self, before: float | None) -> bool:
+        now = self._clock()
+        if before is None and now < self._events_at:
+            return False
+        limit = max(now - self._limits.days * DAY, before or 0.0)
+        if self._store.remove_site_events(limit, self._limits.tasks, EVENTS) == EVENTS:
+            return True
+        self._events_at = now + EVENTS_EVERY
+        return False
+
+    def _output(self) -> bool:
+        """Remove the output of tasks that ended first; that of attempts that run is never touched."""
+        beyond = self.output - self._limits.output * (ENOUGH if self._removing else 1.0)
+        self._removing = beyond > 0
+        if not self._removing:
+            return False
+        found = self._store.oldest(TASKS, self._cursor)
+        beyond = self.output - self._limits.output * ENOUGH
+        if self._files is None:
+            done = self._store.remove_output([task.id for task in found], beyond)
+        else:
+            done = self._remove_files(self._files, found, beyond)
+        # From the first again, once all were looked at: output may have come late.
+        self._cursor = (found[done - 1].ended, found[done - 1].id) if done else (0.0, 0)
+        return done > 0
+
+    def _remove_files(self, files: Logs, tasks: list[EndedTask], size: float) -> int:
+        """Remove output of these tasks, one after another until ``size`` bytes are gone. Returns how many."""
+        for done, task in enumerate(tasks):
+            if size <= 0:
+                return done
+            removed = files.remove(task.id, task.attempts)
+            self._forget(removed)
+            size -= removed
+        return len(tasks)
+
+    def _forget(self, size: int) -> None:
+        if self._measured is not None:
+            self._measured = (self._measured[0] - size, self._measured[1])

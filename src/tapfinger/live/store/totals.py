@@ -1,0 +1,74 @@
+"""Numbers about the store that must not cost what has ever run: kept in a table, changed with what they count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from tapfinger.core.contract import Phase
+from tapfinger.live.protocol.records import ENDED, TaskRecord
+from tapfinger.live.store.database import Database, Transaction
+
+#: Names in the table beside the phases: ended tasks that are kept, and bytes of output in the store.
+KEPT, OUTPUT = "ended tasks kept", "bytes of output"
+#: The highest task id and event number that were ever removed: neither is given out again.
+LAST_TASK, LAST_LINE = "last task removed", "last event removed"
+
+#: Most values in one statement.
+AT_ONCE = 500
+
+_PHASES = {phase.value: phase for phase in Phase}
+_ADD = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = totals.number + excluded.number"
+_RAISE = (
+    "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = excluded.number "
+    "WHERE totals.number < excluded.number"
+)
+
+
+def marks(values: Sequence[object]) -> str:
+    """Placeholders for these values."""
+    return ", ".join("?" * len(values))
+
+
+def portions(values: Sequence[int]) -> Iterable[Sequence[int]]:
+    """The values in portions that fit into one statement."""
+    return (values[first : first + AT_ONCE] for first in range(0, len(values), AT_ONCE))
+
+
+def count_phases(work: Transaction, records: Sequence[TaskRecord]) -> None:
+    """Count records that are about to be saved; those that were saved before change their phase."""
+    before: dict[int, str] = {}
+    for some in portions([record.id for record in records]):
+        before |= dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
+    changes: Counter[str] = Counter()
+    for record in records:
+        old = before.get(record.id)
+        changes[record.phase.value] += 1
+        changes[KEPT] += record.phase in ENDED
+        if old is not None:
+            changes[old] -= 1
+            changes[KEPT] -= _PHASES[old] in ENDED
+    add(work, changes)
+
+
+def add(work: Transaction, changes: Mapping[str, int]) -> None:
+    """Add to the totals of these names."""
+    if rows := [(name, change) for name, change in changes.items() if change]:
+        work.execute_many(_ADD, rows)
+
+
+def at_least(work: Transaction, name: str, number: int) -> None:
+    """Raise a total to this number, if it is lower."""
+    work.execute(_RAISE, (name, number))
+
+
+def total(where: Database | Transaction, name: str) -> int:
+    """One total; 0 if nothing was counted yet."""
+    rows = where.query("SELECT number FROM totals WHERE name = ?", (name,))
+    return int(rows[0][0]) if rows else 0
+
+
+def phases(where: Database) -> dict[str, int]:
+    """Number of tasks in each phase; of ended ones, all that the site has ever had."""
+    rows = where.query("SELECT name, number FROM totals")
+    return {name: int(number) for name, number in rows if name in _PHASES and number}

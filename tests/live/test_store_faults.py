@@ -1,0 +1,363 @@
+"""A store that fails: a clear message, no traceback, nothing acknowledged lost, and one command as the way back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from live.sites import CONFIG, RealSite, python
+from live.test_store import DONE, RECORD
+from waiting import wait_for
+
+from tapfinger.core.contract import Phase
+from tapfinger.errors import ConfigError, CoordinatorError, StoreFailed, TapfingerError
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.protocol.events import AgentJoined, Submitted
+from tapfinger.live.service.taking_over import make_machine, take_epoch
+from tapfinger.live.store import sqlite
+from tapfinger.live.store.copies import EPOCHS, SKIPPED, copy_store, put_back
+from tapfinger.live.store.store import Store, Token
+from tapfinger.registry import create
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A store with a little of everything, all of it in its main file."""
+    path = tmp_path / "good" / "store.db"
+    store = Store(path)
+    store.lead("")
+    spec = replace(RECORD.spec, type="demo", minimum={}, clusters=())
+    store.save([replace(RECORD, id=n, spec=spec) for n in range(1, 40)], [Submitted(1.0, n) for n in range(1, 40)])
+    store.save([replace(DONE, id=n) for n in range(40, 80)], [AgentJoined(1.0, cluster="left", agent="a")])
+    store.save([], [], {"drained": ["left"], "origin": 5.0, "lease": 60.0, "links": {}})
+    store.add_token(Token("h", "ann", "viewer", None, 1.0))
+    store.close()
+    assert not path.with_name("store.db-wal").exists()
+    return path
+
+
+def restore_everything(path: Path, directory: Path) -> None:
+    """What a coordinator reads when it starts."""
+    config_file = directory / "site.toml"
+    config_file.write_text(CONFIG)
+    scenario, config = load_site(config_file)
+    store = Store(path)
+    try:
+        epoch = take_epoch(store, directory, "")
+        schedulers = create("scheduler", "fifo", {}), create("scheduler", "min", {})
+        make_machine(store, build_site(scenario), config, schedulers, epoch or 1, 1000.0)
+        store.counts()
+        store.learned()
+        store.tasks([Phase.FINISHED], 100, None)
+        store.history(0, 100)
+        store.tokens()
+    finally:
+        store.close()
+
+
+def test_a_good_store_is_read(good: Path, tmp_path: Path) -> None:
+    restore_everything(good, tmp_path)
+
+
+def cut(share: float) -> Callable[[bytes], bytes]:
+    return lambda data: data[: int(len(data) * share)]
+
+
+def overwritten(at: float, length: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        first = int(at * len(data))
+        junk = bytes((7 * n + first) % 251 for n in range(length))
+        return data[:first] + junk + data[first + length :]
+
+    return change
+
+
+DAMAGES = [
+    *(cut(n / 40) for n in range(1, 40)),
+    *(overwritten(n / 60, length) for n in range(60) for length in (3, 40, 4096, 20_000)),
+    lambda data: data[:4096] + b"\0" * (len(data) - 4096),
+    lambda data: b"\0" * len(data),
+    lambda _data: b"not a database at all, and long enough to be taken for one" * 100,
+]
+
+
+def test_whatever_is_wrong_with_a_file_is_said(good: Path, tmp_path: Path) -> None:
+    data = good.read_bytes()
+    said: list[tuple[Path, TapfingerError]] = []
+    for number, damage in enumerate(DAMAGES):
+        path = tmp_path / f"{number}" / "store.db"
+        path.parent.mkdir()
+        path.write_bytes(damage(data))
+        try:
+            restore_everything(path, path.parent)
+        except TapfingerError as error:
+            said.append((path, error))
+    assert len(said) > 50
+    for path, error in said:
+        assert "\n" not in str(error)
+        assert str(path) in str(error) or not isinstance(error, StoreFailed)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE tasks",
+        "DROP TABLE totals",
+        "DROP TABLE history",
+        "DELETE FROM migrations",
+        "UPDATE tasks SET spec = '{' WHERE id = 3",
+        "UPDATE tasks SET phase = 'asleep' WHERE id = 3",
+        "UPDATE tasks SET attempt = 'many', phase = 'running' WHERE id = 3",
+        "UPDATE tasks SET submitted = 'yesterday' WHERE id = 3",
+        "UPDATE meta SET value = 'x' WHERE name = 'epoch'",
+        "UPDATE meta SET value = '[]' WHERE name = 'origin'",
+        "UPDATE meta SET value = '\"long\"' WHERE name = 'lease'",
+    ],
+)
+def test_content_that_makes_no_sense_is_said(good: Path, tmp_path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(good, isolation_level=None)) as database:
+        database.execute(statement)
+    with pytest.raises(StoreFailed, match=r"is damaged .* tapfinger restore COPY --state"):
+        restore_everything(good, tmp_path)
+
+
+def test_a_locked_file_is_said(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
+    with closing(sqlite3.connect(good, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreFailed, match="is locked by another program"):
+            restore_everything(good, tmp_path)
+        other.execute("ROLLBACK")
+    restore_everything(good, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [*((what, how) for what in ("store.db", "store.db-wal") for how in ("removed", "replaced")), ("store.db", "cut")],
+)
+def test_nothing_is_acknowledged_that_nobody_would_find(good: Path, what: str, how: str) -> None:
+    store = Store(good)
+    store.save([], [], {"a": 1})
+    path = good.with_name(what)
+    if how == "cut":
+        os.truncate(path, 4096)
+    else:
+        data = path.read_bytes()
+        path.unlink()
+        if how == "replaced":
+            path.write_bytes(data)
+    with pytest.raises(StoreFailed):
+        store.save([], [], {"b": 2})
+    store.close()
+
+
+# ----------------------------------------------------------------------- copies
+
+
+def test_a_copy_is_made_while_others_write_and_put_back(good: Path, tmp_path: Path) -> None:
+    store = Store(good)
+    store.lead("")
+    store.save([replace(RECORD, id=90)], [])
+    copy = tmp_path / "copy.db"
+    assert copy_store(good, copy) == copy.stat().st_size
+    assert copy.stat().st_mode & 0o777 == 0o600
+    store.save([replace(RECORD, id=91)], [])
+    store.close()
+    with pytest.raises(ConfigError, match="exists; choose another name"):
+        copy_store(good, copy)
+    aside = put_back(copy, good)
+    assert aside is not None
+    before, now = Store(aside), Store(good)
+    assert (before.next_id(), now.next_id()) == (92, 91 + SKIPPED)
+    assert now.epoch > before.epoch + EPOCHS
+    assert (now.counts(), now.kept) == ({"queued": 40, "finished": 40}, 40)
+    assert now._db.query("PRAGMA auto_vacuum") == [(2,)]
+    before.close()
+    now.close()
+
+
+def test_a_copy_that_is_none_is_refused_and_the_store_stays(good: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.db"
+    bad.write_bytes(good.read_bytes()[:9000])
+    with pytest.raises(StoreFailed, match=r"bad\.db is damaged"):
+        put_back(bad, good)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE birds (name TEXT)")
+    with pytest.raises(StoreFailed, match="no such table: migrations"):
+        put_back(tmp_path / "other.db", good)
+    with pytest.raises(ConfigError, match="there is no store"):
+        put_back(tmp_path / "none.db", good)
+    restore_everything(good, tmp_path)
+
+
+def test_an_older_copy_gives_out_no_number_twice(good: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where someone has put it back by hand."""
+    copy = tmp_path / "copy.db"
+    copy_store(good, copy)
+    for _ in range(3):
+        store = Store(good)
+        epoch = take_epoch(store, tmp_path, "")
+        store.close()
+    assert epoch == 4
+    assert caplog.text == ""
+    copy.replace(good)
+    store = Store(good)
+    assert take_epoch(store, tmp_path, "") == 5, "agents have heard of 4"
+    assert "is older than what this coordinator had before" in caplog.text
+    assert store.next_id() == 80 + SKIPPED
+    store.close()
+
+
+# -------------------------------------------------------------- real processes
+
+
+def serve(state: Path, *prefix: str, config: str = CONFIG) -> subprocess.CompletedProcess[str]:
+    """A coordinator that is expected to end by itself."""
+    file = state.parent / "site.toml"
+    if not file.exists():
+        file.write_text(config)
+    command = [*prefix, sys.executable, "-m", "tapfinger", "serve", "--state", str(state), "--port", "0"]
+    return subprocess.run(
+        [*command, "--config", str(file)], capture_output=True, text=True, timeout=240, check=False, cwd="/"
+    )
+
+
+def assert_clear(ended: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    for word in words:
+        assert word in last
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("only root may mount a small disk here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path, leave: int) -> Path:
+    """Take all room of a disk but some bytes."""
+    stats = os.statvfs(place)
+    ballast = place / "ballast"
+    with suppress(OSError), ballast.open("wb") as file:
+        file.write(b"x" * max(0, stats.f_bavail * stats.f_frsize - leave))
+    return ballast
+
+
+@pytest.mark.parametrize("leave", [0, 8_192, 40_000, 120_000])
+def test_a_disk_that_is_full_at_the_start(small_disk: Path, leave: int) -> None:
+    state = small_disk / "state"
+    state.mkdir()
+    (small_disk / "site.toml").write_text(CONFIG)
+    fill(small_disk, leave)
+    assert_clear(serve(state), "start again")
+
+
+def test_a_disk_that_fills_up_ends_the_coordinator_and_loses_nothing(small_disk: Path) -> None:
+    site = RealSite(small_disk)
+    try:
+        client = site.serve()
+        (first,) = client.submit(python("pass", key="first"))
+        ballast = fill(small_disk, 100_000)
+        kept = [first]
+        with suppress(CoordinatorError):
+            for n in range(1000):
+                kept += client.submit(python("x" * 2000, key=f"k{n}"))
+        assert len(kept) < 1000
+        assert site.processes["coordinator"].wait(240) == 2
+        log = (site.state / "coordinator.log").read_text()
+        assert "Traceback" not in log
+        ballast.unlink()
+        client = site.serve()
+        for ident in kept:
+            assert client.show(ident).id == ident
+        assert client.submit(python("pass", key="first")) == [first]
+    finally:
+        site.close()
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    """As another user, since root may write everything."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    state = tmp_path / "state"
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == 0 and not place.stat().st_mode & 0o001:
+            place.chmod(place.stat().st_mode | 0o011)
+    (tmp_path / "site.toml").write_text(CONFIG)
+    probe = subprocess.run([*other, sys.executable, "-c", "import tapfinger"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("nobody may not read this installation")
+    state.mkdir()
+    Store(state / "store.db").close()
+    state.chmod(0o755)
+    assert_clear(serve(state, *other), str(state), "cannot be used")
+    for name in ("lock", "store.db"):
+        (state / name).touch()
+        (state / name).chmod(0o666)
+    assert_clear(serve(state, *other), str(state), "start again")
+    state.chmod(0o777)
+    (state / "store.db").chmod(0o444)
+    assert_clear(serve(state, *other), "store.db", "start again")
+
+
+def test_a_damaged_store_is_told_and_restored_with_one_command(good: Path, tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    try:
+        client = site.serve()
+        (task,) = client.submit(python("pass"))
+        copy = tmp_path / "copy.db"
+        run = [sys.executable, "-m", "tapfinger"]
+        subprocess.run([*run, "backup", str(copy), "--state", str(site.state)], check=True, capture_output=True)
+        refused = subprocess.run(
+            [*run, "restore", str(copy), "--state", str(site.state)], check=False, capture_output=True, text=True
+        )
+        assert "in use by another coordinator" in refused.stderr
+        site.kill("coordinator", signal.SIGKILL)
+        store = site.state / "store.db"
+        for suffix in ("-wal", "-shm"):
+            store.with_name(f"store.db{suffix}").unlink(missing_ok=True)
+        store.write_bytes(b"garbage" * 5000)
+        assert_clear(serve(site.state), "store.db is damaged", "tapfinger restore COPY")
+        subprocess.run([*run, "restore", str(copy), "--state", str(site.state)], check=True, capture_output=True)
+        client = site.serve()
+        assert client.show(task).phase is Phase.QUEUED
+        assert client.submit(python("pass"))[0] > task + 1000
+    finally:
+        site.close()
+
+
+def test_a_store_that_is_removed_under_a_coordinator_ends_it(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    try:
+        client = site.serve()
+        (site.state / "store.db").unlink()
+        with pytest.raises(CoordinatorError):
+            client.submit(python("pass"))
+        assert site.processes["coordinator"].wait(240) == 2
+        lines = (site.state / "coordinator.log").read_text().strip().splitlines()
+        assert "Traceback" not in "\n".join(lines)
+        assert lines[-1].startswith("error: ")
+        assert "is gone" in lines[-1]
+        assert wait_for(lambda: not (site.state / "coordinator.json").exists())
+    finally:
+        site.close()
