@@ -28,7 +28,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is fo
 @tokens.command("new")
 def new(
     name: NameArgument,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, submitter, operator or agent.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="metrics, viewer, submitter, operator or agent.")],
     state: StateOption = None,
     url: UrlOption = None,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,

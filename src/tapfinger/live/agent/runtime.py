@@ -202,6 +202,9 @@ class Host:
         return reports
 
     def _start(self, launch: Launch) -> list[Report]:
+        if gone := [name for name, value in launch.secrets.items() if value is None]:
+            reason = f"secret {gone[0]!r} was removed before the task could start; set it again, and submit it again"
+            return self._not_started(launch.id, Outcome("failed", 127, reason))
         try:
             devices = self._devices.lease(launch.allocation)
         except NoRoom as error:
@@ -223,6 +226,7 @@ class Host:
             self._stop(kept, at_once=True)  # whatever of it has started
             reason = f"the backend failed to start it: {type(error).__name__}: {error}"
             return self._not_started(run.id, Outcome("failed", 127, reason))
+        kept.run = replace(run, launch=replace(launch, secrets={}))  # the task has them; the agent forgets them
         return []
 
     def _not_started(self, ident: AttemptId, outcome: Outcome) -> list[Report]:
@@ -253,7 +257,8 @@ class Host:
 
     def _keep(self, ident: AttemptId) -> None:
         kept = self._runs[ident]
-        saved = {"launch": asdict(kept.run.launch), "devices": kept.run.devices, "size": kept.size}
+        # Secrets stay out of files; an agent that takes the attempt over does not need them.
+        saved = {"launch": asdict(replace(kept.run.launch, secrets={})), "devices": kept.run.devices, "size": kept.size}
         saved["started"] = kept.following.started
         replace_file(kept.run.directory / "launch.json", saved, sync=True)
 

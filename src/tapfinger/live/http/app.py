@@ -34,9 +34,10 @@ from tapfinger.live.http.insight_routes import add_insight
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.problems import PROBLEMS
 from tapfinger.live.http.profile_routes import add_profiles
-from tapfinger.live.protocol import words
+from tapfinger.live.http.secret_routes import SecretValue, add_secrets
+from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
 from tapfinger.live.protocol.messages import Report
-from tapfinger.live.protocol.records import ENDED, Name, TaskRecord, TaskSpec, unknown_field
+from tapfinger.live.protocol.records import ENDED, MAX_SECRETS, Name, TaskSpec, Variable, unknown_field
 from tapfinger.live.protocol.wire import LogChunk, Message, Refusal, decode, encode
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -61,13 +62,17 @@ class _Body(BaseModel):
 class Submission(_Body):
     """Tasks to run; either all are accepted or none."""
 
-    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST)]
+    # The first fault ends the check: a long list of wrong tasks would make a longer list of faults.
+    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST, fail_fast=True)]
+    #: Values of secrets that these tasks name, for them only; others are the owner's.
+    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS)] = {}
 
     @field_validator("tasks", mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
         """Refuse unknown fields: silently ignoring a misspelt limit would be worse."""
-        for place, task in enumerate(given if isinstance(given, list) else ()):
+        few = given if isinstance(given, list) and len(given) <= MOST else ()  # a longer list is refused anyway
+        for place, task in enumerate(few):
             if isinstance(task, dict) and (fault := unknown_field(task)):
                 raise ValueError(f"{place}: {fault}")
         return given
@@ -81,17 +86,6 @@ class NewToken(_Body):
     cluster: Name | None = None
     #: Seconds until the token expires; None for never.
     lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
-
-
-def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
-    """A task as the HTTP interface shows it: natural amounts by resource instead of counts of units."""
-    plain = asdict(record)
-    plain["phase"] = record.phase.value
-    names, units = service.site.resources.names, service.site.resources.units
-    for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
-        if size is not None:
-            plain[kind] = {n: a * u for n, a, u in zip(names, size, units, strict=True)}
-    return plain
 
 
 def make_app(
@@ -136,6 +130,7 @@ def make_app(
     _agents(app, service)
     add_insight(app, service, may)
     add_profiles(app, service, may)
+    add_secrets(app, service, may)
     add_dashboard(app, service, may, holder)
     return app
 
@@ -145,50 +140,58 @@ def _tasks(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
     async def submit(
         body: Submission, token: Annotated[Token, may("submit")], request: Request
     ) -> dict[str, list[int]]:
-        ids = await service.submit(body.tasks, token.name)
+        ids = await service.submit(body.tasks, token.name, body.secrets)
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return {"ids": ids}
 
-    @app.get("/api/v1/tasks", dependencies=[may("read")])
+    @app.get("/api/v1/tasks")
     async def listed(
+        token: Annotated[Token, may("read")],
         phase: Annotated[list[Phase] | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
     ) -> dict[str, Any]:
         found = service.tasks(phase or [], limit, before)
-        return {"tasks": [shown(record, service) for record in found], "counts": service.store.counts()}
+        tasks = [shown(record, service.site.resources, token) for record in found]
+        return {"tasks": tasks, "counts": service.store.counts()}
 
-    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")])
-    async def show(task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> dict[str, Any]:
+    @app.get("/api/v1/tasks/{task}")
+    async def show(
+        task: TaskId, token: Annotated[Token, may("read")], wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0
+    ) -> dict[str, Any]:
         """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that the task has
-        reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1."""
+        reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1.
+        ``redacted``: arguments, environment and texts that may quote them are for its owner and operators."""
         until = service.now() + wait
         while service.task(task).phase not in ENDED and (left := until - service.now()) > 0:
             await service.change(left)
-        history = [words.shown(line) for _, line in service.store.history(0, MOST, task)]
-        return {**shown(service.task(task), service), "history": history}
+        record = service.task(task)
+        history = history_of(record, service.store.history(0, MOST, task), token)
+        return {**shown(record, service.site.resources, token), "history": history}
 
     @app.post("/api/v1/tasks/{task}/cancel")
     async def cancel(task: TaskId, token: Annotated[Token, may("submit")]) -> dict[str, Any]:
         owner = service.task(task).owner
         if token.role == "submitter" and token.name != owner:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
-        return shown(await service.cancel(task), service)
+        return shown(await service.cancel(task), service.site.resources, token)
 
     @app.get(
         "/api/v1/tasks/{task}/logs",
-        dependencies=[may("read")],
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}},
     )
     async def logs(
         task: TaskId,
+        token: Annotated[Token, may("read")],
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
     ) -> Response:
         """Output from ``offset`` on; waits for more. Headers give the attempt, where the output begins (later than
-        ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete."""
+        ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete. For the
+        task's owner and operators only."""
+        check_sees(token, service.task(task), "the output")
         until = service.now() + wait
         while True:
             record = service.task(task)
@@ -227,8 +230,9 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
         await service.give_up(cluster)
         return {"clusters": service.clusters()}
 
-    @app.get("/api/v1/events", dependencies=[may("read")])
+    @app.get("/api/v1/events")
     async def events(
+        token: Annotated[Token, may("read")],
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 1000,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
@@ -239,7 +243,7 @@ def _site(app: FastAPI, service: Service, may: Callable[[str], Any]) -> None:
             after = max(after, service.store.last_line() - last)
         if wait and not service.store.history(after, 1):
             await service.change(wait)
-        return {"events": [{"seq": seq, **words.shown(line)} for seq, line in service.store.history(after, limit)]}
+        return {"events": shown_events(service.store.history(after, limit), service.store, token)}
 
     @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
     async def new_token(body: NewToken, request: Request) -> dict[str, str]:

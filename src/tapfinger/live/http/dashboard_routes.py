@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from tapfinger.live.http.task_view import open_part, seen_by, sees, shown_events
 from tapfinger.live.insight.overview import Overview, label
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -69,7 +70,7 @@ def _media_type(name: str) -> str:
 
 
 def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder: Callable[..., Any]) -> None:
-    following = Overview(service.store, service.site.resources)
+    following = Overview(service.store, service.site.resources, open_part)
 
     @app.get("/api/v1/me")
     async def me(token: Annotated[Token, Depends(holder)]) -> dict[str, Any]:
@@ -90,14 +91,17 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
             "clusters": [cluster.name for cluster in service.site.clusters],
         }
 
-    @app.get("/api/v1/labels", dependencies=[may("read")])
-    async def labels(task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> dict[str, Any]:
+    @app.get("/api/v1/labels")
+    async def labels(
+        task: Annotated[list[TaskId], Query(min_length=1, max_length=100)], token: Annotated[Token, may("read")]
+    ) -> dict[str, Any]:
         """Labels of these tasks, as shown to people; tasks that do not exist are left out."""
         records = [record for ident in task if (record := service.store.task(ident)) is not None]
-        return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
+        return {"labels": [{"task": r.id, "label": label(seen_by(token, r)), "type": r.spec.type} for r in records]}
 
-    @app.get("/api/v1/overview", dependencies=[may("read")])
+    @app.get("/api/v1/overview")
     async def overview(
+        token: Annotated[Token, may("read")],
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
         heard: Annotated[int | None, Query(ge=0, le=2**62)] = None,
@@ -116,5 +120,7 @@ def _questions(app: FastAPI, service: Service, may: Callable[[str], Any], holder
         await following.catch_up()
         now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
         who = {"role": service.role, "leader": service.leader}
-        plain = {"now": now, **who, "clusters": service.clusters(), **running, **following.since(after)}
+        site = following.since(after, lambda owner: sees(token, owner))
+        site["events"] = shown_events(site["events"], service.store, token)
+        plain = {"now": now, **who, "clusters": service.clusters(), **running, **site}
         return JSONResponse(plain)  # directly: FastAPI's own serialization would inspect every value first

@@ -11,9 +11,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
 from tapfinger.core.contract import Phase
+from tapfinger.live.http.task_view import seen_by
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Token
 
 #: Phases of tasks that have run to an end.
 RAN = (Phase.FINISHED, Phase.FAILED)
@@ -26,10 +28,10 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
     insight = service.insight
     app.add_middleware(CountRequests, telemetry=insight.telemetry)
 
-    @app.get("/api/v1/tasks/{task}/explain", dependencies=[may("read")])
-    async def explain(task: TaskId) -> dict[str, Any]:
+    @app.get("/api/v1/tasks/{task}/explain")
+    async def explain(task: TaskId, token: Annotated[Token, may("read")]) -> dict[str, Any]:
         """Why a task waits and when it may start, or why it got its cluster and size."""
-        return await insight.reasons.explain(service.task(task))
+        return await insight.reasons.explain(seen_by(token, service.task(task)))
 
     @app.get("/api/v1/queue", dependencies=[may("read")])
     async def queue(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def add_insight(app: FastAPI, service: Service, may: Callable[[str], Any]) -> No
 
     @app.get(
         "/metrics",
-        dependencies=[may("read")],
+        dependencies=[may("see metrics")],
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}},
     )

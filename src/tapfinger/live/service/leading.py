@@ -43,6 +43,7 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
 from tapfinger.live.service.learning_loop import LearningLoop
+from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.taking_over import Kept, make_machine
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
@@ -298,7 +299,8 @@ class Leading:
                 log_event(logger, line)
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
-                send(orders)
+                tasks = {} if self._leading is None else self._leading.tasks
+                send(with_secrets(orders, tasks, self.store.secrets))
         if instructions.history:
             self._announce()
 

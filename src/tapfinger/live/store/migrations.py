@@ -141,6 +141,13 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     """,
     "CREATE TABLE learned (type TEXT PRIMARY KEY, digest TEXT NOT NULL, at REAL NOT NULL, state TEXT NOT NULL);",
     _make_typed,
+    # ``task``: the only task that may use it, or 0 for every task of its owner from number ``since`` on.
+    """
+    CREATE TABLE secrets (
+        owner TEXT NOT NULL, name TEXT NOT NULL, task INTEGER NOT NULL, since INTEGER NOT NULL, at REAL NOT NULL,
+        value TEXT NOT NULL, PRIMARY KEY (owner, name, task));
+    CREATE INDEX secrets_of_task ON secrets (task);
+    """,
 )
 
 
