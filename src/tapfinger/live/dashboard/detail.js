@@ -123,9 +123,12 @@ export class Detail {
     else if (!place.firstChild) place.append(twice("Cancel", "Really cancel?", () => cancel(info.id), { class: "bad" }));
     this.facts(info);
     const words = info.spec.argv.map((word) => h("li", {}, h("code", {}, word)));
-    this.part("words").querySelector("ol").replaceChildren(...words);
+    const rest = info.redacted ? [h("li", { class: "note" }, `the rest is for ${info.owner} and operators`)] : [];
+    this.part("words").querySelector("ol").replaceChildren(...words, ...rest);
     this.part("history").querySelector("ol").replaceChildren(...info.history.map(historyLine));
-    if (info.attempt > 0 && this.output?.attempt !== `${info.id}.${info.attempt}`) {
+    if (info.redacted) {
+      say(this.part("output").querySelector(".note"), `It is for ${info.owner}, who owns the task, and for operators.`);
+    } else if (info.attempt > 0 && this.output?.attempt !== `${info.id}.${info.attempt}`) {
       this.output?.stop();
       this.output = new Output(this.part("output"), info);
     }
@@ -156,6 +159,7 @@ export class Detail {
       ["Exit code", info.code === null ? null : String(info.code)],
       ["Reason", info.reason],
       ["Directory", spec.cwd],
+      ["Secrets", (spec.secrets ?? []).join(", ")],
       ["Environment", Object.entries(spec.env).map(([name, value]) => `${name}=${value}`).join("\n")],
       ["Without coordinator", spec.on_disconnect === "keep" ? "runs on" : null],
       ["Key", spec.key],
