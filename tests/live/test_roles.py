@@ -252,7 +252,7 @@ def test_sizes_count_while_tasks_have_them(wide: TestClient) -> None:
     for task in range(1, 301):
         wide.post(f"/api/v1/tasks/{task}/cancel", headers=ann)
     assert submit_sizes(wide, SIZES[300:400], ann).status_code == 201, "ended tasks have none"
-    assert len(site.task_types) <= 1 + 75 + 100 + 51, "and schedulers know few that no task has"
+    assert len(site.task_types) <= 1 + 75 + 100 + 21, "and schedulers know few that no task has"
 
 
 def test_explaining_an_ended_task_adds_no_size(wide: TestClient) -> None:

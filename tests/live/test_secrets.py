@@ -18,10 +18,11 @@ from waiting import PATIENCE, wait_for
 
 from tapfinger.errors import ConfigError, NotFound
 from tapfinger.live.agent.devices import Devices
-from tapfinger.live.agent.leases import boot_clock
+from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.agent.runtime import Host
-from tapfinger.live.backends.base import BackendContext
+from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.ray import Ray
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.client import Client, make_spec
 from tapfinger.live.protocol.messages import Launch, Orders
@@ -115,9 +116,21 @@ def test_a_value_given_with_a_task_is_kept_until_it_ends(http: TestClient, servi
     assert submit(http, ann, "KEY").status_code == 201
     assert (sent(service, 1), sent(service, 2)) == ({"KEY": VALUE, "OTHER": "o"}, {"KEY": "kept"})
     assert service.store.secrets.given("ann") == 2
+    orders = Orders("left", "a", 1, 1, 1, 1, 1.0, (Launch((1, 1), ("x",), {}, {}),))
+    assert with_secrets(orders, {}, service.store.secrets).starts == (), "an ended task does not run without them"
     http.post("/api/v1/tasks/1/cancel", headers=ann)
     assert service.store.secrets.given("ann") == 0
     assert sent(service, 2) == {"KEY": "kept"}
+
+
+def test_a_task_that_is_submitted_again_needs_its_secrets_no_more(http: TestClient, service: Service) -> None:
+    ann = bearer(http, "ann")
+    keep(http, ann, "KEY")
+    for _ in range(2):
+        answer = submit(http, ann, "KEY", "OWN", key="once", given={"OWN": VALUE})
+        assert answer.json() == {"ids": [1]}
+        http.delete("/api/v1/secrets/KEY", headers=ann)
+    assert service.store.secrets.given("ann") == 1
 
 
 def test_what_cannot_be_a_secret_is_refused(
@@ -186,6 +199,18 @@ def test_an_agent_writes_no_secret_to_its_notes(tmp_path: Path) -> None:
         assert boot_clock() < host.machine.lease_until
     finally:
         host.close()
+
+
+def test_what_was_handed_to_ray_is_not_kept(tmp_path: Path) -> None:
+    write_lease(tmp_path / "lease", boot_clock() + 1000.0)
+    run = Run(Launch((1, 1), ("x",), {}, {}), tmp_path, lease=tmp_path / "lease")
+    (tmp_path / "payload.json").write_text(VALUE)
+    backend = Ray()
+    try:
+        assert backend._begin(run) == VALUE.encode()
+        assert VALUE not in (tmp_path / "payload.json").read_text()
+    finally:
+        backend.close()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tapfinger.live.coordinator.own_sizes import OwnSizes
 from tapfinger.live.protocol.records import TaskSpec
 
 #: Most such types that no task has any more, but that schedulers keep: with another set of types they begin anew.
-MAX_IDLE = 50
+MAX_IDLE = 20
 
 #: Most characters of a task's arguments and environment: orders for many tasks must fit into one message.
 MAX_SPEC = 256 * 1024

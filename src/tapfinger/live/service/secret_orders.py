@@ -11,13 +11,15 @@ from tapfinger.live.store.secrets import Secrets
 
 
 def with_secrets(orders: Orders, tasks: Mapping[int, TaskRecord], secrets: Secrets) -> Orders:
-    """The orders with the secrets of every attempt to start."""
-    asking = {
-        launch.id: record
-        for launch in orders.starts
-        if (record := tasks.get(launch.id[0])) is not None and record.spec.secrets
-    }
-    if not asking:
+    """The orders with the secrets of every attempt to start.
+
+    ``tasks``: those that have not ended. Attempts of others are left out: they must not run without their secrets.
+    """
+    starts = [(one, tasks[one.id[0]]) for one in orders.starts if one.id[0] in tasks]
+    if len(starts) == len(orders.starts) and not any(record.spec.secrets for _, record in starts):
         return orders
-    found = {ident: secrets.values(r.owner, r.spec.secrets, r.id) for ident, r in asking.items()}
-    return replace(orders, starts=tuple(replace(one, secrets=found.get(one.id, {})) for one in orders.starts))
+    filled = (
+        replace(one, secrets=secrets.values(r.owner, r.spec.secrets, r.id)) if r.spec.secrets else one
+        for one, r in starts
+    )
+    return replace(orders, starts=tuple(filled))

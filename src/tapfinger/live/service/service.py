@@ -40,7 +40,6 @@ class Service(Leading):
                 raise ConfigError(
                     f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
                 )
-        self._check_secrets(specs, owner, secrets)
         room = self.config.max_waiting - self._machine.waiting
         known = self._known(owner, [spec.key for spec in specs if spec.key is not None])
         fresh: list[TaskSpec] = []
@@ -59,6 +58,9 @@ class Service(Leading):
                 if spec.key is not None:
                     keys[spec.key] = len(fresh) - 1
             places.append((True, len(fresh) - 1 if spec.key is None else keys[spec.key]))
+        if unused := sorted(secrets.keys() - {name for spec in specs for name in spec.secrets}):
+            raise ConfigError(f"a value for secret {unused[0]!r} was given, but no task names it in its secrets")
+        self._check_secrets(fresh, owner, secrets)
         if len(fresh) > room:
             raise TooMany(f"{len(fresh)} tasks are more than the {max(0, room)} that may still wait; try again later")
         made = self._act(Submit(fresh, owner)) if fresh else ()
@@ -80,8 +82,6 @@ class Service(Leading):
     def _check_secrets(self, specs: Sequence[TaskSpec], owner: str, given: Mapping[str, str]) -> None:
         """Refuse tasks whose secrets could not be given to them."""
         named = {name for spec in specs for name in spec.secrets}
-        if unused := sorted(given.keys() - named):
-            raise ConfigError(f"a value for secret {unused[0]!r} was given, but no task names it in its secrets")
         if not named:
             return
         for spec in specs:
