@@ -180,7 +180,8 @@ def _shows(trial: _Trial) -> Iterator[str]:
     if wanted not in text.splitlines():
         yield (
             "a task must run in launch.cwd, with launch.env, launch.secrets and what live/backends/environment.py "
-            f"gives it, and run.output must hold what it prints: the line {wanted!r} was expected, got {text!r}; {trial.got(end)}"
+            f"gives it, and run.output must hold what it prints: the line {wanted!r} was expected, got {text!r}; "
+            f"{trial.got(end)}"
         )
     elif "error" not in text:
         yield f"run.output must hold standard error as well as standard output, got {text!r}"

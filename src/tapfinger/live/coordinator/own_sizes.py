@@ -31,9 +31,11 @@ class OwnSizes:
     def check_room(self, sizes: Set[str], owner: str) -> None:
         """Refuse sizes that are too many. An owner may have half of what the others leave, so some is always left."""
         fresh = sizes - self._owners.keys()
+        if not fresh:
+            return
         mine = sum(owner in owners for owners in self._owners.values())
         share = (MAX_SIZES - (len(self._owners) - mine)) // 2
-        if fresh and mine + len(fresh) > share:
+        if mine + len(fresh) > share:
             raise ConfigError(
                 f"tasks of {owner or 'one owner'} may have {share} different sizes of their own now (--min, --max); "
                 f"they have {mine}, and {len(fresh)} more is too many; use sizes that are in use, or wait for their end"

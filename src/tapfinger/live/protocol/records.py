@@ -41,10 +41,7 @@ class TaskSpec:
     """A task as someone submits it. For input from outside, check its field names with ``unknown_field``."""
 
     #: Unknown fields are not refused here: a store may hold tasks that a newer version has written.
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        json_schema_extra={"additionalProperties": False},
-        hide_input_in_errors=True,  # it may be private, and messages go to logs
-    )
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"additionalProperties": False})
 
     argv: Annotated[
         tuple[Text, ...],
