@@ -171,8 +171,8 @@ def _shows(trial: _Trial) -> Iterator[str]:
     """Check the environment and the output of a task."""
     place = trial.lease.parent / "place"
     place.mkdir()
-    own: dict[str, object] = {"env": {"MINE": "a b"}, "secrets": {"HIDDEN": "c"}, "cwd": str(place)}
-    run = trial.run(0.0, argv=(sys.executable, "-c", _SHOWS), **own)
+    argv, own = (sys.executable, "-c", _SHOWS), {"MINE": "a b"}
+    run = trial.run(0.0, argv=argv, env=own, secrets={"HIDDEN": "c"}, cwd=str(place))
     end = trial.end(trial.start(run))
     spool = Spool(run.output)
     text = spool.read(0, 10_000)[1].decode(errors="replace")

@@ -89,7 +89,9 @@ class Site:
         name = task_type.name
         found = self._believed.get(name)
         if found is None and (base := self._believed.get(task_type.family)) is not None:
-            found = self._believed[name] = base.narrowed(task_type.minimum, task_type.maximum)
+            found = base.narrowed(task_type.minimum, task_type.maximum)
+            if name in self.task_types:  # those of ended tasks, of which there is no end, are not remembered
+                self._believed[name] = found
         return found or task_type
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
