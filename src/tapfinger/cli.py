@@ -12,6 +12,7 @@ from typer.main import get_group
 
 from tapfinger import __version__
 from tapfinger.errors import TapfingerError
+from tapfinger.visible import visible
 
 #: Name -> (``module:attribute`` below tapfinger.commands: a function or a Typer; first sentence of its help).
 #: The sentence is repeated here so that ``tapfinger --help`` imports no command; a test compares it with the docstring.
@@ -73,6 +74,7 @@ COMMANDS = {
     ),
     "scenarios": ("scenarios:app", "List the shipped scenarios, show one, or draw a random one."),
     "workload": ("workload:app", "Write, import, describe and draw workloads."),
+    "secret": ("secrets:app", "Keep, list and remove secrets, which your tasks get as environment variables."),
     "token": ("access:tokens", "Make, list and revoke tokens."),
     "history": ("history:app", "What a live site has run, as files that scenarios can play."),
     "profiles": (
@@ -149,7 +151,9 @@ def main() -> None:
         app(prog_name="tapfinger")
     except TapfingerError as error:
         colour = typer.colors.RED if sys.stderr.isatty() else None
-        typer.echo(f"{typer.style('error:', fg=colour, bold=colour is not None)} {error}", err=True)
+        typer.echo(
+            f"{typer.style('error:', fg=colour, bold=colour is not None)} {visible(str(error), lines=True)}", err=True
+        )
         sys.exit(2)
 
 

@@ -85,7 +85,12 @@ def test_a_wrong_token_is_told_and_a_right_one_can_be_pasted(look: Looker, clien
     page = look.page()
     page.goto(look.url)
     agent = client.new_token("looker", "agent", "left")
-    for token, told in (("tf_wrong", "not valid here"), (agent, "for the agent of left")):
+    metrics = client.new_token("prometheus", "metrics")
+    for token, told in (
+        ("tf_wrong", "not valid here"),
+        (agent, "for the agent of left"),
+        (metrics, "This token is for metrics. It cannot look."),
+    ):
         page.get_by_label("Token").fill(token)
         page.keyboard.press("Enter")
         expect(page.locator("#sign-in-fault")).to_contain_text(told)
@@ -242,8 +247,31 @@ def test_everyone_gets_only_the_buttons_they_may_press(look: Looker, site: RealS
     expect(page.locator(".drain")).to_have_count(0)
     expect(page.get_by_role("button", name="Submit a task")).to_be_hidden()
     page.locator(f'#tasks [data-task="{hers}"] button').first.click()
-    expect(page.locator("#detail-output pre")).to_have_text("awake\n")
+    expect(page.locator("#detail-words li").last).to_have_text("the rest is for ann and operators")
+    expect(page.locator("#detail-output .note")).to_have_text("It is for ann, who owns the task, and for operators.")
+    expect(page.locator("#detail-output pre")).to_be_hidden()
+    expect(page.locator("#detail-fault")).to_have_text("")
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+def test_long_lines_are_made_readable_in_time_that_grows_with_them_alone(look: Looker) -> None:
+    page = look.sign_in()
+    cases = {
+        "50 %\r60 %\r\nbye": "60 %\nbye",
+        "\x1b[31mred\x1b[0m\r": "red",
+        "a\rb\r\r\n\r\n\rc": "b\n\nc",
+        "": "",
+    }
+    read = "async (texts) => { const { readable } = await import('/dashboard/output.js'); return texts.map(readable); }"
+    assert page.evaluate(read, list(cases)) == list(cases.values())
+    lasting = """async (signs) => {
+      const { readable } = await import('/dashboard/output.js');
+      const begun = performance.now();
+      for (const sign of signs) readable(sign.repeat(200_000 / sign.length));
+      return performance.now() - begun;
+    }"""
+    # With a pattern for all of it, one such line took half a minute.
+    assert page.evaluate(lasting, ["x", "\r", "\n", "x\r", "\x1b[", "\x1b[1;", "\x1b[1"]) < 5_000
 
 
 def test_a_phone_shows_everything_without_sideways_scrolling(look: Looker, client: Client) -> None:
@@ -466,7 +494,7 @@ def test_output_is_shown_as_a_terminal_would_leave_it(look: Looker) -> None:
         "async (text) => (await import('/dashboard/output.js')).readable(text)",
         "\x1b[31mred\x1b[0m\r\n10 %\r50 %\r100 %\nend\r",
     )
-    assert shown == "red\n100 %\nend\r"
+    assert shown == "red\n100 %\nend"
 
 
 def test_what_is_believed_of_task_types_is_shown(look: Looker, client: Client) -> None:

@@ -39,6 +39,7 @@ from live.test_store import (  # noqa: F401
     test_epochs_rise,
     test_of_a_long_output_the_middle_is_left_out,
     test_output_comes_in_pieces_in_whatever_order_and_however_often,
+    test_secrets_are_for_one_owner_or_one_task_and_end_with_them,
     test_tasks_are_listed_from_the_newest_on_in_pages,
     test_tokens_are_replaced_by_name_and_removed,
     test_what_is_saved_is_there_after_reopening,

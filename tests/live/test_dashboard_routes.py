@@ -88,7 +88,7 @@ def test_everyone_can_ask_who_they_are(http: TestClient) -> None:
         "name": "first",
         "role": "operator",
         "cluster": None,
-        "may": ["operate", "read", "submit"],
+        "may": ["operate", "read", "see metrics", "submit"],
     }
     body = {"name": "a", "role": "agent", "cluster": "left"}
     token = http.post("/api/v1/tokens", json=body).json()["token"]

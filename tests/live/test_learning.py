@@ -77,7 +77,8 @@ def seconds(site: Site, cpus: int, name: str = "elastic") -> float:
 def test_finished_runs_teach_their_type_and_all_its_sizes() -> None:
     site = make_site(elastic(), elastic("other"))
     own = TaskSpec(("x",), "elastic", minimum={"cpu": 2}, maximum={"cpu": 4})
-    narrowed = site.task(1, own, 0).type
+    site.accepted(first := site.task(1, own, 0), "me")
+    narrowed = first.type
     taught(site, *(record(n, 4, 15.0, own) for n in range(1, 9)))
     assert seconds(site, 4) == pytest.approx(15.0, rel=0.03), "configured were 30 s"
     assert seconds(site, 8) == pytest.approx(15.0 / math.sqrt(2.0), rel=0.15), "others follow"
@@ -86,7 +87,8 @@ def test_finished_runs_teach_their_type_and_all_its_sizes() -> None:
     )
     assert site.believed(narrowed).minimum == (2, 0)
     assert site.believed(site.task_types["other"]) is site.task_types["other"]
-    later = site.task(2, replace(own, maximum={"cpu": 8}), 0).type
+    site.accepted(second := site.task(2, replace(own, maximum={"cpu": 8}), 0), "me")
+    later = second.type
     assert site.believed(later).profile.rate((4, 0)) == site.believed(narrowed).profile.rate((4, 0))
     assert [t.name for t in site.context().task_types] == ["elastic", "other", narrowed.name, later.name]
 
@@ -302,7 +304,8 @@ def test_a_hundred_clusters_and_three_hundred_types_are_learnt_quickly() -> None
     site = Site(ResourceTypes(), clusters, {t.name: t for t in types}, slot_seconds=1.0)
     for n in range(100):
         for most in (4, 6):
-            site.task(1, TaskSpec(("x",), f"t{n}", maximum={"cpu": most}), 0)
+            task = site.task(1000 * most + n, TaskSpec(("x",), f"t{n}", maximum={"cpu": most}), 0)
+            site.accepted(task, "me")
     assert len(site.task_types) == 300
     learning, decider = Learning(site), Decider(create("scheduler", "greedy", {}))
     decider.know(site.context())

@@ -79,7 +79,7 @@ def test_only_what_has_changed_is_told_again(tmp_path: Path) -> None:
     assert (news["whole"], news["counts"]["waiting"], news["counts"]["running"]) == (False, 1, 1)
     (run,) = news["runs"]
     assert (run["size"], run["ended"], run["label"]) == ({"cpu": 2.0, "memory": 0.5}, None, "x")
-    assert [event["kind"] for event in news["events"]] == ["granted"]
+    assert [event.kind for _, event in news["events"]] == ["granted"]
     news = told(after=3)
     assert (news["runs"], news["points"], news["events"]) == ([], [], [])
     news = told(events.AttemptEnded(9.0, 1, 1, "c", "failed"), events.Requeued(9.0, 1, 1), after=3)

@@ -18,6 +18,7 @@ from tapfinger.errors import ConfigError, StoreFailed
 from tapfinger.live.protocol.events import Submitted, Warned
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.live.store import migrations
+from tapfinger.live.store.secrets import TaskSecret
 from tapfinger.live.store.store import Piece, Store, Token
 
 SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",), {"A": "b"}, "/tmp", 2, 60.0, "keep")
@@ -124,6 +125,28 @@ def test_tokens_are_replaced_by_name_and_removed(opened: Opener) -> None:
     assert [bob.expired(now) for now in (4.9, 5.0)] == [False, True]
     assert store.remove_token("ann")
     assert not store.remove_token("ann")
+
+
+def test_secrets_are_for_one_owner_or_one_task_and_end_with_them(opened: Opener) -> None:
+    store = opened()
+    store.add_token(Token("h1", "me", "submitter", None, 1.0))
+    store.secrets.keep("me", "KEY", "first", 5, 1.0)
+    store.secrets.keep("me", "KEY", "ü", 9, 2.0)
+    store.secrets.keep("you", "KEY", "yours", 1, 2.0)
+    record = replace(RECORD, spec=replace(SPEC, secrets=("KEY", "OWN")))
+    store.save([record], [], secrets=[TaskSecret("me", "OWN", 7, 3.0, "own")])
+    store = opened()
+    assert store.secrets.values("me", ("KEY", "OWN"), 7) == {"KEY": "ü", "OWN": "own"}
+    assert store.secrets.values("me", ("KEY", "OWN"), 4) == {"KEY": None, "OWN": None}, "it is older than the secret"
+    assert store.secrets.values("you", ("KEY",), 7) == {"KEY": "yours"}
+    assert [(one.name, one.at) for one in store.secrets.kept("me")] == [("KEY", 2.0)]
+    assert store.owners([7, 8]) == {7: "me"}
+    store.save([replace(record, phase=Phase.CANCELLED, ended=4.0)], [])
+    assert (store.secrets.given("me"), len(store.secrets.kept("me"))) == (0, 1)
+    assert store.remove_token("me")
+    assert (store.secrets.kept("me"), len(store.secrets.kept("you"))) == ([], 1)
+    assert store.secrets.remove("you", "KEY")
+    assert not store.secrets.remove("you", "KEY")
 
 
 def test_output_comes_in_pieces_in_whatever_order_and_however_often(opened: Opener) -> None:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from tapfinger.commands.options import StateOption, UrlOption, open_client
+from tapfinger.commands.screen import say
 
 
 class _NewByDefault(TyperGroup):
@@ -28,7 +29,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is fo
 @tokens.command("new")
 def new(
     name: NameArgument,
-    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, submitter, operator or agent.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="metrics, viewer, submitter, operator or agent.")],
     state: StateOption = None,
     url: UrlOption = None,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Cluster that an agent speaks for.")] = None,
@@ -53,7 +54,7 @@ def list_tokens(state: StateOption = None, url: UrlOption = None) -> None:
                 ends = datetime.fromtimestamp(token["expires"]).strftime("%Y-%m-%d %H:%M")
                 until = f"expired {ends}" if token["expired"] else f"until {ends}"
             of = f" of {token['cluster']}" if token["cluster"] else ""
-            typer.echo(f"{token['name']}: {token['role']}{of}, {until}")
+            say(f"{token['name']}: {token['role']}{of}, {until}")
 
 
 @tokens.command("revoke")
@@ -79,6 +80,4 @@ def audit(
         for line in client.audit(limit):
             at = datetime.fromtimestamp(line["at"]).strftime("%Y-%m-%d %H:%M:%S")
             detail = f": {line['detail']}" if line["detail"] else ""
-            typer.echo(
-                f"{at}  {line['who'] or '(nobody)'} from {line['from']}: {line['what']} -> {line['status']}{detail}"
-            )
+            say(f"{at}  {line['who'] or '(nobody)'} from {line['from']}: {line['what']} -> {line['status']}{detail}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tapfinger.commands.options import StateOption, UrlOption, open_client
+from tapfinger.commands.screen import say
 
 app = typer.Typer(no_args_is_help=True, help="What a live site has run, as files that scenarios can play.")
 
@@ -55,12 +56,12 @@ def export(
         raise DataError(f"{scenario_file} cannot be written: {error}") from None
     typer.echo(f"{len(made.workload)} tasks written to {file}, the scenario that plays them to {scenario_file}")
     for reason, count in history.left_out.items():
-        typer.echo(f"  {count} left out: {reason}")
+        say(f"  {count} left out: {reason}")
     if made.widened:
         typer.echo(f"  {made.widened} had sizes of their own and may have any size of their type there")
     for kind in history.scenario.task_types:
         known = history.known[kind.name]
         if known.finished:
             times = f"{known.factor:.3g} times"
-            typer.echo(f"  {kind.name}: took {times} what its profile says, and is as slow in the scenario")
+            say(f"  {kind.name}: took {times} what its profile says, and is as slow in the scenario")
     typer.echo(f"run it: tapfinger compare {scenario_file}")

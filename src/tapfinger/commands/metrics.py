@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.options import StateOption, UrlOption, open_client
-from tapfinger.commands.screen import plain_console
+from tapfinger.commands.screen import plain_console, say
 
 if TYPE_CHECKING:
     from tapfinger.evaluation.event_logs import MeasuredRun
@@ -129,4 +129,4 @@ def _show(found: Mapping[str, Sequence[MeasuredRun]], numbers: Mapping[str, Mapp
         table.add_row(label, *(form(column[name]) for column in numbers.values()))
     plain_console().print(table)
     for reason, count in runs[0].left_out.items():
-        typer.echo(f"  {count} tasks left out: {reason}")
+        say(f"  {count} tasks left out: {reason}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.options import JsonOption, StateOption, UrlOption, open_client
-from tapfinger.commands.screen import plain_console
+from tapfinger.commands.screen import plain_console, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,7 +69,7 @@ def show(
         typer.echo(json.dumps(found, indent=2))
         return
     scatter = f"; equal runs differ by {_doubt(found['scatter'])}" if found["runs"] else ""
-    typer.echo(f"{found['name']}: {found['runs']} runs seen{scatter}.")
+    say(f"{found['name']}: {found['runs']} runs seen{scatter}.")
     if found["drift"] is not None:
         times, at = found["drift"]["factor"], _clock(found["drift"]["since"])
         typer.echo(f"Its tasks take {times:.3g} times as long as before, since {at}.")

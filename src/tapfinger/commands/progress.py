@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import typer
+from tapfinger.commands.screen import say
 
 if TYPE_CHECKING:
     from tapfinger.live.http.client import Client, TaskInfo
@@ -49,7 +49,7 @@ def lines_of(client: Client, task: int) -> Iterator[None]:
                 info = client.show(task)
                 if info.progress is not None and info.progress >= said + STEP:
                     said = info.progress
-                    typer.echo(f"task {task}: {told(info)}", err=True)
+                    say(f"task {task}: {told(info)}", err=True)
 
     thread = threading.Thread(target=follow, name="progress", daemon=True)
     thread.start()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapfinger.commands.options import Fields, StateOption, UrlOption, amounts, expand_fields, name_values, open_client
-from tapfinger.commands.screen import plain_console
+from tapfinger.commands.screen import OutputWriter, plain_console, say
+from tapfinger.commands.secrets import given_secrets
 from tapfinger.errors import ConfigError
 from tapfinger.live.protocol.records import TaskSpec
+from tapfinger.visible import visible
 
 if TYPE_CHECKING:
     from tapfinger.live.http.client import Client, TaskInfo
@@ -29,12 +31,13 @@ def _here(_: str, cwd: str | None) -> str | None:
 
 
 #: Fields of a task that are options of both ``run`` and ``submit``.
-_FIELDS = "type minimum maximum clusters env cwd retries time_limit on_disconnect requeue_lost resizable name"
+_FIELDS = "type minimum maximum clusters env secrets cwd retries time_limit on_disconnect requeue_lost resizable name"
 _PARSERS = {
     "minimum": (list[str] | None, amounts),
     "maximum": (list[str] | None, amounts),
     "clusters": (list[str] | None, lambda _, names: names or []),
     "env": (list[str] | None, name_values),
+    "secrets": (list[str] | None, given_secrets),
     "cwd": (str | None, _here),
     "on_disconnect": (bool, lambda _, keep: "keep" if keep else "stop"),
 }
@@ -45,10 +48,12 @@ SubmitOptions = Annotated[
 ]
 
 
-def _spec(client: Client, argv: list[str], given: dict[str, Any]) -> TaskSpec:
+def _submit(client: Client, argv: list[str], given: dict[str, Any], copies: int = 1) -> list[int]:
     from tapfinger.live.http.client import make_spec
 
-    return make_spec(argv=argv, **{**given, "type": given["type"] or client.default_type()})
+    secrets = {name: value for name, value in given["secrets"].items() if value is not None}
+    named = {"type": given["type"] or client.default_type(), "secrets": list(given["secrets"])}
+    return client.submit(*[make_spec(argv=argv, **{**given, **named})] * copies, secrets=secrets)
 
 
 @expand_fields
@@ -69,24 +74,25 @@ def run(
 
     from tapfinger.commands.progress import lines_of
 
+    output = OutputWriter()
     with open_client(state, url) as client, ExitStack() as meanwhile:
-        (task,) = client.submit(_spec(client, argv, given))
+        meanwhile.callback(output.close)
+        (task,) = _submit(client, argv, given)
         client.patience = PATIENCE
         if sys.stderr.isatty() if progress is None else progress:
             meanwhile.enter_context(lines_of(meanwhile.enter_context(open_client(state, url)), task))
         try:
             for piece in client.logs(task, follow=True):
-                sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
+                output.write(piece)
             info = client.wait(task)
         except KeyboardInterrupt:
             client.cancel(task)
             typer.echo(f"task {task}: cancelling", err=True)
             info = client.wait(task)
     if info.incomplete:
-        typer.echo(f"task {task} finished, but {info.warnings[-1] if info.warnings else 'incomplete'}", err=True)
+        say(f"task {task} finished, but {info.warnings[-1] if info.warnings else 'incomplete'}", err=True)
     if info.phase.value != "finished":
-        typer.echo(f"task {task} {info.phase.value}{f': {info.reason}' if info.reason else ''}", err=True)
+        say(f"task {task} {info.phase.value}{f': {info.reason}' if info.reason else ''}", err=True)
     raise typer.Exit(_exit_code(info))
 
 
@@ -123,7 +129,7 @@ def submit(
     if given["key"] is not None and copies > 1:
         raise ConfigError("--key names one task; leave it out, or --copies")
     with open_client(state, url) as client:
-        for task in client.submit(*[_spec(client, argv or [], given)] * copies):
+        for task in _submit(client, argv or [], given, copies):
             typer.echo(task)
 
 
@@ -163,7 +169,7 @@ def _row(info: TaskInfo) -> tuple[str, ...]:
         bar(info.progress),
         str(info.attempt) if info.attempt > 1 else "",
         "" if info.code is None else str(info.code),
-        (info.spec.name or " ".join(info.spec.argv)).replace("\n", " "),
+        (info.spec.name or " ".join(info.spec.argv) + (" …" if info.redacted else "")).replace("\n", " "),
     )
 
 
@@ -188,7 +194,7 @@ def list_tasks(
             raise UnknownNameError("phase", name, known)
     with open_client(state, url) as client:
         found, counts = client.list([known[name] for name in phase or ()], limit), client.counts()
-    rows = [_row(info) for info in found]
+    rows = [tuple(map(visible, _row(info))) for info in found]
     table = Table(box=box.SIMPLE_HEAD)
     # Empty columns are left out, to save space on a narrow terminal.
     shown = [n for n, head in enumerate(HEADS) if head in ALWAYS or any(row[n] for row in rows)]
@@ -202,7 +208,7 @@ def list_tasks(
     for row in rows:
         table.add_row(*(row[n] for n in shown))
     console.print(table)
-    typer.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
+    say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no tasks yet")
 
 
 def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -> None:
@@ -211,22 +217,22 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
 
     with open_client(state, url) as client:
         info = client.show(task)
-    typer.echo(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
-    typer.echo(f"  {' '.join(info.spec.argv)}")
+    say(f"task {info.id}: {info.phase.value}{f' ({info.reason})' if info.reason else ''}")
+    say(f"  {' '.join(info.spec.argv)}{' … (the rest is for its owner and operators)' if info.redacted else ''}")
     if info.rests:
         times = "once" if info.setbacks == 1 else f"{info.setbacks} times in a row"
-        typer.echo(f"  rests for {info.rests:.0f} more seconds: it ended early and without success {times}")
+        say(f"  rests for {info.rests:.0f} more seconds: it ended early and without success {times}")
     if info.progress is not None:
-        typer.echo(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
+        say(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
     for warning in info.warnings:
-        typer.echo(f"  warning: {warning}")
+        say(f"  warning: {warning}")
     if info.results and info.results_until is not None:
         from datetime import datetime
 
         until = datetime.fromtimestamp(info.results_until).strftime("%Y-%m-%d %H:%M")
-        typer.echo(f"  files: {info.results} on {info.cluster}, until {until} ('tapfinger get {info.id}' fetches them)")
+        say(f"  files: {info.results} on {info.cluster}, until {until} ('tapfinger get {info.id}' fetches them)")
     for line in info.history:
-        typer.echo(f"  {_told(line)}")
+        say(f"  {_told(line)}")
 
 
 def _told(line: Mapping[str, Any], task: str = "") -> str:
@@ -254,7 +260,7 @@ def events(
         while True:
             for line in lines:
                 seen = line["seq"]
-                typer.echo(_told(line, f"task {line['task']} " if line["task"] else ""))
+                say(_told(line, f"task {line['task']} " if line["task"] else ""))
             if not follow:
                 return
             lines = client.events(after=seen, wait=20.0)
@@ -269,14 +275,15 @@ def logs(
     offset: Annotated[int, typer.Option(metavar="BYTES", min=0, help="Where to go on, in bytes from its start.")] = 0,
 ) -> None:
     """Print what a task has written."""
-    import sys
-
+    output = OutputWriter()
     with open_client(state, url) as client:
         client.show(task)
         client.patience = PATIENCE if follow else 0.0
-        for piece in client.logs(task, attempt, follow, offset):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+        try:
+            for piece in client.logs(task, attempt, follow, offset):
+                output.write(piece)
+        finally:
+            output.close()
 
 
 def cancel(

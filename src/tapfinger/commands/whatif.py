@@ -8,6 +8,7 @@ import typer
 
 from tapfinger.commands.options import StateOption, UrlOption, open_client
 from tapfinger.commands.screen import plain_console
+from tapfinger.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ def what_if(
         for variant in variants:
             results.append([])
             for seed in range(seeds):
-                status.update(Text(f"{variant.label}: future {seed + 1} of {seeds}"))
+                status.update(Text(f"{visible(variant.label)}: future {seed + 1} of {seeds}"))
                 results[-1].append(player.play(variant, seed))
     _show(variants, results, present, player.slot_seconds, seeds)
 

@@ -286,9 +286,14 @@ class TaskType:
 
     def narrowed(self, minimum: Resources, maximum: Resources) -> TaskType:
         """The same type within tighter bounds: the type that schedulers see for a task with bounds of its own."""
-        name = f"{self.family}[{','.join(map(str, minimum))}:{','.join(map(str, maximum))}]"
+        name = narrowed_name(self.family, minimum, maximum)
         profile = self.profile.narrowed(minimum, maximum)
         return TaskType(name, minimum, maximum, profile, self.weight, base=self.family)
+
+
+def narrowed_name(family: str, minimum: Resources, maximum: Resources) -> str:
+    """Name of the type that ``TaskType.narrowed`` makes, without making it."""
+    return f"{family}[{','.join(map(str, minimum))}:{','.join(map(str, maximum))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,11 @@ def ran(site: Site, row: Mapping[str, Any]) -> Ran | None:
     try:
         names = ("type", "minimum", "maximum", "clusters")
         spec = make_spec(argv=["-"], **{name: row[name] for name in names})
-        task_type = site.task(row["task"], spec, 0).type
+        task = site.task(row["task"], spec, 0)
     except TapfingerError:
         return None
-    return Ran(row["task"], task_type, tuple(row["clusters"]), row["submitted"])
+    site.accepted(task, "")  # schedulers that play it must know its size
+    return Ran(row["task"], task.type, tuple(row["clusters"]), row["submitted"])
 
 
 # ------------------------------------------------------------------------- export
@@ -111,12 +112,11 @@ def export(history: History, name: str, plain: bool) -> Exported:
     """``plain``: use only task types of the configuration, for scenarios that have no others."""
     if not history.tasks:
         raise ConfigError("nothing has run yet, so there is nothing to export; submit some tasks first")
-    site = history.site
     written: dict[str, dict[str, Any] | None] = {}
     types, widened = [], 0
     for task in history.tasks:
         own = task.type
-        if own.base is None or own.name not in site.task_types or plain:
+        if own.base is None or plain:
             types.append(own.family)
             widened += own.base is not None
             continue

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from tapfinger.errors import UnknownNameError
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import LiveEvent
+from tapfinger.visible import visible
 
 #: Extra fields of a log record: what its event is about.
 FIELDS = ("event", "task", "attempt", "cluster", "detail")
@@ -68,10 +69,18 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextLines(logging.Formatter):
+    """One line of text per record, whatever tasks and people have put into it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging's
+        """A record as one line, without its traceback."""
+        return visible(super().formatMessage(record))
+
+
 def set_up_logging(verbose: bool, form: str = "text") -> None:
     """Log to standard error. ``form``: text or json."""
     formatters = {
-        "text": logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"),
+        "text": TextLines("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"),
         "json": JsonLines(),
     }
     if form not in formatters:

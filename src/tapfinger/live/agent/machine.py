@@ -214,8 +214,17 @@ class Agent:
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
         runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
-        about = {"capacity": self._capacity, "isolates": self._isolates, "trouble": self._trouble}
-        return Report(self.cluster, self.agent, self.incarnation, self._seq, self._epoch, runs, **about)
+        return Report(
+            self.cluster,
+            self.agent,
+            self.incarnation,
+            self._seq,
+            self._epoch,
+            runs,
+            trouble=self._trouble,
+            isolates=self._isolates,
+            capacity=self._capacity,
+        )
 
     def _enforce(self, now: float) -> list[AgentInstruction]:
         """Stop what may not outlive the lease."""

@@ -227,6 +227,9 @@ class Host:
     # ------------------------------------------------------------------ starts and stops
 
     def _start(self, launch: Launch) -> list[Report]:
+        if gone := [name for name, value in launch.secrets.items() if value is None]:
+            reason = f"secret {gone[0]!r} was removed before the task could start; set it again, and submit it again"
+            return self._not_started(launch.id, Outcome("failed", 127, reason))
         try:
             devices = self._devices.lease(launch.allocation)
         except NoRoom as error:
@@ -242,6 +245,7 @@ class Host:
 
     def _started(self, kept: KeptRun, outcome: Outcome | None) -> list[Report]:
         kept.starting = None
+        kept.run = replace(kept.run, launch=replace(kept.run.launch, env={}, secrets={}))  # nothing needs them any more
         return [] if outcome is None else self._not_started(kept.run.id, outcome)
 
     def _not_started(self, ident: AttemptId, outcome: Outcome) -> list[Report]:

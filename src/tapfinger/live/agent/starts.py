@@ -123,8 +123,8 @@ class Starts:
 
 def save_run(run: Run, size: int, began: Began | None) -> None:
     """Write down what a later agent must know about a run; on disk when this returns."""
-    # Without the environment, which may hold secrets: nothing needs it after the start.
-    launch = asdict(replace(run.launch, env={}))
+    # Without environment and secrets: nothing needs them after the start.
+    launch = asdict(replace(run.launch, env={}, secrets={}))
     saved = {"launch": launch, "devices": run.devices, "size": size}
     saved["began"] = None if began is None else asdict(began)
     replace_file(run.directory / LAUNCH, saved, sync=True)

@@ -25,7 +25,7 @@ STARTS = 4
 _SLEEPS = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
 _SHOWS = """
 import os, sys
-names = ("TAPFINGER_TASK", "TAPFINGER_ATTEMPT", "TAPFINGER_CPUS", "MINE")
+names = ("TAPFINGER_TASK", "TAPFINGER_ATTEMPT", "TAPFINGER_CPUS", "MINE", "HIDDEN")
 print("seen", *(os.environ.get(name) for name in names), os.getcwd())
 print("error", file=sys.stderr)
 """
@@ -201,15 +201,17 @@ def _shows(trial: _Trial) -> Iterator[str]:
     """Check the environment and the output of a task."""
     place = trial.lease.parent / "place"
     place.mkdir()
-    run = trial.run(0.0, argv=(sys.executable, "-c", _SHOWS), env={"MINE": "a b"}, cwd=str(place))
+    argv, own = (sys.executable, "-c", _SHOWS), {"MINE": "a b"}
+    run = trial.run(0.0, argv=argv, env=own, secrets={"HIDDEN": "c"}, cwd=str(place))
     end = trial.end(trial.start(run))
     spool = Spool(run.output)
     text = spool.read(0, 10_000)[1].decode(errors="replace")
-    wanted = f"seen {run.id[0]} 1 1 a b {place}"
+    wanted = f"seen {run.id[0]} 1 1 a b c {place}"
     if wanted not in text.splitlines():
         yield (
-            "a task must run in launch.cwd, with launch.env and what live/backends/environment.py gives it, and "
-            f"run.output must hold what it prints: the line {wanted!r} was expected, got {text!r}; {trial.got(end)}"
+            "a task must run in launch.cwd, with launch.env, launch.secrets and what live/backends/environment.py "
+            f"gives it, and run.output must hold what it prints: the line {wanted!r} was expected, got {text!r}; "
+            f"{trial.got(end)}"
         )
     elif "error" not in text:
         yield f"run.output must hold standard error as well as standard output, got {text!r}"

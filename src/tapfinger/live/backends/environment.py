@@ -60,7 +60,7 @@ def task_environment(run: Run, resources: ResourceTypes, mark: str) -> dict[str,
     cpus, gpus = (launch.allocation.get(resources.enforced_by(means), 0) for means in ("cores", "visible"))
     env = dict.fromkeys(THREADS, str(max(1, int(cpus))))
     env[UNBUFFERED] = "1"  # people follow the output of running tasks
-    env |= launch.env
+    env |= launch.env | {name: value for name, value in launch.secrets.items() if value is not None}
     for name, amount in launch.allocation.items():
         env[f"TAPFINGER_{name.upper()}S"] = f"{amount:g}"
     env |= {"TAPFINGER_CPUS": f"{cpus:g}", "TAPFINGER_GPUS": f"{gpus:g}"}

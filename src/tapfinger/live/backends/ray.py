@@ -178,7 +178,9 @@ class Ray:
             raise Refused
         # On disk before the answer: a later agent must know that the task may be running.
         replace_file(run.directory / "begun", {}, sync=True)
-        return (run.directory / "payload.json").read_bytes()
+        payload = (run.directory / "payload.json").read_bytes()
+        replace_file(run.directory / "payload.json", {})  # a task begins once; its environment may hold secrets
+        return payload
 
     def _too_late(self, run: Run) -> bool:
         """Whether the lease has ended. If the run has not begun by then, this is recorded as its end."""

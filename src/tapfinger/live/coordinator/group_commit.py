@@ -15,6 +15,7 @@ from typing import Any
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.store.secrets import TaskSecret
 from tapfinger.live.store.store import Piece, Store
 
 
@@ -27,10 +28,11 @@ class Change:
     meta: Mapping[str, Any] = field(default_factory=dict)
     output: Sequence[Piece] = ()
     learned: Sequence[Learned] = ()
+    secrets: Sequence[TaskSecret] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to save."""
-        return bool(self.records or self.history or self.meta or self.output or self.learned)
+        return bool(self.records or self.history or self.meta or self.output or self.learned or self.secrets)
 
 
 def together(changes: Sequence[Change]) -> Change:
@@ -42,6 +44,7 @@ def together(changes: Sequence[Change]) -> Change:
         {name: value for change in changes for name, value in change.meta.items()},
         [piece for change in changes for piece in change.output],
         [row for change in changes for row in change.learned],
+        [secret for change in changes for secret in change.secrets],
     )
 
 
@@ -101,6 +104,7 @@ class Commits:
                         change.meta,
                         change.output,
                         change.learned,
+                        change.secrets,
                     )
                     self._took(time.perf_counter() - began)
                 for _, then in group:

@@ -129,6 +129,7 @@ class Coordinator:
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent reports
 
     def _restore(self, records: list[TaskRecord], now: float) -> None:
+        self._site.sizes.clear()  # of tasks that an earlier machine of this process had
         for record in sorted(records, key=lambda r: r.id):
             if record.cluster is not None and record.cluster not in self._links:
                 raise ConfigError(
@@ -246,10 +247,10 @@ class Coordinator:
 
     def _submit(self, submit: Submit, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
-        tasks = [
-            self._site.task(self._next_id + i, spec, self._rounds.slot) for i, spec in enumerate(submit.specs)
-        ]  # all are checked before any is accepted
+        # All are checked before any is accepted.
+        tasks = self._site.tasks(self._next_id, submit.specs, submit.owner, self._rounds.slot)
         for task, spec in zip(tasks, submit.specs, strict=True):
+            self._site.accepted(task, submit.owner)
             record = TaskRecord(task.id, spec, submit.owner, now)
             self.tasks[task.id] = record
             self._dirty[task.id] = record
@@ -542,6 +543,7 @@ class Coordinator:
         del self.tasks[record.id]
         self._ahead.pop(record.id, None)
         self._refused.pop(record.id, None)
+        self._site.sizes.remove(record.id)
 
     # -------------------------------------------------------------------- ticks
 

@@ -80,6 +80,7 @@ class Rounds:
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
         """Restore a waiting, placed or running task; clusters must be open. ``ran``: slots it has run so far."""
         task = self._site.task(record.id, record.spec, arrival)
+        self._site.accepted(task, record.owner)
         self._session.take([TaskArrived(self.slot, task)])
         if record.cluster is None or record.allocation is None:
             return

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.estimates import duration
 from tapfinger.core.feasibility import check_eligible
-from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType
+from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType, narrowed_name
 from tapfinger.errors import ConfigError, UnknownNameError
+from tapfinger.live.coordinator.own_sizes import OwnSizes
 from tapfinger.live.protocol.records import TaskSpec
 
-#: Most task types. To schedulers, each distinct pair of a task's own bounds is a separate type with its own tables.
-MAX_TYPES = 300
+#: Most such types that no task has any more, but that schedulers keep: with another set of types they begin anew.
+MAX_IDLE = 20
 
 #: Most characters of a task's arguments and environment: orders for many tasks must fit into one message.
 MAX_SPEC = 256 * 1024
 
 #: Most requests that ``Site`` remembers.
-MAX_KNOWN = 10_000
+MAX_KNOWN = 1_000
 
 _Amounts = tuple[tuple[str, float], ...]
 _Request = tuple[str, _Amounts, _Amounts, tuple[str, ...]]
@@ -37,7 +38,7 @@ class Site:
 
     resources: ResourceTypes
     clusters: tuple[Cluster, ...]
-    #: Types by name: first those of the configuration, then those with a task's own bounds.
+    #: Types by name: first those of the configuration, then those with bounds of tasks that were accepted.
     task_types: dict[str, TaskType]
     slot_seconds: float
     seed: int = 0
@@ -50,6 +51,9 @@ class Site:
     _believed: dict[str, TaskType] = field(init=False, default_factory=dict)
     #: Type and eligible clusters by request: most tasks ask for the same as earlier ones.
     _known: dict[_Request, tuple[TaskType, tuple[int, ...]]] = field(init=False, default_factory=dict)
+    #: Types with bounds of their own by name, of these requests.
+    _made: dict[str, TaskType] = field(init=False, default_factory=dict)
+    sizes: OwnSizes = field(init=False, default_factory=OwnSizes)
 
     def __post_init__(self) -> None:
         """Index the clusters by name."""
@@ -85,12 +89,37 @@ class Site:
         name = task_type.name
         found = self._believed.get(name)
         if found is None and (base := self._believed.get(task_type.family)) is not None:
-            found = self._believed[name] = base.narrowed(task_type.minimum, task_type.maximum)
+            found = base.narrowed(task_type.minimum, task_type.maximum)
+            if name in self.task_types:  # those of ended tasks, of which there is no end, are not remembered
+                self._believed[name] = found
         return found or task_type
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
         """Seconds that a task of this type takes at this size, according to current beliefs."""
         return seconds_at(self.believed(task_type), size, self.slot_seconds)
+
+    def tasks(self, first: int, specs: Sequence[TaskSpec], owner: str, arrival: int) -> list[Task]:
+        """The tasks of one submission, numbered from ``first``. Raises an error if any of them cannot be accepted."""
+        kinds = {_kind(spec): spec for spec in specs if spec.minimum or spec.maximum}
+        # Names first: tables of sizes that are refused are not even made.
+        self.sizes.check_room(
+            {narrowed_name(b.family, low, top) for b, low, top in map(self._bounds, kinds.values())}, owner
+        )
+        return [self.task(first + n, spec, arrival) for n, spec in enumerate(specs)]
+
+    def accepted(self, task: Task, owner: str) -> None:
+        """Note a task that waits or runs from now on; schedulers are told of its type."""
+        kind = task.type
+        if kind.base is None:
+            return
+        self.sizes.add(task.id, kind.name, owner)
+        if kind.name not in self.task_types:
+            # Schedulers begin anew with another set of types, so types that no task has go only now.
+            idle = [t.name for t in self.task_types.values() if t.base is not None and t.name not in self.sizes]
+            for name in idle[: max(0, len(idle) - MAX_IDLE)]:
+                del self.task_types[name]
+                self._believed.pop(name, None)
+            self.task_types[kind.name] = kind
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
         """The task as schedulers see it. Raises an error with the reason if the task could never run."""
@@ -99,7 +128,7 @@ class Site:
             raise ConfigError(
                 f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
             )
-        kind = (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)
+        kind = _kind(spec)
         known = self._known.get(kind)
         if known is None:
             known = self._type(spec), self._eligible(spec)
@@ -107,6 +136,7 @@ class Site:
             check_eligible(Task(ident, known[0], arrival, known[1]), self.clusters, label, self.resources.describe)
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
+                self._made.clear()
             self._known[kind] = known
         return Task(ident, known[0], arrival, known[1])
 
@@ -116,13 +146,25 @@ class Site:
                 raise UnknownNameError("cluster", name, self.index)
         return tuple(sorted({self.index[name] for name in spec.clusters or self.index}))
 
-    def _type(self, spec: TaskSpec) -> TaskType:
+    def _base(self, spec: TaskSpec) -> TaskType:
         base = self.task_types.get(spec.type)
         if base is None or base.base is not None:
             raise UnknownNameError("task type", spec.type, [t.name for t in self.configured_types()])
+        return base
+
+    def _type(self, spec: TaskSpec) -> TaskType:
         if not spec.minimum and not spec.maximum:
-            return base
-        natural = self.resources.natural
+            return self._base(spec)
+        base, minimum, maximum = self._bounds(spec)
+        name = narrowed_name(base.family, minimum, maximum)
+        found = self.task_types.get(name) or self._made.get(name)
+        if found is None:
+            found = self._made[name] = base.narrowed(minimum, maximum)
+        return found
+
+    def _bounds(self, spec: TaskSpec) -> tuple[TaskType, Resources, Resources]:
+        """The type that a task names, and the bounds of its own."""
+        base, natural = self._base(spec), self.resources.natural
         minimum = self.resources.parse({**natural(base.minimum), **spec.minimum}, "minimum")
         maximum = self.resources.parse({**natural(base.maximum), **spec.maximum}, "maximum")
         describe = self.resources.describe
@@ -133,7 +175,8 @@ class Site:
                 f"task type {base.name!r} is from {describe(base.minimum)} to {describe(base.maximum)}; "
                 f"{describe(minimum)} to {describe(maximum)} is not within that"
             )
-        own = base.narrowed(minimum, maximum)
-        if own.name not in self.task_types and len(self.task_types) >= MAX_TYPES:
-            raise ConfigError(f"tasks have asked for {MAX_TYPES} different sizes already; use one of those")
-        return self.task_types.setdefault(own.name, own)
+        return base, minimum, maximum
+
+
+def _kind(spec: TaskSpec) -> _Request:
+    return (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)

@@ -123,9 +123,12 @@ export class Detail {
     else if (!place.firstChild) place.append(twice("Cancel", "Really cancel?", () => cancel(info.id), { class: "bad" }));
     this.facts(info);
     const words = info.spec.argv.map((word) => h("li", {}, h("code", {}, word)));
-    this.part("words").querySelector("ol").replaceChildren(...words);
+    const rest = info.redacted ? [h("li", { class: "note" }, `the rest is for ${info.owner} and operators`)] : [];
+    this.part("words").querySelector("ol").replaceChildren(...words, ...rest);
     this.part("history").querySelector("ol").replaceChildren(...info.history.map(historyLine));
-    if (info.attempt > 0 && this.output?.attempt !== `${info.id}.${info.attempt}`) {
+    if (info.redacted) {
+      say(this.part("output").querySelector(".note"), `It is for ${info.owner}, who owns the task, and for operators.`);
+    } else if (info.attempt > 0 && this.output?.attempt !== `${info.id}.${info.attempt}`) {
       this.output?.stop();
       this.output = new Output(this.part("output"), info);
     }
@@ -157,6 +160,7 @@ export class Detail {
       ["Reason", info.reason],
       ["Directory", spec.cwd],
       ["Files", info.results ? `${info.results}, until ${moment(info.results_until)}; tapfinger get ${info.id} fetches them` : null],
+      ["Secrets", (spec.secrets ?? []).join(", ")],
       ["Environment", Object.entries(spec.env).map(([name, value]) => `${name}=${value}`).join("\n")],
       ["Without coordinator", spec.on_disconnect === "keep" ? "runs on" : null],
       ["Key", spec.key],

@@ -148,7 +148,7 @@ async function signIn() {
   let me, site;
   try {
     me = await get("me");
-    if (!me.may.includes("read")) return signOut(`This is a token for the ${me.role} of ${me.cluster}. It cannot look.`);
+    if (!me.may.includes("read")) return signOut(`This token is for ${me.cluster ? `the agent of ${me.cluster}` : me.role}. It cannot look.`);
     site = await get("task-types");
   } catch (fault) {
     if (!(fault instanceof Refused)) throw fault;

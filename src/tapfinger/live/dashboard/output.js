@@ -81,7 +81,15 @@ export class Output {
   }
 }
 
-/** Without the signs that colour a terminal, and with lines that were written over as they were last. */
+/** Without the signs that colour a terminal, and with lines that were written over as they were last. Takes time that
+ * grows with the text alone: a pattern for the whole of it would look at a long line from each of its places. */
 export function readable(text) {
-  return text.replace(/\x1b\[[0-9;?]*[A-Za-z]/g, "").replace(/\r\n/g, "\n").replace(/[^\n]*\r(?=[^\r\n])/g, "");
+  return text.replace(/\x1b\[[0-9;?]*[A-Za-z]/g, "").split("\n").map(lastWritten).join("\n");
+}
+
+/** What is left of a line after each carriage return but those at its end. */
+function lastWritten(line) {
+  let end = line.length;
+  while (end > 0 && line[end - 1] === "\r") end--;
+  return line.slice(end > 0 ? line.lastIndexOf("\r", end - 1) + 1 : 0, end);
 }

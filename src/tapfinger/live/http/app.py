@@ -36,10 +36,11 @@ from tapfinger.live.http.problems import PROBLEMS
 from tapfinger.live.http.profile_routes import add_profiles
 from tapfinger.live.http.reference import add_reference
 from tapfinger.live.http.retention_routes import add_retention
+from tapfinger.live.http.secret_routes import add_secrets
 from tapfinger.live.http.submissions import Submission, parsing_in
+from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
 from tapfinger.live.http.waiting import clusters_of, wait_for_news
 from tapfinger.live.http.workers import Workers
-from tapfinger.live.protocol import words
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -65,19 +66,6 @@ class NewToken(_Body):
     cluster: Name | None = None
     #: Seconds until the token expires; None for never.
     lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
-
-
-def shown(record: TaskRecord, service: Service) -> dict[str, Any]:
-    """A task as the HTTP interface shows it: natural amounts by resource instead of counts of units."""
-    plain = asdict(record)
-    plain["phase"] = record.phase.value
-    del plain["lost"]  # for the coordinator alone
-    plain["rests"] = max(0.0, record.not_before - service.now()) if record.phase is Phase.QUEUED else 0.0
-    names, units = service.site.resources.names, service.site.resources.units
-    for kind, size in (("allocation", record.allocation), ("wanted", record.wanted)):
-        if size is not None:
-            plain[kind] = {n: a * u for n, a, u in zip(names, size, units, strict=True)}
-    return plain
 
 
 def make_app(service: Service, on_failure: Callable[[], None] | None = None, runs_service: bool = True) -> FastAPI:
@@ -138,6 +126,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
     add_files(app, service, workers, may)
     add_insight(app, service, workers, may)
     add_profiles(app, service, workers, may)
+    add_secrets(app, service, workers, may)
     add_retention(app, service, workers, may)
     add_dashboard(app, service, workers, may, holder)
     add_reference(app)
@@ -147,19 +136,24 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
 def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
     bulky = APIRouter(route_class=parsing_in(workers))
 
+    def show_to(token: Token) -> Callable[[TaskRecord], dict[str, Any]]:
+        """Shows a task to the token's holder."""
+        return lambda record: shown(record, service.site.resources, token, service.now())
+
     @bulky.post("/api/v1/tasks", status_code=201)
     async def submit(
         body: Submission, token: Annotated[Token, may("submit")], request: Request
     ) -> dict[str, list[int]]:
-        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name))
+        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name, body.secrets))
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return {"ids": ids}
 
     app.include_router(bulky)
 
-    @app.get("/api/v1/tasks", dependencies=[may("read")], response_model=dict[str, Any])
+    @app.get("/api/v1/tasks", response_model=dict[str, Any])
     async def listed(
         request: Request,
+        token: Annotated[Token, may("read")],
         phase: Annotated[list[Phase] | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
@@ -167,15 +161,21 @@ def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str]
         """Tasks, newest first; ``next`` is the ``before`` of the next page. A page of long tasks may be shorter."""
 
         def look() -> bytes:
-            tasks, following = page_of(service, phase or [], limit, before, lambda record: shown(record, service))
+            tasks, following = page_of(service, phase or [], limit, before, show_to(token))
             return with_tasks(tasks, next=following, counts=service.store.counts())
 
         return await workers.answer(request, look)
 
-    @app.get("/api/v1/tasks/{task}", dependencies=[may("read")], response_model=dict[str, Any])
-    async def show(request: Request, task: TaskId, wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0) -> Response:
+    @app.get("/api/v1/tasks/{task}", response_model=dict[str, Any])
+    async def show(
+        request: Request,
+        task: TaskId,
+        token: Annotated[Token, may("read")],
+        wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
+    ) -> Response:
         """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that the task has
-        reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1."""
+        reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1.
+        ``redacted``: arguments, environment and texts that may quote them are for its owner and operators."""
         until = service.now() + wait
         while True:
             seen = service.changes.count
@@ -185,8 +185,11 @@ def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str]
             await wait_for_news(service, left, seen)
 
         def look() -> dict[str, Any]:
-            history = [words.shown(line) for _, line in service.store.history(0, MOST, task)]
-            return {**shown(service.task(task), service), "history": history}
+            record = service.task(task)
+            return {
+                **show_to(token)(record),
+                "history": history_of(record, service.store.history(0, MOST, task), token),
+            }
 
         return await workers.answer(request, look)
 
@@ -195,23 +198,25 @@ def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str]
         owner = (await workers.run(request, partial(service.task, task))).owner
         if token.role == "submitter" and token.name != owner:
             raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may cancel it")
-        return shown(await service.bridge.run(partial(service.cancel, task)), service)
+        return show_to(token)(await service.bridge.run(partial(service.cancel, task)))
 
     @app.get(
         "/api/v1/tasks/{task}/logs",
-        dependencies=[may("read")],
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}},
     )
     async def logs(
         request: Request,
         task: TaskId,
+        token: Annotated[Token, may("read")],
         attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
     ) -> Response:
         """Output from ``offset`` on; waits for more. Headers give the attempt, where the output begins (later than
-        ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete."""
+        ``offset`` if the middle of a long output was left out), where to continue, and whether it is complete. For the
+        task's owner and operators only."""
+        check_sees(token, await workers.run(request, partial(service.task, task)), "the output")
         until = service.now() + wait
 
         def look() -> tuple[TaskRecord, int, int, bytes]:
@@ -247,9 +252,10 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
         found = await clusters_of(request, service, workers)
         return await workers.answer(request, lambda: {"clusters": found})
 
-    @app.get("/api/v1/events", dependencies=[may("read")], response_model=dict[str, Any])
+    @app.get("/api/v1/events", response_model=dict[str, Any])
     async def events(
         request: Request,
+        token: Annotated[Token, may("read")],
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
@@ -263,8 +269,7 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
             await wait_for_news(service, wait, seen)
 
         def look() -> dict[str, Any]:
-            lines = service.store.history(after, limit)
-            return {"events": [{"seq": seq, **words.shown(line)} for seq, line in lines]}
+            return {"events": shown_events(service.store.history(after, limit), service.store, token)}
 
         return await workers.answer(request, look)
 

@@ -72,6 +72,8 @@ class TaskInfo:
     #: since the epoch. Fetch them with ``Client.fetch``.
     results: str = ""
     results_until: float | None = None
+    #: Whether arguments, environment and texts that may quote them were left out: the task is someone else's.
+    redacted: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -209,9 +211,14 @@ class Client:
 
     # --------------------------------------------------------------------- tasks
 
-    def submit(self, *specs: TaskSpec) -> list[int]:
-        """Submit tasks, all or none; the coordinator has saved them when this returns."""
-        body = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
+    def submit(self, *specs: TaskSpec, secrets: Mapping[str, str] | None = None) -> list[int]:
+        """Submit tasks, all or none; the coordinator has saved them when this returns.
+
+        ``secrets``: values of secrets that the tasks name, for these tasks only.
+        """
+        body: dict[str, Any] = {"tasks": [_specs.dump_python(spec, mode="json") for spec in specs]}
+        if secrets:
+            body["secrets"] = dict(secrets)
         keyed = all(spec.key is not None for spec in specs)
         ids: list[int] = self._call("POST", "tasks", again=keyed, json=body).json()["ids"]
         return ids
@@ -399,6 +406,19 @@ class Client:
         body = {"days": days, "dry_run": dry_run}
         count: int = self._call("POST", "prune", json=body).json()["tasks"]
         return count
+
+    def keep_secret(self, name: str, value: str) -> None:
+        """Keep a secret for later tasks of the token's holder, or give it another value."""
+        self._call("PUT", f"secrets/{quote(name, safe='')}", json={"value": value})
+
+    def secrets(self) -> Sequence[Mapping[str, Any]]:
+        """Names of the secrets that the token's holder keeps, and when each was set; never their values."""
+        found: Sequence[Mapping[str, Any]] = self._call("GET", "secrets").json()["secrets"]
+        return found
+
+    def remove_secret(self, name: str) -> None:
+        """Remove a secret. Tasks that wait with it will fail when they are to start."""
+        self._call("DELETE", f"secrets/{quote(name, safe='')}")
 
     def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """The latest lines of the audit log, oldest first."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import Field
 
+from tapfinger.live.http.task_view import open_part, seen_by, sees, shown_events
 from tapfinger.live.http.waiting import clusters_of, wait_for_news
 from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.overview import Overview, label
@@ -94,23 +95,28 @@ def _questions(
             "clusters": [cluster.name for cluster in service.site.clusters],
         }
 
-    @app.get("/api/v1/labels", dependencies=[may("read")], response_model=dict[str, Any])
-    async def labels(request: Request, task: Annotated[list[TaskId], Query(min_length=1, max_length=100)]) -> Response:
+    @app.get("/api/v1/labels", response_model=dict[str, Any])
+    async def labels(
+        request: Request,
+        task: Annotated[list[TaskId], Query(min_length=1, max_length=100)],
+        token: Annotated[Token, may("read")],
+    ) -> Response:
         """Labels of these tasks, as shown to people; tasks that do not exist are left out."""
 
         def look() -> dict[str, Any]:
             records = [record for ident in task if (record := service.store.task(ident)) is not None]
-            return {"labels": [{"task": r.id, "label": label(r), "type": r.spec.type} for r in records]}
+            return {"labels": [{"task": r.id, "label": label(seen_by(token, r)), "type": r.spec.type} for r in records]}
 
         return await workers.answer(request, look)
 
 
 def _overview(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
-    following = Overview(service.store, service.site.resources)
+    following = Overview(service.store, service.site.resources, open_part)
 
-    @app.get("/api/v1/overview", dependencies=[may("read")], response_model=None)
+    @app.get("/api/v1/overview", response_model=None)
     async def overview(
         request: Request,
+        token: Annotated[Token, may("read")],
         after: Annotated[int, Query(ge=0, le=2**62)] = 0,
         wait: Annotated[float, Query(ge=0.0, le=30.0)] = 0.0,
         heard: Annotated[int | None, Query(ge=0, le=2**62)] = None,
@@ -132,6 +138,8 @@ def _overview(app: FastAPI, service: Service, workers: Workers, may: Callable[[s
             following.catch_up()
             now, running = service.now(), {"heard": service.heard, "progress": service.progress()}
             who = {"role": service.role, "leader": service.leader, "faults": dict(service.faults)}
-            return {"now": now, **who, "clusters": clusters, **running, **following.since(after)}
+            site = following.since(after, lambda owner: sees(token, owner))
+            site["events"] = shown_events(site["events"], service.store, token)
+            return {"now": now, **who, "clusters": clusters, **running, **site}
 
         return await workers.answer(request, look)

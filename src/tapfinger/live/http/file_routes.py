@@ -7,9 +7,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from pydantic import Field
 
+from tapfinger.live.http.task_view import check_sees
 from tapfinger.live.http.workers import Workers
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
@@ -23,9 +24,7 @@ def add_files(app: FastAPI, service: Service, workers: Workers, may: Callable[[s
     """Add the routes."""
 
     async def check(request: Request, task: int, token: Token) -> None:
-        owner = (await workers.run(request, partial(service.task, task))).owner
-        if token.role != "operator" and token.name != owner:
-            raise HTTPException(403, f"task {task} is {owner}'s; only they or an operator may have its files")
+        check_sees(token, await workers.run(request, partial(service.task, task)), "a file")
 
     @app.get("/api/v1/tasks/{task}/files")
     async def files(

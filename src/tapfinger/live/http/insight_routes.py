@@ -13,10 +13,12 @@ from pydantic import Field
 
 from tapfinger.core.contract import Phase
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
+from tapfinger.live.http.task_view import seen_by
 from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Token
 
 #: Phases of tasks that have run to an end.
 RAN = (Phase.FINISHED, Phase.FAILED)
@@ -29,11 +31,11 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
     insight = service.insight
     app.add_middleware(CountRequests, telemetry=insight.telemetry)
 
-    @app.get("/api/v1/tasks/{task}/explain", dependencies=[may("read")], response_model=dict[str, Any])
-    async def explain(request: Request, task: TaskId) -> Response:
+    @app.get("/api/v1/tasks/{task}/explain", response_model=dict[str, Any])
+    async def explain(request: Request, task: TaskId, token: Annotated[Token, may("read")]) -> Response:
         """Why a task waits and when it may start, or why it got its cluster and size."""
         record = await workers.run(request, partial(service.task, task))
-        found = await service.bridge.ask_async(partial(insight.reasons.explain, record))
+        found = await service.bridge.ask_async(partial(insight.reasons.explain, seen_by(token, record)))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/queue", dependencies=[may("read")], response_model=dict[str, Any])
@@ -77,7 +79,7 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
 
     @app.get(
         "/metrics",
-        dependencies=[may("read")],
+        dependencies=[may("see metrics")],
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}},
     )

@@ -10,8 +10,9 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tapfinger.live.http.secret_routes import SecretValue
 from tapfinger.live.http.workers import Workers
-from tapfinger.live.protocol.records import TaskSpec, unknown_field
+from tapfinger.live.protocol.records import MAX_SECRETS, TaskSpec, Variable, unknown_field
 
 #: Most tasks in one submission.
 MOST_SUBMITTED = 10_000
@@ -26,13 +27,19 @@ class Submission(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST_SUBMITTED)]
+    # The first fault ends the check: a long list of wrong tasks would make a longer list of faults.
+    tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST_SUBMITTED, fail_fast=True)]
+    #: Values of secrets that these tasks name, for them only; others are the owner's.
+    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS)] = {}
 
     @field_validator("tasks", mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
         """Refuse unknown fields: silently ignoring a misspelt limit would be worse."""
-        for place, task in enumerate(given if isinstance(given, list) else ()):
+        few = (
+            given if isinstance(given, list) and len(given) <= MOST_SUBMITTED else ()
+        )  # a longer list is refused anyway
+        for place, task in enumerate(few):
             if isinstance(task, dict) and (fault := unknown_field(task)):
                 raise ValueError(f"{place}: {fault}")
         return given

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import Resources, ResourceTypes
-from tapfinger.live.protocol import events, words
+from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.protocol.records import TaskRecord
@@ -46,9 +47,12 @@ Run = dict[str, Any]
 class Overview:
     """Follows the history of one store. May be used by several threads."""
 
-    def __init__(self, store: Store, resources: ResourceTypes) -> None:
-        """Nothing is read before the first ``catch_up``."""
+    def __init__(
+        self, store: Store, resources: ResourceTypes, open_part: Callable[[TaskRecord], TaskRecord] = lambda r: r
+    ) -> None:
+        """Nothing is read before the first ``catch_up``. ``open_part``: a task as everyone may see it."""
         self._store = store
+        self._open_part = open_part
         self._resources = resources
         self._turn = threading.Lock()
         self._begin(0)
@@ -57,6 +61,8 @@ class Overview:
         #: Number of the latest event that was read, and of the last event before the first one that was read.
         self.seq = self._first = seq
         self._runs: dict[AttemptId, Run] = {}
+        #: Labels for those who may see all of the task, where they differ from the label in the run.
+        self._labels: dict[AttemptId, str] = {}
         self._ended: deque[AttemptId] = deque()
         self._lines: deque[tuple[int, LiveEvent]] = deque(maxlen=LINES)
         # Time, tasks waiting, tasks on clusters (both relative to where the known history begins), number of the event.
@@ -137,7 +143,9 @@ class Overview:
             run["ended"], run["result"] = line.at, line.result
             self._ended.append(ident)
             while len(self._runs) > RUNS and self._ended:
-                self._runs.pop(self._ended.popleft(), None)
+                oldest = self._ended.popleft()
+                self._runs.pop(oldest, None)
+                self._labels.pop(oldest, None)
         elif isinstance(line, events.AttemptResizing):  # what it gives back is its own until it has confirmed that
             run["size"] = {name: max(amount, run["size"].get(name, 0.0)) for name, amount in line.allocation.items()}
         elif isinstance(line, events.AttemptResized):
@@ -150,10 +158,13 @@ class Overview:
 
     def _new_run(self, ident: AttemptId, line: events.Granted) -> Run:
         record = self._store.task(ident[0])
+        said = "" if record is None else label(self._open_part(record))
+        if record is not None and label(record) != said:
+            self._labels[ident] = label(record)
         return {
             "task": ident[0],
             "attempt": ident[1],
-            "label": "" if record is None else label(record),
+            "label": said,
             "type": "" if record is None else record.spec.type,
             "owner": "" if record is None else record.owner,
             "submitted": line.at if record is None else record.submitted,
@@ -177,12 +188,15 @@ class Overview:
 
     # --------------------------------------------------------------------- views
 
-    def since(self, after: int) -> dict[str, Any]:
-        """Changes since the event with that number; everything, if that is too long ago."""
-        with self._turn:
-            return self._since(after)
+    def since(self, after: int, sees: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
+        """Changes since the event with that number; everything, if that is too long ago.
 
-    def _since(self, after: int) -> dict[str, Any]:
+        ``sees``: whether the reader may see everything of this owner's tasks. Events are as stored, with their numbers.
+        """
+        with self._turn:
+            return self._since(after, sees)
+
+    def _since(self, after: int, sees: Callable[[str], bool]) -> dict[str, Any]:
         whole = after < self._first or after > self.seq or after == 0
         base = self._base or {}
         now = {"waiting": self._waiting, "running": self._running, **self._ends}
@@ -192,10 +206,14 @@ class Overview:
             "seq": self.seq,
             "whole": whole,
             "counts": {name: base.get(name, 0) + count for name, count in now.items()},
-            "runs": list(runs),
+            "runs": [self._labelled(run) if sees(run["owner"]) else run for run in runs],
             "points": [[at, w + waiting, r + running] for at, w, r, seq in self._points if whole or seq > after],
-            "events": [{"seq": seq, **words.shown(line)} for seq, line in self._lines if whole or seq > after],
+            "events": [(seq, line) for seq, line in self._lines if whole or seq > after],
         }
+
+    def _labelled(self, run: Run) -> Run:
+        full = self._labels.get((run["task"], run["attempt"]))
+        return run if full is None else {**run, "label": full}
 
 
 def label(record: TaskRecord) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 #: Increased when the meaning of a message changes; both sides must have the same version.
-VERSION = 1
+VERSION = 2
 
 #: Most characters of a text from an agent.
 LONGEST = 4000
@@ -109,6 +109,9 @@ class Launch:
     time_limit: float | None = None
     #: What the agent does when its lease ends: stop the attempt, or let it run on.
     on_disconnect: Literal["stop", "keep"] = "stop"
+    #: Environment variables that must not be written to disk, shown or logged; None where the secret is gone, so that
+    #: the attempt cannot start. Filled in just before the launch is sent.
+    secrets: dict[str, str | None] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

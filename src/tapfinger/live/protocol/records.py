@@ -21,6 +21,13 @@ Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00]*$")]
 #: Python's JSON parser accepts Infinity and NaN; others do not, so both are refused.
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+#: Name of an environment variable.
+Variable = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+#: Most amounts of a task, and most clusters that it names.
+MAX_AMOUNTS, MAX_CLUSTERS = 100, 1000
+#: Most secrets of a task: with all of them, orders for many tasks must fit into one message.
+MAX_SECRETS = 16
 
 #: Task type of the default site, and of tasks that name none on the command line.
 DEFAULT_TYPE = "demo"
@@ -38,7 +45,7 @@ class TaskSpec:
 
     argv: Annotated[
         tuple[Text, ...],
-        Field(min_length=1, max_length=10_000),
+        Field(min_length=1, max_length=10_000, fail_fast=True),
         FieldHelp("Program and arguments; never a line for a shell."),
     ]
     type: Annotated[
@@ -51,6 +58,7 @@ class TaskSpec:
     ]
     minimum: Annotated[
         dict[Name, Amount],
+        Field(max_length=MAX_AMOUNTS),
         FieldHelp(
             "Least it may get, by resource; what is left out is as the type says.",
             "NAME=AMOUNT",
@@ -60,6 +68,7 @@ class TaskSpec:
     ] = field(default_factory=dict)
     maximum: Annotated[
         dict[Name, Amount],
+        Field(max_length=MAX_AMOUNTS),
         FieldHelp(
             "Most it may get, by resource; what is left out is as the type says.",
             "NAME=AMOUNT",
@@ -69,6 +78,7 @@ class TaskSpec:
     ] = field(default_factory=dict)
     clusters: Annotated[
         tuple[Name, ...],
+        Field(max_length=MAX_CLUSTERS, fail_fast=True),
         FieldHelp(
             "Clusters it may run on; none means all.",
             "NAME",
@@ -77,7 +87,7 @@ class TaskSpec:
         ),
     ] = ()
     env: Annotated[
-        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text],
+        dict[Variable, Text],
         Field(max_length=1000),
         FieldHelp("Environment of the task.", "NAME=VALUE", option_help="Environment of the task; repeatable."),
     ] = field(default_factory=dict)
@@ -114,6 +124,17 @@ class TaskSpec:
         FieldHelp("Submitting again with the same key gives the same task.", "KEY"),
     ] = None
     name: Annotated[Name, FieldHelp("What to call it in lists. Without it: its program.", "TEXT")] = ""
+    # Their values are not here: a task is stored, shown and exported.
+    secrets: Annotated[
+        tuple[Variable, ...],
+        Field(max_length=MAX_SECRETS, fail_fast=True),
+        FieldHelp(
+            "Names of its owner's secrets, which it gets as environment variables; never shown.",
+            "NAME[=FILE]",
+            option="--secret",
+            option_help="Environment variable from a secret of yours, or from a file, for this task only; repeatable.",
+        ),
+    ] = ()
 
 
 _FIELDS = tuple(f.name for f in fields(TaskSpec))
@@ -124,7 +145,7 @@ def unknown_field(names: Iterable[object]) -> str:
     wrong = next((str(name) for name in names if name not in _FIELDS), None)
     if wrong is None:
         return ""
-    close = get_close_matches(wrong, _FIELDS, 1)
+    close = get_close_matches(wrong[:100], _FIELDS, 1)  # its time grows with the length
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(_FIELDS)}"
     return f"a task has no field {wrong[:100]!r}; {hint}"
 

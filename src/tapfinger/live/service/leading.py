@@ -51,6 +51,7 @@ from tapfinger.live.service.lateness import Lateness
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.retention_loop import RetentionLoop
+from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
@@ -355,7 +356,8 @@ class Leading:
                 log_event(logger, line)
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
-                send(orders)
+                tasks = {} if self._leading is None else self._leading.tasks
+                send(with_secrets(orders, tasks, self.store.secrets))
         if instructions.history:
             self.changes.announce()
 

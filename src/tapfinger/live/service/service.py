@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from types import MappingProxyType
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TooMany
@@ -22,6 +23,7 @@ from tapfinger.live.service.files import FileDesk
 from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
 from tapfinger.live.store.retention import DAY
+from tapfinger.live.store.secrets import MAX_GIVEN, TaskSecret
 from tapfinger.live.store.store import Piece
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 BULK = 100
 #: Seconds until output that could not be written is asked for again.
 ASK_AGAIN = 10.0
+#: No secrets are given.
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Service(Leading):
@@ -41,16 +45,19 @@ class Service(Leading):
 
     # --------------------------------------------------------------------- people
 
-    async def submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
-        """Accept tasks and return their ids; they are on disk by then. A key used before returns the earlier task."""
-        if len(specs) <= BULK:
-            return await self._submit(specs, owner)
-        async with self._bulk:  # one after the other: agents get their turn while each is saved
-            return await self._submit(specs, owner)
+    async def submit(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str] = NOTHING) -> list[int]:
+        """Accept tasks and return their ids; they are on disk by then. A key used before returns the earlier task.
 
-    async def _submit(self, specs: Sequence[TaskSpec], owner: str) -> list[int]:
+        ``secrets``: values for these tasks only.
+        """
+        if len(specs) <= BULK:
+            return await self._submit(specs, owner, secrets)
+        async with self._bulk:  # one after the other: agents get their turn while each is saved
+            return await self._submit(specs, owner, secrets)
+
+    async def _submit(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str]) -> list[int]:
         for spec in specs:
-            if refused := refused_names(spec.env, self.config.env_names):
+            if refused := refused_names([*spec.env, *spec.secrets], self.config.env_names):
                 raise ConfigError(
                     f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
                 )
@@ -72,15 +79,65 @@ class Service(Leading):
                 if spec.key is not None:
                     keys[spec.key] = len(fresh) - 1
             places.append((True, len(fresh) - 1 if spec.key is None else keys[spec.key]))
+        if unused := sorted(secrets.keys() - {name for spec in specs for name in spec.secrets}):
+            raise ConfigError(f"a value for secret {unused[0]!r} was given, but no task names it in its secrets")
+        self._check_secrets(fresh, owner, secrets)
         if len(fresh) > room:
             raise TooMany(f"{len(fresh)} tasks are more than the {max(0, room)} that may still wait; try again later")
         made = self._act(Submit(fresh, owner)) if fresh else ()
         unsaved = {(owner, record.spec.key): record for record in made if record.spec.key is not None}
         self._unsaved |= unsaved
+        given = [
+            TaskSecret(owner, name, record.id, record.submitted, secrets[name])
+            for record in made
+            for name in record.spec.secrets
+            if name in secrets
+        ]
+        if given:  # in the same transaction as the tasks, since nothing else ran in between
+            self._commits.put(Change(secrets=given), lambda: None)
         await self._commits.flush()
         for pair in unsaved:
             self._unsaved.pop(pair, None)
         return [made[place].id if new else place for new, place in places]
+
+    def _check_secrets(self, specs: Sequence[TaskSpec], owner: str, given: Mapping[str, str]) -> None:
+        """Refuse tasks whose secrets could not be given to them."""
+        named = {name for spec in specs for name in spec.secrets}
+        if not named:
+            return
+        for spec in specs:
+            if len(set(spec.secrets)) < len(spec.secrets):
+                raise ConfigError(f"a task names a secret twice: {', '.join(spec.secrets)}; name each once")
+        for name in sorted(named):
+            if name.startswith("TAPFINGER_") or any(name in s.env and name in s.secrets for s in specs):
+                raise ConfigError(f"variable {name!r} of the task cannot be a secret: it has another value already")
+        if missing := sorted(named - given.keys() - {one.name for one in self.store.secrets.kept(owner)}):
+            raise ConfigError(
+                f"{owner} keeps no secret {missing[0]!r}; keep it with 'tapfinger secret set {missing[0]}', or give "
+                f"its value with the task (--secret {missing[0]}=FILE)"
+            )
+        count = sum(name in given for spec in specs for name in spec.secrets)
+        if count and count + self.store.secrets.given(owner) > MAX_GIVEN:
+            raise TooMany(
+                f"{owner} may have given {MAX_GIVEN} secrets with tasks that have not ended; keep those that many "
+                "tasks use with 'tapfinger secret set'"
+            )
+
+    async def keep_secret(self, owner: str, name: str, value: str) -> None:
+        """Keep a secret for later tasks of its owner, or give it another value."""
+        if refused := refused_names([name], self.config.env_names):
+            raise ConfigError(
+                f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
+            )
+        self.check_leading()
+        await self._commits.flush()  # tasks that were accepted before have lower numbers than those in the store
+        self.store.secrets.keep(owner, name, value, self.store.next_id(), self.now())
+
+    def remove_secret(self, owner: str, name: str) -> None:
+        """Remove a secret that its owner keeps."""
+        self.check_leading()
+        if not self.store.secrets.remove(owner, name):
+            raise NotFound(f"{owner} keeps no secret {name!r}")
 
     def _known(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
         """Tasks submitted with these keys, including those not yet on disk."""

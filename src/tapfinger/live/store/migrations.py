@@ -166,6 +166,13 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     CREATE INDEX tasks_by_end ON tasks (ended, id) WHERE ended IS NOT NULL;
     CREATE INDEX history_of_site ON history (at) WHERE task IS NULL;
     """,
+    # ``task``: the only task that may use it, or 0 for every task of its owner from number ``since`` on.
+    """
+    CREATE TABLE secrets (
+        owner TEXT NOT NULL, name TEXT NOT NULL, task INTEGER NOT NULL, since INTEGER NOT NULL, at REAL NOT NULL,
+        value TEXT NOT NULL, PRIMARY KEY (owner, name, task));
+    CREATE INDEX secrets_of_task ON secrets (task);
+    """,
 )
 
 

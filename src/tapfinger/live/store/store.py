@@ -28,6 +28,7 @@ from tapfinger.live.store.database import Database, Row, Transaction
 from tapfinger.live.store.leadership import Leader, Leadership
 from tapfinger.live.store.migrations import migrate
 from tapfinger.live.store.pruning import EndedTask
+from tapfinger.live.store.secrets import Secrets, TaskSecret, add_given, drop_given, drop_owner
 from tapfinger.live.store.sqlite import Sqlite
 from tapfinger.live.store.sqlite_faults import damaged
 
@@ -119,6 +120,7 @@ class Store:
                 raise unusable(self._db, error) from error
             raise
         self._leadership = Leadership(self._db) if self._db.shared else None
+        self.secrets = Secrets(self._db, self._transaction)
         #: Cache of tokens by hash, with the time of expiry: every request needs one.
         self._holders: dict[str, tuple[Token, float]] = {}
 
@@ -201,6 +203,7 @@ class Store:
         meta: Mapping[str, Any] | None = None,
         output: Iterable[Piece] = (),
         learned: Iterable[Learned] = (),
+        secrets: Iterable[TaskSecret] = (),
     ) -> None:
         """Save all of it or nothing; it is on disk when this returns."""
         records = list(records)
@@ -221,6 +224,8 @@ class Store:
             totals.add(work, {totals.OUTPUT: sum(_append(work, piece) for piece in output)})
             for row in learned:
                 work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
+            add_given(work, secrets)
+            drop_given(work, records)
 
     def learned(self) -> list[Learned]:
         """What was learned about the speed of task types."""
@@ -265,6 +270,14 @@ class Store:
             rows = self._db.query(f"{_SELECT} WHERE owner = ? AND key IN ({totals.marks(some)})", (owner, *some))
             with self.understood():
                 found |= {record.spec.key or "": record for record in map(_record, rows)}
+        return found
+
+    def owners(self, tasks: Iterable[int]) -> dict[int, str]:
+        """The owner of each of these tasks."""
+        asked, found = list(tasks), dict[int, str]()
+        for first in range(0, len(asked), totals.AT_ONCE):
+            some = asked[first : first + totals.AT_ONCE]
+            found |= dict(self._db.query(f"SELECT id, owner FROM tasks WHERE id IN ({totals.marks(some)})", some))
         return found
 
     def next_id(self) -> int:
@@ -410,8 +423,9 @@ class Store:
         return [Token(*row) for row in self._db.query("SELECT * FROM tokens ORDER BY name")]
 
     def remove_token(self, name: str) -> bool:
-        """Remove a token. Returns whether there was one of that name."""
+        """Remove a token and its holder's secrets. Returns whether there was one of that name."""
         with self._transaction() as work:
+            drop_owner(work, name)
             removed = work.execute("DELETE FROM tokens WHERE name = ?", (name,)) > 0
         self._holders.clear()
         return removed

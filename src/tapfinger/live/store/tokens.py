@@ -12,9 +12,10 @@ from tapfinger.live.store.store import Store, Token
 
 #: What each role may do; an agent may only speak for its own cluster.
 ROLES: dict[str, frozenset[str]] = {
-    "viewer": frozenset({"read"}),
-    "submitter": frozenset({"read", "submit"}),
-    "operator": frozenset({"read", "submit", "operate"}),
+    "metrics": frozenset({"see metrics"}),
+    "viewer": frozenset({"see metrics", "read"}),
+    "submitter": frozenset({"see metrics", "read", "submit"}),
+    "operator": frozenset({"see metrics", "read", "submit", "operate"}),
     "agent": frozenset({"agent"}),
 }
 
