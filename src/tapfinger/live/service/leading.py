@@ -145,6 +145,7 @@ class Leading:
 
     def close(self) -> None:
         """Save what is left to save, and close the store."""
+        self._senders.clear()  # connections that close from now on are no news
         self._commits.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
