@@ -144,6 +144,22 @@ def test_a_table_that_is_gone_is_said(postgres: PostgresServer) -> None:
     store.close()
 
 
+def test_a_leader_goes_on_above_the_epoch_that_agents_know(pair: tuple[Store, Store]) -> None:
+    """As when an older dump was loaded: it leads on, in an epoch that nobody has had."""
+    first, second = pair
+    first.lead("http://first")
+    first.save([RECORD], [], {"epoch": 41})
+    first.save([RUNNING], [])
+    first.renew()
+    assert second.lead("http://second") is None
+    leader = second.leader()
+    assert leader is not None
+    assert (leader.epoch, leader.gone) == (41, False)
+    first.close()
+    wait_for(lambda: (leader := second.leader()) is not None and leader.gone)
+    assert second.lead("http://second") == 42
+
+
 def test_a_leader_that_is_late_finds_itself_deposed(pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = pair
     monkeypatch.setattr(leadership, "TERM", 4.0)

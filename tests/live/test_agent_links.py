@@ -10,7 +10,7 @@ from live.services import services
 from live.test_machines import SPEC, Driven, granted
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import AgentRefused
+from tapfinger.errors import AgentRefused, CoordinatorError
 from tapfinger.live.agent.machine import Agent
 from tapfinger.live.coordinator.agent_links import FLAPPING
 from tapfinger.live.coordinator.inputs import Disconnected, Drain, Submit, Tick
@@ -37,6 +37,15 @@ def test_an_agent_reports_what_it_has() -> None:
     message = decode(old)
     assert isinstance(message, Report)
     assert message.capacity is None, "older agents tell none"
+
+
+@pytest.mark.parametrize("amount", ["NaN", "Infinity", "-1", "1e300"])
+@pytest.mark.parametrize("where", ['"capacity":{"cpu":%s}', '"runs":[{"id":[1,1],"size":1,"allocation":{"cpu":%s}}]'])
+def test_amounts_that_nobody_can_count_with_are_refused(amount: str, where: str) -> None:
+    about = '"cluster":"c0","agent":"a","incarnation":1,"seq":1,"epoch":1'
+    decode(f'{{"Report":{{{about},{where % 1}}}}}')
+    with pytest.raises(CoordinatorError, match="not a message TapFinger knows"):
+        decode(f'{{"Report":{{{about},{where % amount}}}}}')
 
 
 def test_the_smaller_capacity_counts() -> None:

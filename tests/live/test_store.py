@@ -16,7 +16,7 @@ import pytest
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, StoreFailed
 from tapfinger.live.protocol.events import Submitted, Warned
-from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.protocol.records import LostAttempt, TaskRecord, TaskSpec
 from tapfinger.live.store import migrations
 from tapfinger.live.store.secrets import TaskSecret
 from tapfinger.live.store.store import Piece, Store, Token
@@ -66,8 +66,11 @@ def test_what_is_saved_is_there_after_reopening(opened: Opener) -> None:
     line = Warned(1000.123456789, 7, text="a \N{SNOWMAN}")
     store.save([RECORD, replace(RECORD, id=8)], [line])
     store.save([RUNNING], [], {"drained": ["c0"]})
+    lost = LostAttempt("c0", "a", (2, 0), None)
+    resting = replace(RECORD, id=8, setbacks=2, lost_in_a_row=1, not_before=1007.5, lost=lost, warned=3)
+    store.save([resting], [])
     again = opened()
-    assert again.unended() == [RUNNING, replace(RECORD, id=8)]
+    assert again.unended() == [RUNNING, resting]
     assert again.task(7) == RUNNING
     assert again.task(9) is None
     assert again.next_id() == 9

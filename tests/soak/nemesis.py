@@ -89,7 +89,7 @@ class Load(threading.Thread):
 def check_everything(client: Client, load: Load, work: Path, acts: Mapping[str, int]) -> None:
     """After the last blow: all tasks come to their end, and the truth is what the records say."""
     wait_for(lambda: all(c["connected"] for c in client.clusters()))
-    ends = {task: client.wait(task, 120) for task in load.tasks}
+    ends = {task: client.wait(task, 120 + client.show(task).rests) for task in load.tasks}
     to_wall = time.time() - boot_clock()
     assert len(ends) == len(load.tasks), "a key that is used again gives the same task"
     for task, info in ends.items():

@@ -186,10 +186,8 @@ def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str]
 
         def look() -> dict[str, Any]:
             record = service.task(task)
-            return {
-                **show_to(token)(record),
-                "history": history_of(record, service.store.history(0, MOST, task), token),
-            }
+            history = history_of(record, service.store.history(0, MOST, task), token)
+            return {**show_to(token)(record), "history": history}
 
         return await workers.answer(request, look)
 

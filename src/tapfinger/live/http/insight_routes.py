@@ -38,10 +38,12 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
         found = await service.bridge.ask_async(partial(insight.reasons.explain, seen_by(token, record)))
         return await workers.answer(request, lambda: found)
 
-    @app.get("/api/v1/queue", dependencies=[may("read")], response_model=dict[str, Any])
-    async def queue(request: Request, limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> Response:
+    @app.get("/api/v1/queue", response_model=dict[str, Any])
+    async def queue(
+        request: Request, token: Annotated[Token, may("read")], limit: Annotated[int, Query(ge=1, le=MOST)] = 100
+    ) -> Response:
         """The first waiting tasks, each with a reason and an estimate."""
-        found = await service.bridge.ask_async(partial(insight.reasons.queue, limit))
+        found = await service.bridge.ask_async(partial(insight.reasons.queue, limit, partial(seen_by, token)))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/shadow", dependencies=[may("read")], response_model=dict[str, Any])

@@ -36,9 +36,8 @@ class Submission(BaseModel):
     @classmethod
     def _known(cls, given: Any) -> Any:
         """Refuse unknown fields: silently ignoring a misspelt limit would be worse."""
-        few = (
-            given if isinstance(given, list) and len(given) <= MOST_SUBMITTED else ()
-        )  # a longer list is refused anyway
+        # A longer list is refused anyway.
+        few = given if isinstance(given, list) and len(given) <= MOST_SUBMITTED else ()
         for place, task in enumerate(few):
             if isinstance(task, dict) and (fault := unknown_field(task)):
                 raise ValueError(f"{place}: {fault}")

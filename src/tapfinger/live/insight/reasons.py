@@ -128,8 +128,11 @@ class Reasons:
             "placement": None,
         }
 
-    async def queue(self, limit: int) -> dict[str, Any]:
-        """The first waiting tasks, each with the reason in one sentence; those that rest come last."""
+    async def queue(self, limit: int, seen: Callable[[TaskRecord], TaskRecord] = lambda r: r) -> dict[str, Any]:
+        """The first waiting tasks, each with the reason in one sentence; those that rest come last.
+
+        ``seen``: a task as the reader may see it.
+        """
         now, machine = self._clock(), self._machine()
         snapshot = machine.snapshot
         ahead, closed = await self._ahead(snapshot, FRESH), self._closed(machine, now)
@@ -148,7 +151,7 @@ class Reasons:
         for record in machine.resting(limit - len(rows)):
             waited = now - self._since.get(record.id, record.submitted)
             left = max(0.0, record.not_before - now)
-            rows.append({"task": record.id, "summary": rests(record, now), "waited": waited, "estimate": left})
+            rows.append({"task": record.id, "summary": rests(seen(record), now), "waited": waited, "estimate": left})
         return {"tasks": rows, "total": machine.waiting}
 
     def _waiting_since(self, record: TaskRecord) -> float:

@@ -27,7 +27,7 @@ def _tidy(text: str) -> str:
 # larger numbers, and a coordinator that cannot save ends.
 Number = Annotated[int, Field(ge=0, le=2**53)]
 Said = Annotated[str, AfterValidator(_tidy)]
-Capacity = Annotated[float, Field(ge=0.0, le=2**53)]
+Finite = Annotated[float, Field(ge=0.0, le=2**53)]
 
 #: Task and attempt: attempts of a task are numbered from 1, and only one of them may be alive.
 AttemptId = tuple[Number, Annotated[int, Field(ge=0, le=2**31 - 1)]]
@@ -60,7 +60,7 @@ class RunReport:
     outcome: Outcome | None = None
     #: Number of the latest resize order that the agent has seen, and the allocation after it, carried out or not.
     size: Number = 0
-    allocation: dict[str, float] | None = None
+    allocation: dict[str, Finite] | None = None
     #: Latest plausible progress that the attempt has reported, from 0 to 1, with metrics of its own; None if there is
     #: none.
     progress: float | None = None
@@ -91,7 +91,7 @@ class Report:
     isolates: bool | None = None
     version: int = VERSION
     #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
-    capacity: Annotated[dict[str, Capacity], Field(max_length=1000)] | None = None
+    capacity: Annotated[dict[str, Finite], Field(max_length=1000)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

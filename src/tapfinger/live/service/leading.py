@@ -173,6 +173,7 @@ class Leading:
 
     def close(self) -> None:
         """Save what is left to save, and close the store."""
+        self._senders.clear()  # connections that close from now on are no news
         self._schedulers.close()
         self.insight.shadows.close()
         self._commits.close()
