@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tapfinger.core.contract import Phase
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
+from tapfinger.live.http.waiting import explained
 from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
@@ -33,13 +34,13 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
     async def explain(request: Request, task: TaskId) -> Response:
         """Why a task waits and when it may start, or why it got its cluster and size."""
         record = await workers.run(request, partial(service.task, task))
-        found = await service.bridge.ask_async(partial(insight.reasons.explain, record))
+        found = await explained(request, service, partial(insight.reasons.explain, record))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/queue", dependencies=[may("read")], response_model=dict[str, Any])
     async def queue(request: Request, limit: Annotated[int, Query(ge=1, le=MOST)] = 100) -> Response:
         """The first waiting tasks, each with a reason and an estimate."""
-        found = await service.bridge.ask_async(partial(insight.reasons.queue, limit))
+        found = await explained(request, service, partial(insight.reasons.queue, limit))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/shadow", dependencies=[may("read")], response_model=dict[str, Any])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import socket
@@ -41,8 +42,17 @@ def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
         )
 
 
+def check_proxy(address: str | None) -> None:
+    """Refuse a proxy that is not an address: names could be anyone's."""
+    try:
+        ipaddress.ip_address(address or "::1")
+    except ValueError:
+        raise ConfigError(f"--trust-proxy {address!r} must be an address such as 10.0.0.5") from None
+
+
 def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certificate | None = None) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
+    check_proxy(options.trust_proxy)
     listener = _listen(options.host, options.port)
     shown = f"[{options.host}]" if ":" in options.host else options.host
     url = f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"
