@@ -25,8 +25,8 @@ from tapfinger.live.state_dir import announce
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which Python lets another thread run.
-SWITCH = 0.001
+#: Seconds after which Python lets another thread run: longer than most turns of the loop with the leases.
+SWITCH = 0.01
 
 
 def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
@@ -104,7 +104,8 @@ class _Serving:
 
     async def run(self) -> None:
         """Serve until the service fails, or a signal comes."""
-        # Threads take turns sooner than by default: the loop with the leases must not wait for those that encode.
+        # Some work of other threads cannot be interrupted, such as reading a long JSON. So the loop with the leases
+        # must get done what it has to do in one turn: else it waits for such work again and again.
         sys.setswitchinterval(SWITCH)
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -108,7 +108,7 @@ def parsing_in(workers: Workers) -> type[APIRoute]:
                 if len(body) <= LONG:
                     self._json = json.loads(body)
                 else:
-                    self._json = await workers.run(self, lambda: checked(body))
+                    self._json = await workers.parse(self, lambda: checked(body))
             return self._json
 
     class ParsingRoute(APIRoute):
