@@ -79,7 +79,7 @@ def row(site: Flooded, name: str, seconds: float) -> str:
     with Watch(site) as watch:
         count = flood(site.site, name, seconds, site.tokens)
     after = site.client.show(site.task)
-    missed = sum(line["kind"] == "silent" for line in site.client.events(seq, limit=10_000))
+    missed = sum(line["kind"] in ("silent", "lost") for line in site.client.events(seq, limit=10_000))
     touched = int((after.phase, after.attempt) != (before.phase, before.attempt))
     return f"| {name} | {count:,} | {watch.lag:.2f} | {watch.memory:.0f} | {missed} | {touched} |"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 import threading
@@ -23,13 +22,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import StoreUnavailable
+from tapfinger.errors import ConfigError, StoreUnavailable
 from tapfinger.live.http import auth, bodies, connections, door, pages, workers
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.door import Door, kind_of, rooms
 from tapfinger.live.http.guests import Guest, GuestBook, Room
 from tapfinger.live.http.limits import Buckets, Reserve
-from tapfinger.live.http.submissions import checked
+from tapfinger.live.http.server import check_proxy
 from tapfinger.live.logging_setup import SAME, Sparing
 from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import Refusal, decode, encode
@@ -284,13 +283,13 @@ def test_long_bodies_are_admitted_only_while_there_is_room(
     monkeypatch.setattr(bodies, "SMALL", 10)
     long, short = httpx.Headers({"Content-Length": "900"}), httpx.Headers({"Content-Length": "9"})
     limits._held = Reserve(1000, 1000)
-    assert limits.admit("a", "POST", long) == (None, 900)  # type: ignore[arg-type]
-    refusal, _ = limits.admit("b", "POST", long)  # type: ignore[arg-type]
+    assert limits.admit("a", "POST", long, 1000) == (None, 900)  # type: ignore[arg-type]
+    refusal, _ = limits.admit("b", "POST", long, 1000)  # type: ignore[arg-type]
     assert refusal is not None
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (503, "1")
-    assert limits.admit("b", "POST", short) == (None, 0)  # type: ignore[arg-type]
+    assert limits.admit("b", "POST", short, 1000) == (None, 0)  # type: ignore[arg-type]
     limits.done("a", 900)
-    assert limits.admit("b", "POST", long) == (None, 900)  # type: ignore[arg-type]
+    assert limits.admit("b", "POST", long, 1000) == (None, 900)  # type: ignore[arg-type]
     assert http.request("GET", "/api/v1/tasks", content=b"x").status_code == 413
     del service
 
@@ -361,8 +360,23 @@ def test_long_submissions_are_read_in_a_thread_and_faults_are_told_as_ever(http:
     refused = http.post("/api/v1/tasks", json=body)
     assert refused.status_code == 422
     assert "999: " in refused.json()["detail"][0]["msg"]
+    body["tasks"][500] = {"argv": [], "type": "demo"}
+    faults = http.post("/api/v1/tasks", json=body).json()["detail"]
+    assert [fault["loc"][:3] for fault in faults] == [["body", "tasks", 500]]
     assert http.post("/api/v1/tasks", content=b"[" * 100_000).status_code == 422
-    assert checked(json.dumps({"tasks": [1]}).encode()) == {"tasks": [1]}
+
+
+def test_no_submission_takes_long_to_refuse(http: TestClient, service: Service) -> None:
+    numbers = b'{"tasks":[{"argv":[' + b"1," * 900_000 + b'1],"type":"demo"}]}'
+    refused = http.post("/api/v1/tasks", content=numbers)
+    assert (refused.status_code, "this one has 900,001" in refused.json()["detail"][0]["msg"]) == (422, True)
+    fewer = b'{"tasks":[{"argv":[' + b"1," * 90_000 + b'1],"type":"demo"}]}'
+    assert "90,002 faults" in http.post("/api/v1/tasks", content=fewer).json()["detail"][0]["msg"]
+    refused = http.post("/api/v1/tasks", content=b'{"tasks":[' + b"[]," * 2_000_000 + b"[]]}")
+    assert (refused.status_code, "fewer at a time" in refused.json()["detail"][0]["msg"]) == (422, True)
+    viewer = {"Authorization": f"Bearer {tokens.issue(service.store, 'v', 'viewer', None, service.now())}"}
+    assert http.post("/api/v1/tasks", content=numbers, headers=viewer).status_code == 413, "not even read"
+    assert http.post("/api/v1/tokens", content=numbers).status_code == 413, "only submissions are long"
 
 
 # ----------------------------------------------------------------------- health and docs
@@ -485,5 +499,20 @@ def test_a_real_coordinator_ends_who_takes_too_long_and_goes_on(tmp_path: Path) 
                 agent.recv(PATIENCE)
         text = httpx.get(f"{site.url}/metrics", headers=client._headers).text
         assert "tapfinger_loop_lag_seconds_count" in text
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+def test_only_a_named_proxy_is_believed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--trust-proxy 'nginx' must be an address"):
+        check_proxy("nginx")
+    check_proxy(None)
+    site = RealSite(tmp_path)
+    try:
+        client = site.serve("--trust-proxy", "127.0.0.1")
+        headers = {"X-Forwarded-For": "10.9.8.7", "Authorization": "Bearer guessed"}
+        assert httpx.get(f"{site.url}/api/v1/tasks", headers=headers).status_code == 401
+        assert client.audit()[-1]["from"] == "10.9.8.7"
     finally:
         site.close()

@@ -271,7 +271,7 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
 
         return await workers.answer(request, look)
 
-    @app.get(HEALTH, responses={503: {"description": "the store cannot be reached"}})
+    @app.get(HEALTH, response_model=dict[str, str])
     async def health() -> JSONResponse:
         """Whether the coordinator is well, and what is wrong if it is not; needs no token."""
         faults = dict(service.faults)

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapfinger.errors import StoreFailed, StoreUnavailable
-from tapfinger.live.http.bodies import BodyLimits, in_pieces
+from tapfinger.live.http.bodies import SMALL, BodyLimits, in_pieces
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -27,6 +27,8 @@ WORK, WORK_SAVED = 0.5, 5.0
 
 #: Methods of requests that change nothing.
 READING = ("GET", "HEAD", "OPTIONS")
+#: The path of submissions.
+TASKS = "/api/v1/tasks"
 #: The path that must always answer.
 HEALTH = "/api/v1/health"
 
@@ -76,7 +78,7 @@ class Authentication:
         if holder is None and scope["method"] not in READING:
             app = JSONResponse({"detail": NO_TOKEN}, 401, {"Connection": "close"})  # nobody's body is read
         else:
-            app, reserved = self._bodies.admit(name, scope["method"], headers)
+            app, reserved = self._bodies.admit(name, scope["method"], headers, self._longest(scope, holder))
         status = 500
 
         async def watched(message: Message) -> None:
@@ -100,6 +102,11 @@ class Authentication:
                 what = f"{scope['method']} {scope['path']}"
                 detail = str(state.get("detail", "")) or ("no valid token" if refused else "")
                 self._service.kept.audit.note(self._service.now(), who, source, what, status, detail)
+
+    def _longest(self, scope: Scope, holder: Token | None) -> int:
+        """Bytes of the longest body that the request may have: only submissions are long."""
+        submits = holder is not None and "submit" in tokens.ROLES[holder.role] and scope["path"] == TASKS
+        return self._service.config.max_body if submits else min(SMALL, self._service.config.max_body)
 
 
 async def lookup(service: Service, authorization: str) -> Token | None:

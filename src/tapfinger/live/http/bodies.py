@@ -31,16 +31,18 @@ class BodyLimits:
 
     def __init__(self, most: int) -> None:
         """``most``: longest body, in bytes."""
-        self._most = most
         self._held = Reserve(max(HELD, most), max(HELD_EACH, most))
 
-    def admit(self, name: str, method: str, headers: Headers) -> tuple[JSONResponse | None, int]:
-        """None and the bytes reserved for ``name``, or a refusal. A body must come with its length, in no other way."""
+    def admit(self, name: str, method: str, headers: Headers, most: int) -> tuple[JSONResponse | None, int]:
+        """None and the bytes reserved for ``name``, or a refusal. A body must come with its length, in no other way.
+
+        ``most``: longest body of this request, in bytes.
+        """
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers:
             return _refusal(411, "say how long the request is: Content-Length"), 0
-        if not (length.isascii() and length.isdigit()) or int(length) > self._most:
-            return _refusal(413, f"a request may have {self._most} bytes"), 0
+        if not (length.isascii() and length.isdigit()) or int(length) > most:
+            return _refusal(413, f"a request may have {most} bytes"), 0
         size = int(length)
         if size and method in BODILESS:
             return _refusal(413, f"a {method} has no body"), 0

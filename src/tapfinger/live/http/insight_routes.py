@@ -14,6 +14,7 @@ from pydantic import Field
 from tapfinger.core.contract import Phase
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.task_view import seen_by
+from tapfinger.live.http.waiting import explained
 from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
@@ -35,7 +36,7 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
     async def explain(request: Request, task: TaskId, token: Annotated[Token, may("read")]) -> Response:
         """Why a task waits and when it may start, or why it got its cluster and size."""
         record = await workers.run(request, partial(service.task, task))
-        found = await service.bridge.ask_async(partial(insight.reasons.explain, seen_by(token, record)))
+        found = await explained(request, service, partial(insight.reasons.explain, seen_by(token, record)))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/queue", response_model=dict[str, Any])
@@ -43,7 +44,7 @@ def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[
         request: Request, token: Annotated[Token, may("read")], limit: Annotated[int, Query(ge=1, le=MOST)] = 100
     ) -> Response:
         """The first waiting tasks, each with a reason and an estimate."""
-        found = await service.bridge.ask_async(partial(insight.reasons.queue, limit, partial(seen_by, token)))
+        found = await explained(request, service, partial(insight.reasons.queue, limit, partial(seen_by, token)))
         return await workers.answer(request, lambda: found)
 
     @app.get("/api/v1/shadow", dependencies=[may("read")], response_model=dict[str, Any])

@@ -18,11 +18,12 @@ _MEANINGS = {
     401: "no valid token",
     403: "the token's role may not do this",
     404: "there is no such thing",
+    408: "the request did not come in time",
     411: "the request does not say how long it is",
     413: "the request is too long",
     422: "what was asked for is impossible; the reason says why",
     429: "more tasks than may wait, or too many requests",
-    503: "another coordinator leads; X-Leader says which",
+    503: "another coordinator leads, and X-Leader says which; the store is away; or too much is sent at once",
 }
 
 #: Error answers of every operation.

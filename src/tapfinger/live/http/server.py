@@ -26,8 +26,8 @@ from tapfinger.live.state_dir import announce
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which Python lets another thread run.
-SWITCH = 0.001
+#: Seconds after which Python lets another thread run: longer than most turns of the loop with the leases.
+SWITCH = 0.01
 
 
 def check_address(host: str, allow_remote: bool, encrypted: bool) -> None:
@@ -65,8 +65,17 @@ def _url(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def check_proxy(address: str | None) -> None:
+    """Refuse a proxy that is not an address: names could be anyone's."""
+    try:
+        ipaddress.ip_address(address or "::1")
+    except ValueError:
+        raise ConfigError(f"--trust-proxy {address!r} must be an address such as 10.0.0.5") from None
+
+
 def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certificate | None = None) -> None:
     """Serve until told to stop; a failure of the store ends it with an error."""
+    check_proxy(options.trust_proxy)
     listener = _listen(options.host, options.port)
     port = listener.getsockname()[1]
     here = addresses(options.host, port, None if tls is None else tls.names(), options.advertise)
@@ -118,7 +127,8 @@ class _Serving:
 
     async def run(self) -> None:
         """Serve until the service fails, or a signal comes."""
-        # Threads take turns sooner than by default: the loop with the leases must not wait for those that encode.
+        # Some work of other threads cannot be interrupted, such as reading a long JSON. So the loop with the leases
+        # must get done what it has to do in one turn: else it waits for such work again and again.
         sys.setswitchinterval(SWITCH)
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

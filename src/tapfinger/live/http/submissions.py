@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,8 +21,17 @@ from tapfinger.live.protocol.records import MAX_SECRETS, TaskSpec, Variable, unk
 MOST_SUBMITTED = 10_000
 #: Bytes of a body beyond which it is read in a thread; of a shorter one, the way there would take longer.
 LONG = 64 * 1024
-#: Tasks that are checked at once: Python's other threads stand still meanwhile.
-STEP = 100
+#: Tasks and values in them that are checked at once, about: Python's other threads stand still meanwhile.
+STEP = 500
+#: Most values in a submission, about: commas and brackets are counted before it is read.
+MOST_PARTS = 1_000_000
+#: Most values in lists and tables of one task; more could never be within its other limits.
+MOST_ENTRIES = 100_000
+#: Most faults of a part that are told apart.
+MOST_FAULTS = 1000
+
+#: The place of a task in the message about an unknown field.
+_PLACE = re.compile(r"(?<=^Value error, )(\d+): ")
 
 
 class Submission(BaseModel):
@@ -45,18 +57,51 @@ class Submission(BaseModel):
 
 
 def checked(body: bytes) -> Any:
-    """The JSON of a body. Its tasks are checked already if all are right; faults are left to be found once more."""
+    """The JSON of a long body, with its tasks already checked; raises RequestValidationError if one is wrong."""
+    parts = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    if parts > MOST_PARTS:
+        said = f"a submission may have about {MOST_PARTS:,} values, and this one has {parts:,}; submit fewer at a time"
+        raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": said}])
     given = json.loads(body)
     tasks = given.get("tasks") if isinstance(given, dict) else None
     if not isinstance(tasks, list) or not 0 < len(tasks) <= MOST_SUBMITTED:
         return given
     found: list[TaskSpec] = []
-    try:
-        for first in range(0, len(tasks), STEP):
-            found += Submission(tasks=tasks[first : first + STEP]).tasks
-    except ValidationError:
-        return given
+    first = 0
+    while first < len(tasks):
+        last, size = first, 0
+        while last < len(tasks) and size < STEP:
+            entries = _entries(tasks[last])
+            if entries > MOST_ENTRIES:
+                said = f"a task may have {MOST_ENTRIES:,} values in its lists and tables, and this one has {entries:,}"
+                raise RequestValidationError([{"type": "too_long", "loc": ("body", "tasks", last), "msg": said}])
+            size, last = size + 1 + entries, last + 1
+        try:
+            found += Submission(tasks=tasks[first:last]).tasks
+        except ValidationError as error:
+            raise RequestValidationError(_faults(error, first)) from None
+        first = last
     return {**given, "tasks": found}
+
+
+def _entries(task: Any) -> int:
+    """Number of values in the lists and tables of a task."""
+    return sum(len(value) for value in task.values() if isinstance(value, list | dict)) if isinstance(task, dict) else 0
+
+
+def _faults(error: ValidationError, first: int) -> list[dict[str, Any]]:
+    """The faults as of a whole submission, of which the checked part begins with the task at ``first``."""
+    if error.error_count() > MOST_FAULTS:
+        said = f"task {first} and those behind it have {error.error_count():,} faults"
+        return [{"type": "too_many_faults", "loc": ("body", "tasks"), "msg": said}]
+    found = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        place = [part + first if n == 1 and isinstance(part, int) else part for n, part in enumerate(fault["loc"])]
+        text = (
+            _PLACE.sub(lambda number: f"{int(number[1]) + first}: ", fault["msg"]) if len(place) == 1 else fault["msg"]
+        )
+        found.append({"type": fault["type"], "loc": ("body", *place), "msg": text})
+    return found
 
 
 def parsing_in(workers: Workers) -> type[APIRoute]:
@@ -69,7 +114,7 @@ def parsing_in(workers: Workers) -> type[APIRoute]:
                 if len(body) <= LONG:
                     self._json = json.loads(body)
                 else:
-                    self._json = await workers.run(self, lambda: checked(body))
+                    self._json = await workers.parse(self, lambda: checked(body))
             return self._json
 
     class ParsingRoute(APIRoute):
@@ -77,7 +122,11 @@ def parsing_in(workers: Workers) -> type[APIRoute]:
             handle = super().get_route_handler()
 
             async def parse_and_handle(request: Request) -> Response:
-                return await handle(Parsed(request.scope, request.receive))
+                parsed = Parsed(request.scope, request.receive)
+                if len(await parsed.body()) > LONG:
+                    with suppress(ValueError, RecursionError):  # no JSON: that is told as for short ones
+                        await parsed.json()
+                return await handle(parsed)
 
             return parse_and_handle
 

@@ -29,21 +29,30 @@ class Workers:
     def __init__(self) -> None:
         """Threads start when they are needed."""
         self._pool = ThreadPoolExecutor(THREADS, "readers")
+        self._parser = ThreadPoolExecutor(1, "parser")  # no two of them keep Python's lock in turns
         self._turns: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
         self._answers = Reserve(HELD, HELD_EACH)
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._parser):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     async def run(self, request: Request, work: Callable[[], Result]) -> Result:
         """Run ``work`` in a thread, and return or raise what it returns or raises."""
+        return await self._run(self._pool, request, work)
+
+    async def parse(self, request: Request, work: Callable[[], Result]) -> Result:
+        """Run ``work`` that parses a long body, one after the other: it does not let other threads run meanwhile."""
+        return await self._run(self._parser, request, work)
+
+    async def _run(self, pool: ThreadPoolExecutor, request: Request, work: Callable[[], Result]) -> Result:
         name = name_of(request)
         turn, users = self._turns.setdefault(name, (asyncio.Semaphore(EACH), []))
         users.append(None)
         try:
             async with turn:
-                result, used = await asyncio.get_running_loop().run_in_executor(self._pool, _timed, work)
+                result, used = await asyncio.get_running_loop().run_in_executor(pool, _timed, work)
         finally:
             users.pop()
             if not users:

@@ -24,7 +24,7 @@ class LoopBridge:
     def __init__(self) -> None:
         """``bind`` says later which loop it is."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asking = asyncio.Semaphore(AT_ONCE)
+        self._asking, self._pondering = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     def bind(self) -> None:
         """Make the running loop the service's."""
@@ -51,16 +51,17 @@ class LoopBridge:
                 loop.call_soon_threadsafe(work)
 
     async def ask(self, question: Callable[[], Result]) -> Result:
-        """Run a question on the service's loop; only a few at a time."""
+        """Run a quick question on the service's loop; only a few at a time."""
 
         async def answer() -> Result:
             return question()
 
-        return await self.ask_async(answer)
-
-    async def ask_async(self, question: Callable[[], Awaitable[Result]]) -> Result:
-        """Run a question that waits in between; only a few at a time."""
         async with self._asking:
+            return await self.run(answer)
+
+    async def ponder(self, question: Callable[[], Awaitable[Result]]) -> Result:
+        """Run a question that waits in between; only a few at a time, and no quick one waits for them."""
+        async with self._pondering:
             return await self.run(question)
 
 
