@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -361,15 +361,18 @@ class Single(Fake):
 
     def __init__(self) -> None:
         super().__init__()
-        self._busy = False
+        self._lock = threading.Lock()
+        self._another = threading.Event()
 
     def start(self, run: Run) -> None:
-        if self._busy:
+        if not self._lock.acquire(blocking=False):
+            self._another.set()
             raise RuntimeError("one at a time")
-        self._busy = True
-        time.sleep(0.1)  # as long as a start takes
-        super().start(run)
-        self._busy = False
+        try:
+            self._another.wait(0.2)  # gives another one the time to come
+            super().start(run)
+        finally:
+            self._lock.release()
 
 
 def test_the_kit_notices_a_backend_that_starts_one_at_a_time(tmp_path: Path) -> None:

@@ -127,6 +127,9 @@ def check_task(info: TaskInfo, work: Path, to_wall: float, cancelled: bool, doub
     last = diaries.get(info.attempt, ([], ""))[1]
     if cancelled or (doubtful and info.cancelled):
         assert info.phase is Phase.CANCELLED
+    elif info.code == 127:
+        assert "a start that raises" in info.reason, f"task {task}: {info}"
+        assert (info.phase, last) == (Phase.FAILED, "")
     else:
         really = (Phase.FINISHED, "exit 0") if info.code == 0 else (Phase.FAILED, "exit 3")
         assert (info.phase, last) == really, f"task {task}: {info}"

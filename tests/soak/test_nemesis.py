@@ -6,18 +6,23 @@ with ``TAPFINGER_NEMESIS_SEED`` for other misfortunes.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engines.postgres import PostgresServer
 from engines.replicas import ReplicatedSite
+from live.disks import small_disk
 from live.sites import RealSite
+from soak.agent_faults import MOODY, full_disk, starts_raise
 from soak.nemesis import CLUSTERS, LEASE, SECONDS, SEED, Load, check_everything
 from soak.relay import Relay
 from waiting import wait_for
@@ -27,7 +32,7 @@ from waiting import wait_for
 def site(tmp_path: Path) -> Iterator[RealSite]:
     made = RealSite(tmp_path, lease=LEASE - 1.0)
     yield made
-    made.close()
+    made.close()  # once more does no harm
 
 
 class Nemesis:
@@ -72,11 +77,27 @@ def work(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 2 + 300)
 def test_a_site_survives_its_nemesis(site: RealSite, work: Path) -> None:
+    """All faults; those of disks where a small file system can be mounted for each agent."""
+    site.config.write_text(f"{site.config.read_text()}min_free_mb = 4.0\n")
+    places = {cluster: site.state / "agents" / cluster for cluster in CLUSTERS}
+    with ExitStack() as disks:
+        for place in places.values():
+            disks.enter_context(small_disk(place, 32))
+        try:
+            _rage_at(site, work, places)
+        finally:
+            site.close()
+
+
+def _rage_at(site: RealSite, work: Path, places: Mapping[str, Path]) -> None:
+    def agent(cluster: str) -> None:
+        site.agent(cluster, "--backend", MOODY, PYTHONPATH=os.pathsep.join(sys.path))
+
     site.serve()
     relays = {cluster: Relay(site.port) for cluster in CLUSTERS}
     site.routes = {cluster: f"http://127.0.0.1:{relay.port}" for cluster, relay in relays.items()}
     for cluster in CLUSTERS:
-        site.agent(cluster)
+        agent(cluster)
     load = Load(site.url, (site.state / "token").read_text().strip(), work)
     nemesis = Nemesis()
 
@@ -87,7 +108,7 @@ def test_a_site_survives_its_nemesis(site: RealSite, work: Path) -> None:
 
     def kill_agent() -> None:
         cluster = nemesis.victim()
-        kill(cluster, lambda: site.agent(cluster))
+        kill(cluster, lambda: agent(cluster))
 
     def trouble(act: str) -> None:
         relay = relays[nemesis.victim()]
@@ -105,6 +126,8 @@ def test_a_site_survives_its_nemesis(site: RealSite, work: Path) -> None:
             "stop coordinator": lambda: nemesis.stop(site.processes["coordinator"]),
             "cut": lambda: trouble("cut"),
             "hold": lambda: trouble("hold"),
+            "full disk": lambda: full_disk(places[nemesis.victim()], nemesis.pause),
+            "starts raise": lambda: starts_raise(places[nemesis.victim()], nemesis.pause),
         },
     )
     load.end()
