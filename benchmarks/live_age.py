@@ -179,8 +179,8 @@ def pruning(state: Path, ended: int) -> list[str]:
     p50, p99 = (1e3 * np.percentile(slow.seconds, p) for p in (50, 99))
     return [
         f"{SHARE:.0%} of them pruned, and the file shrunk, in {took:.0f} s: from {before:,.0f} to "
-        f"{megabytes(state):,.0f} MB; meanwhile {len(slow.seconds) / slow.total:,.0f} submits a second on one connection, "
-        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms; memory {memory:.0f} MB.",
+        f"{megabytes(state):,.0f} MB; meanwhile {len(slow.seconds) / slow.total:,.0f} submits a second on one "
+        f"connection, p50 {p50:.1f} ms, p99 {p99:.1f} ms; memory {memory:.0f} MB.",
     ]
 
 
