@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,8 +32,11 @@ from tapfinger.live.store.store import Store
 ROUNDS, READS = 5, 300
 #: Days over which the ended tasks are spread.
 DAYS = 200
-#: Keys of ``[live]``: while measuring, nothing is pruned; then, half of the ended tasks are.
-KEEP, PRUNE = "max_waiting = 1000000\nkeep_days = 1000\nkeep_tasks = 100000000\n", f"keep_days = {DAYS / 2}\n"
+#: Share of the ended tasks that is pruned in the end.
+SHARE = 0.1
+#: Keys of ``[live]``: while measuring, nothing is pruned.
+KEEP = "max_waiting = 1000000\nkeep_days = 1000\nkeep_tasks = 100000000\n"
+PRUNE = f"max_waiting = 1000000\nkeep_days = {DAYS * (1 - SHARE)}\n"
 
 
 def fill(path: Path, count: int) -> None:
@@ -60,7 +64,7 @@ def fill(path: Path, count: int) -> None:
         f"{numbers}, k(kind, after, data) AS (VALUES ('submitted', 0, '{{\"type\": \"demo\"}}'), ('granted', 1, ?), "
         "('started', 2, '{}'), ('ended', 30, '{\"result\": \"finished\", \"code\": 0}'), ('finished', 30, '{}')) "
         "INSERT INTO history (at, kind, task, attempt, cluster, data) "
-        "SELECT ? + i * ? + after, kind, i, 1, 'lab', data FROM n, k",
+        "SELECT ? + i * ? + after, kind, i, 1, 'lab', data FROM n CROSS JOIN k",
         (granted, begin, step),
     )
     database.execute("DELETE FROM totals")
@@ -110,6 +114,7 @@ def compare(folder: Path, ended: int) -> list[str]:
 
     def note(what: str, measure: Callable[[int], float | str]) -> None:
         rows[what] = {count: measure(count) for count in states}
+        print(what, rows[what], file=sys.stderr, flush=True)
 
     sizes = {count: megabytes(state) for count, state in states.items()}
     opened = {count: Coordinator(state, more=KEEP) for count, state in states.items()}
@@ -154,17 +159,17 @@ def compare(folder: Path, ended: int) -> list[str]:
 
 
 def pruning(state: Path, ended: int) -> list[str]:
-    """Half of the ended tasks go while tasks are submitted."""
+    """Some of the ended tasks go while tasks are submitted."""
     before = megabytes(state)
-    coordinator = Coordinator(state, more="max_waiting = 1000000\n" + PRUNE)
+    coordinator = Coordinator(state, more=PRUNE)
     begin = time.monotonic()
-    slow = submit(coordinator, 3_000, 1)
+    slow = submit(coordinator, 2_000, 1)
 
     def left() -> int:
         with closing(sqlite3.connect(f"file:{state / 'store.db'}?mode=ro", uri=True)) as database:
             ((kept,),) = database.execute("SELECT number FROM totals WHERE name = 'ended tasks kept'").fetchall()
             ((free,),) = database.execute("PRAGMA freelist_count").fetchall()
-        return int(kept if kept > ended * 0.51 else free)
+        return int(kept if kept > ended * (1 - 0.9 * SHARE) else free)
 
     while left() > 50:
         time.sleep(1.0)
@@ -173,9 +178,9 @@ def pruning(state: Path, ended: int) -> list[str]:
     coordinator.close()
     p50, p99 = (1e3 * np.percentile(slow.seconds, p) for p in (50, 99))
     return [
-        f"Half of them pruned, and the file shrunk, in {took:.0f} s: from {before:,.0f} to {megabytes(state):,.0f} MB; "
-        f"meanwhile {len(slow.seconds) / slow.total:,.0f} submits a second on one connection, p50 {p50:.1f} ms, "
-        f"p99 {p99:.1f} ms; memory {memory:.0f} MB.",
+        f"{SHARE:.0%} of them pruned, and the file shrunk, in {took:.0f} s: from {before:,.0f} to "
+        f"{megabytes(state):,.0f} MB; meanwhile {len(slow.seconds) / slow.total:,.0f} submits a second on one "
+        f"connection, p50 {p50:.1f} ms, p99 {p99:.1f} ms; memory {memory:.0f} MB.",
     ]
 
 
