@@ -21,6 +21,7 @@ from tapfinger.policy.actor_critic import config_for
 from tapfinger.policy.card import make_card
 from tapfinger.policy.encoding.by_type import TypeEncoder
 from tapfinger.policy.export import export
+from tapfinger.registry import create
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.workloads.world import World, build_world
 
@@ -192,5 +193,55 @@ def draw_curve(found: dict[int, list[tuple[float, float]]]) -> None:
     plt.close(figure)
 
 
+#: Schedulers that are timed on a large site, and its number of clusters and of waiting tasks.
+LARGE_SITE = ("greedy", "shortest-first", "fifo", "tiresias", "optimus", "optimus-central", "lookahead", "tapfinger")
+LARGE = 1000, 2000
+
+#: Seconds of processor time that a decision on the large site may take: the default of live.decide_seconds is 30.
+LARGE_BAR = 10.0
+
+
+def large_site(clusters: int, tasks: int, eligible: int) -> tuple[World, Snapshot]:
+    """A site with three running tasks per cluster; each waiting task may run on ``eligible`` clusters."""
+    world = world_of(clusters)
+    state = EdgeState(world.clusters, world.mode)
+    rng = np.random.default_rng(0)
+    for n in range(3 * clusters):
+        task = Task(n, world.task_types[n % 2], 0, (n // 3,))
+        state.apply(TaskArrived(0, task))
+        state.commit(Decision((Placement(n, n // 3, task.type.minimum),)))
+        state.apply(TaskStarted(0, n, n // 3, task.type.minimum))
+    for n in range(3 * clusters, 3 * clusters + tasks):
+        where = np.sort(rng.choice(clusters, eligible, replace=False))
+        state.apply(TaskArrived(0, Task(n, world.task_types[n % 2], 0, tuple(where.tolist()))))
+    return world, state.snapshot()
+
+
+def report_large() -> list[str]:
+    """Every built-in scheduler on a site of a thousand clusters."""
+    clusters, tasks = LARGE
+    sites = [large_site(clusters, tasks, eligible) for eligible in (clusters, 3)]
+    lines = [
+        f"### Decisions on {clusters:,} clusters",
+        "",
+        f"Seconds of processor time for one decision, {tasks:,} tasks waiting, three running on each cluster; each",
+        f"waiting task may run on `all` clusters or on `three` of them. To reach: {LARGE_BAR:g} s.",
+        "",
+        "| scheduler | all | three |",
+        "|---|---|---|",
+    ]
+    for name in LARGE_SITE:
+        cells = []
+        for world, snapshot in sites:
+            print(f"decisions of {name} on {clusters} clusters", flush=True)
+            scheduler = create("scheduler", name, {})
+            scheduler.reset(world.context(0))
+            begin = time.process_time()
+            scheduler.decide(snapshot)
+            cells.append(f"{time.process_time() - begin:.2f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
 if __name__ == "__main__":
-    print("\n".join([*report(), "", *report_universal()]))
+    print("\n".join([*report(), "", *report_universal(), "", *report_large()]))

@@ -52,6 +52,7 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
     "variants": learned.report_variants,
     "decision_time": decision_time.report,
     "universal_time": decision_time.report_universal,
+    "large_time": decision_time.report_large,
     "training_speed": training_speed.report,
     "universal": universal.report,
     "sites": sites.report,

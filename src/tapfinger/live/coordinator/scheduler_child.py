@@ -15,7 +15,15 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from tapfinger.core.contract import Decision, LearningScheduler, Scheduler, SchedulerContext, Snapshot
+from tapfinger.core.contract import (
+    Decision,
+    LearningScheduler,
+    Placement,
+    Resize,
+    Scheduler,
+    SchedulerContext,
+    Snapshot,
+)
 from tapfinger.core.feasibility import check_amounts, check_form
 from tapfinger.core.model import TaskType
 from tapfinger.core.wrapper import name_of
@@ -109,11 +117,12 @@ def check_plain(decision: Decision, types: Mapping[int, TaskType]) -> None:
     """Refuse a decision that is not made of whole numbers; whether it is legal is for the coordinator to say."""
     if isinstance(decision, Decision):
         for name in ("placements", "resizes"):
-            entries = getattr(decision, name)
-            if isinstance(entries, tuple | list) and len(entries) > MAX_CHANGES:
-                raise InvalidDecision(f"a decision has {len(entries)} {name}, and {MAX_CHANGES} are possible")
+            given = getattr(decision, name)
+            if isinstance(given, tuple | list) and len(given) > MAX_CHANGES:
+                raise InvalidDecision(f"a decision has {len(given)} {name}, and {MAX_CHANGES} are possible")
     check_form(decision)
-    for entry in (*decision.placements, *decision.resizes):
+    entries: list[Placement | Resize] = [*decision.placements, *decision.resizes]
+    for entry in entries:
         if (task_type := types.get(entry.task)) is None:
             raise InvalidDecision(f"there is no task {entry.task} in the snapshot; leave it out")
         check_amounts(entry.task, task_type, entry.allocation)
