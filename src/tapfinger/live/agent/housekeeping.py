@@ -11,7 +11,7 @@ from tapfinger.live.agent.disk import MB, DiskRules, DiskWatch, size_of
 from tapfinger.live.agent.kept import KeptRun
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.agent.results import Results
-from tapfinger.live.agent.workers import Then, Workers
+from tapfinger.live.agent.workers import Then, WorkerThreads
 from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Housekeeping:
         self.disk = DiskWatch(directory, rules.min_free_mb)
         #: What is wrong with the disk; empty if nothing is.
         self.trouble = ""
-        self.workers = Workers("tidy", 1)
+        self.workers = WorkerThreads("tidy", 1)
         self._stop = stop
         self._next = 0.0
 

@@ -1,6 +1,6 @@
 """Carries out the instructions of the agent's state machine, with a backend, devices and a directory.
 
-A step never waits for long: what a backend or a disk may delay is done in threads (``Workers``), and only what they
+A step never waits for long: what a backend or a disk may delay is done in threads (``WorkerThreads``), and only what they
 have done is taken up in the agent's loop. All state is changed in that loop.
 """
 
@@ -37,7 +37,7 @@ from tapfinger.live.agent.machine import (
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import Began, Starts, save_run
-from tapfinger.live.agent.workers import Then, Workers
+from tapfinger.live.agent.workers import Then, WorkerThreads
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.wire import FileAnswer, FileRequest, LogChunk, LogSize
@@ -74,7 +74,7 @@ class Host:
         self.house = Housekeeping(self._directory, rules or DiskRules(), partial(self._stop, at_once=True))
         #: Attempts on their way to a process.
         self.starts = Starts(backend)
-        self._workers = Workers("backend", 1)
+        self._workers = WorkerThreads("backend", 1)
         self._looking = False
         #: Seconds between reports when nothing happens.
         self.beat = beat
@@ -188,7 +188,7 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
-                kept.ended = True
+                kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)
         reports: list[Report] = []
@@ -346,7 +346,7 @@ class Host:
             if room <= 0 or len(chunks) >= PIECES:
                 break
             with kept.forgiving("its output could not be read"):
-                if kept.starting is None and (chunk := kept.shipping.piece(kept.run, now)) is not None:
+                if kept.starting is None and (chunk := kept.shipping.piece(kept.run, now, len(self._runs))) is not None:
                     chunks.append(chunk)
                     room -= len(chunk.data)
         return chunks

@@ -10,7 +10,7 @@ from typing import Any
 
 from tapfinger.errors import BackendError
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.agent.workers import Job, Then, Workers
+from tapfinger.live.agent.workers import Job, Then, WorkerThreads
 from tapfinger.live.backends.base import Backend, Run
 from tapfinger.live.protocol.messages import Outcome, Report
 
@@ -47,7 +47,7 @@ class Starts:
     def __init__(self, backend: Backend) -> None:
         """``backend``: its method ``start`` is called in several threads at once, for different runs."""
         self._backend = backend
-        self._workers = Workers("start", THREADS)
+        self._workers = WorkerThreads("start", THREADS)
         #: Seconds that a start has taken lately.
         self._pace = 0.05
         #: Seconds after which a start hangs.

@@ -26,7 +26,7 @@ class Job:
     begun: float | None = None
 
 
-class Workers:
+class WorkerThreads:
     """At most ``count`` threads, started when there is work. A job that hangs keeps its thread, and nothing else."""
 
     def __init__(self, name: str, count: int) -> None:
