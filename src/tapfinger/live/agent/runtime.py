@@ -346,7 +346,8 @@ class Host:
             if room <= 0 or len(chunks) >= PIECES:
                 break
             with kept.forgiving("its output could not be read"):
-                if kept.starting is None and (chunk := kept.shipping.piece(kept.run, now, len(self._runs))) is not None:
+                chunk = None if kept.starting is not None else kept.shipping.piece(kept.run, now, len(self._runs))
+                if chunk is not None:
                     chunks.append(chunk)
                     room -= len(chunk.data)
         return chunks
