@@ -1,7 +1,7 @@
 """Carries out the instructions of the agent's state machine, with a backend, devices and a directory.
 
-A step never waits for long: what a backend or a disk may delay is done in threads (``WorkerThreads``), and only what they
-have done is taken up in the agent's loop. All state is changed in that loop.
+A step never waits for long: what a backend or a disk may delay is done in threads (``WorkerThreads``), and only what
+they have done is taken up in the agent's loop. All state is changed in that loop.
 """
 
 from __future__ import annotations
