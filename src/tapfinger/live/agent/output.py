@@ -12,8 +12,9 @@ from tapfinger.live.protocol.wire import CHUNK, LogChunk, LogSize
 MOST = 8 * CHUNK
 #: Most pieces that are sent at once.
 PIECES = 200
-#: Seconds until the output of a task is looked at again if there was nothing new.
-QUIET = 0.3
+#: Seconds until the output of a task is looked at again if there was nothing new, for each task of the agent: many
+#: are looked at less often. At most half a second.
+QUIET, LONGEST = 0.001, 0.5
 
 
 @dataclass(slots=True)
@@ -33,15 +34,15 @@ class Shipping:
         """After a new connection, the coordinator must be asked again how much it has."""
         self.shipped, self.asked = None, False
 
-    def piece(self, run: Run, now: float) -> LogChunk | None:
-        """The next piece to send, if there is one."""
+    def piece(self, run: Run, now: float, tasks: int) -> LogChunk | None:
+        """The next piece to send, if there is one. ``tasks``: how many the agent has."""
         if self.full or self.asked or (now < self.next and self.shipped is not None):
             return None
         piece = None
         if self.shipped is None:
             piece = LogChunk(run.id, 0)
         else:
-            self.next = now + QUIET
+            self.next = now + min(LONGEST, QUIET * tasks)
             start, data = Spool(run.output).read(self.shipped, CHUNK)
             if data:
                 piece = LogChunk(run.id, start, data.decode("latin-1"), start - self.shipped)

@@ -190,7 +190,7 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
-                kept.ended = True
+                kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)
         reports: list[Report] = []
@@ -352,7 +352,8 @@ class Host:
             if room <= 0 or len(chunks) >= PIECES:
                 break
             with kept.forgiving("its output could not be read"):
-                if kept.starting is None and (chunk := kept.shipping.piece(kept.run, now)) is not None:
+                chunk = None if kept.starting is not None else kept.shipping.piece(kept.run, now, len(self._runs))
+                if chunk is not None:
                     chunks.append(chunk)
                     room -= len(chunk.data)
         return chunks
