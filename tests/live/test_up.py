@@ -282,6 +282,25 @@ def test_an_interrupt_while_it_starts_ends_what_it_started_and_no_more(site: UpS
 
 
 @pytest.mark.slow
+def test_an_up_that_fails_leaves_alone_the_tasks_of_an_agent_that_it_has_started_again(site: UpSite) -> None:
+    assert site.call("up", "--detach").returncode == 0
+    task = site.task()
+    (busy,) = [part for part in ("left", "right") if list((site.state / "agents" / part / "runs").iterdir())]
+    other = {"left": "right", "right": "left"}[busy]
+    for part in ("up", busy, other):
+        site.kill(part)
+    (site.state / "agents" / other / "agent.json").write_text('{"cluster": "elsewhere", "incarnation": 1, "name": "x"}')
+    failed = site.call("up")
+    assert failed.returncode == 2
+    assert f"the agent {other} did not start" in failed.stderr
+    assert f"tasks of agent {busy} run on" in failed.stderr
+    assert (site.note(busy), site.note("coordinator") is None) == (None, False)
+    (site.state / "agents" / other / "agent.json").unlink()
+    site.up()
+    site.let_go(task)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("--detach",)])
 def test_an_agent_that_dies_at_the_first_start_is_an_error_with_its_reason(site: UpSite, how: Sequence[str]) -> None:
     failed = site.call("up", *how, "--backend-option", "cgroup=/nowhere")

@@ -45,6 +45,8 @@ class _Watched:
     since: float = 0.0
     #: When to start it again; None while it runs.
     due: float | None = None
+    #: Of agents: whether tasks ran, or results waited, in its directory before this process started it.
+    inherited: bool = False
 
 
 class Supervisor:
@@ -96,7 +98,9 @@ class Supervisor:
             self._begin()
             announce(self.state, "up", url=self._url)
         except BaseException:
-            self.end()
+            self._end(
+                [one for one in self._agents if not one.inherited], [one for one in self._agents if one.inherited]
+            )
             raise
         return self._url
 
@@ -163,7 +167,10 @@ class Supervisor:
                 self._say(f"{one.part.name} does not reach the coordinator; it is started again")
                 end_parts([one.part], signal.SIGTERM)
                 self._start_agent(one, client, note)
-        self._await(lambda: not silent() & set(self._plan.names), *(one.part for one in self._agents))
+        parts = [one.part for one in self._agents]
+        # A coordinator that ran already may not know yet that an agent has died.
+        self._await(lambda: all(part.note() for part in parts), *parts)
+        self._await(lambda: not silent() & set(self._plan.names), *parts)
 
     def _compare(self, client: Client) -> None:
         """Refuse to start agents for a coordinator with another configuration."""
@@ -215,6 +222,8 @@ class Supervisor:
 
     def _start_agent(self, one: _Watched, client: Client, note: dict[str, Any]) -> None:
         token = client.new_token(f"agent-{one.cluster}", "agent", one.cluster)
+        runs = one.part.folder / "runs"
+        one.inherited = runs.is_dir() and any(runs.iterdir())
         one.part.start(self._plan.agent_words(one.cluster, one.part.folder, note), token)
         one.since = time.monotonic()
 
@@ -289,10 +298,19 @@ class Supervisor:
 
     def end(self) -> None:
         """End agents with their tasks, then the coordinator, as far as this process has started them."""
-        agents = [one.part for one in self._agents if one.part.started]
+        self._end(self._agents, [])
+
+    def _end(self, whole: Sequence[_Watched], alone: Sequence[_Watched]) -> None:
+        """End what this process has started: agents with their tasks, and agents ``alone``, whose tasks run on."""
+        agents = [one.part for one in whole if one.part.started]
+        leaving = [one.part for one in alone if one.part.started]
         # An interrupt in the middle would leave processes that nobody ends; it comes when they have ended.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
+            if leaving:
+                names = ", ".join(part.name for part in leaving)
+                self._say(f"tasks of {names} run on, for the next up; tapfinger down would end them")
+            end_parts(leaving, signal.SIGTERM)
             end_parts(agents, signal.SIGINT)
             end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
             for part in agents:
