@@ -28,7 +28,8 @@ def connected(client: Client) -> bool:
 
 
 def test_a_task_that_is_lost_each_time_rests_and_ends(site: RealSite) -> None:
-    site.config.write_text(site.config.read_text() + "max_losses = 3\n")
+    # Unisolated: in a sandbox, a task cannot reach its supervisor.
+    site.config.write_text(site.config.read_text() + "max_losses = 3\nisolation = 'none'\n")
     client = site.up()
     # It kills its own supervisor, so that nobody can say how it ended.
     suicidal = make_spec(argv=["sh", "-c", "kill -9 $PPID; sleep 5"], type="demo", maximum={"cpu": 1})
@@ -98,6 +99,7 @@ def test_agents_obey_a_coordinator_whose_store_was_put_back(site: RealSite, tmp_
     for leftover in site.state.glob("store.db*"):
         leftover.unlink()
     shutil.copy(copy, site.state / "store.db")
+    (site.state / "epoch").unlink()  # as on another machine
     client = site.serve()
     wait_for(partial(connected, client))
     assert "older store" in [line["kind"] for line in client.events()]

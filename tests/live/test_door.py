@@ -371,7 +371,9 @@ def test_no_submission_takes_long_to_refuse(http: TestClient, service: Service) 
     refused = http.post("/api/v1/tasks", content=numbers)
     assert (refused.status_code, "this one has 900,001" in refused.json()["detail"][0]["msg"]) == (422, True)
     fewer = b'{"tasks":[{"argv":[' + b"1," * 90_000 + b'1],"type":"demo"}]}'
-    assert "90,002 faults" in http.post("/api/v1/tasks", content=fewer).json()["detail"][0]["msg"]
+    assert len(http.post("/api/v1/tasks", content=fewer).json()["detail"]) <= 100, (
+        "the first fault of the list is enough"
+    )
     refused = http.post("/api/v1/tasks", content=b'{"tasks":[' + b"[]," * 2_000_000 + b"[]]}")
     assert (refused.status_code, "fewer at a time" in refused.json()["detail"][0]["msg"]) == (422, True)
     viewer = {"Authorization": f"Bearer {tokens.issue(service.store, 'v', 'viewer', None, service.now())}"}
@@ -387,7 +389,7 @@ def test_health_says_what_is_wrong(http: TestClient, service: Service) -> None:
     service.faults["scheduler"] = "greedy has not answered for 60 s"
     told = http.get("/api/v1/health")
     assert (told.status_code, told.json()["status"]) == (200, "degraded")
-    assert told.json()["reason"] == "scheduler: greedy has not answered for 60 s"
+    assert told.json()["faults"] == ["scheduler"], "what is wrong in detail is not for everyone"
     service.faults = {"store": "the database cannot be reached"}
     told = http.get("/api/v1/health")
     assert (told.status_code, told.headers["Retry-After"]) == (503, "1")

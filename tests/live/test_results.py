@@ -129,7 +129,7 @@ def test_an_agent_keeps_files_when_a_run_may_be_forgotten(tmp_path: Path) -> Non
     now = [10.0]
     with hosting(tmp_path, Fake(clock=lambda: now[0])) as (host, _):
         told(host, 1, starts=(LAUNCH,))
-        work = tmp_path / "runs" / "1.1" / "work"
+        work = tmp_path / "runs" / "1.1" / "task" / "work"
         work.mkdir(parents=True, exist_ok=True)
         (work / "model.bin").write_text("weights")
         ask = FileRequest(7, (1, 1), "model.bin")
@@ -286,9 +286,9 @@ def check_refusals(site: RealSite, client: Client, task: int, other: int) -> Non
         list(client.files(task, attempt=5))
     for role in ("viewer", "submitter"):
         with Client(site.url, client.new_token(role, role)) as someone:
-            with pytest.raises(CoordinatorError, match="only they or an operator may have its files"):
+            with pytest.raises(CoordinatorError, match="a file of task 1 is for first, who owns it, and for operators"):
                 list(someone.files(task))
-            with pytest.raises(CoordinatorError, match="only they or an operator may have its files"):
+            with pytest.raises(CoordinatorError, match="a file of task 1 is for first, who owns it, and for operators"):
                 someone.fetch(task, "model.bin")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import CoordinatorError, NotFound
 from tapfinger.live.insight.overview import Overview
-from tapfinger.live.logging_setup import halve
 from tapfinger.live.protocol.events import AgentJoined, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
 from tapfinger.live.service.service import Service
@@ -220,12 +218,12 @@ def test_the_overview_stays_right(opened: Opener, monkeypatch: pytest.MonkeyPatc
     store = opened()
     end(store, *range(1, 20), days=10)
     seen = Overview(store, ResourceTypes(("cpu", "gpu"), (1.0, 1.0)))
-    asyncio.run(seen.catch_up())
+    seen.catch_up()
     before = seen.since(0)["counts"]
     pruned(store, replace(PLENTY, days=5.0))
     other = Overview(store, ResourceTypes(("cpu", "gpu"), (1.0, 1.0)))
     for overview in (seen, other):
-        asyncio.run(overview.catch_up())
+        overview.catch_up()
         assert overview.since(0)["counts"] == before
     assert other.seq <= store.last_line()
 
@@ -248,10 +246,10 @@ def test_a_coordinator_prunes_by_itself_and_when_asked(tmp_path: Path, monkeypat
         service.store.save([*old, replace(DONE, id=300, ended=now - 10 * DAY)], [])
         running = asyncio.create_task(service.run())
         await until(lambda: ids(service.store) == [300])
-        assert service.prune(20.0, False) == 0
-        assert service.prune(5.0, True) == 1
-        assert ids(service.store) == [300]
-        assert service.prune(5.0, False) == 1
+        assert service.ended_before(20.0)[1] == 0
+        before, count = service.ended_before(5.0)
+        assert (count, ids(service.store)) == (1, [300])
+        service.retention.ask(before)
         await until(lambda: not ids(service.store))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -301,15 +299,3 @@ def test_a_commit_is_not_held_up_by_pruning(tmp_path: Path) -> None:
         changed.append(store._db._writer.total_changes - before)  # type: ignore[attr-defined]
         store.close()
     assert changed[0] == changed[1] < 10 * retention_module.TASKS
-
-
-def test_a_log_file_is_cut_to_its_last_half(tmp_path: Path) -> None:
-    path = tmp_path / "serve.log"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for n in range(1000):
-        os.write(handle, b"line %04d\n" % n)
-        halve(handle, 1000)
-    os.close(handle)
-    lines = path.read_text().splitlines()
-    assert path.stat().st_size <= 1000
-    assert lines == [f"line {n:04d}" for n in range(1000 - len(lines), 1000)]

@@ -104,7 +104,7 @@ def test_a_run_of_an_earlier_agent_has_everything_in_one_directory(tmp_path: Pat
     run.reports.write_text('{"t": 1.0, "progress": 0.5}\n')
     tell_allotment(run, {"cpu": 3.0})
     assert json.loads((run.directory / "allotment.json").read_text()) == {"cpu": 3.0}
-    heard = Following(run.reports, 0.0).look(0.0, at_once=True)
+    heard = Following(run.reports, None).look(0.0, at_once=True)
     assert isinstance(heard, Said)
     assert heard.progress == 0.5
 
@@ -114,7 +114,7 @@ def test_links_that_a_task_leaves_lead_the_agent_nowhere(tmp_path: Path) -> None
     run.make_directories()
     private.write_text('{"t": 1.0, "progress": 0.5}\n')
     run.reports.symlink_to(private)
-    assert Following(run.reports, 0.0).look(0.0, at_once=True) is None
+    assert Following(run.reports, None).look(0.0, at_once=True) is None
     run.allotment.symlink_to(private)
     run.allotment.with_name(f".{run.allotment.name}.{os.getpid()}").symlink_to(private)
     tell_allotment(run, {"cpu": 3.0})

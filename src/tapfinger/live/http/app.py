@@ -274,7 +274,7 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
     @app.get(HEALTH, response_model=dict[str, str])
     async def health() -> JSONResponse:
         """Whether the coordinator is well, and what is wrong if it is not; needs no token."""
-        faults = dict(service.faults)
+        faults = sorted(service.faults)  # by name: texts about them may quote what is not for everyone
         who = {"version": __version__, "role": service.role, "leader": service.leader}
         said = {"status": "degraded" if faults else "ok", **who, "faults": faults}
         away = "store" in faults

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 #: Most bytes of one file, and number of older files kept beside it.
 MAX_FILE, OLDER = 32 * 1024 * 1024, 4
@@ -43,7 +46,10 @@ class Audit:
             self._refused.close()
 
     def note(self, at: float, who: str | None, source: str, what: str, status: int, detail: str = "") -> None:
-        """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP."""
+        """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP.
+
+        On a disk that cannot be written the line goes to the coordinator's log: the answer was given already.
+        """
         cut = what[:LONGEST], detail[:LONGEST]
         line = {"at": round(at, 3), "who": who, "from": source, "what": cut[0], "status": status, "detail": cut[1]}
         with self._lock:
@@ -94,6 +100,12 @@ class _Files:
             self._file = None
 
     def write(self, line: dict[str, Any]) -> None:
+        try:
+            self._append(line)
+        except OSError as error:
+            logger.error("the audit log cannot be written (%s): %s", error.strerror, json.dumps(line))
+
+    def _append(self, line: dict[str, Any]) -> None:
         if self._file is not None and self._file.tell() > self._most:
             self._turn()
         if self._file is None:
