@@ -1,8 +1,8 @@
 """Digests of everything that must not change by accident: event logs, protocol histories, the HTTP description.
 
-``python tests/golden/digests.py --missing`` records what is new: a scheduler, a scenario. Without ``--missing``
-everything is recorded again. Do that only for a change of behaviour that is meant, and list the change with its
-reason in CHANGELOG.md.
+``python tests/golden/digests.py --missing`` records what is new: a scheduler, a scenario. ``--again PREFIX ...``
+records again what begins so (``openapi``, ``history``), ``--again`` alone everything. Do that only for a change of
+behaviour that is meant, and list the change with its reason in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -171,7 +171,10 @@ def _in_a_folder(job: Callable[[Path], str]) -> str:
 
 
 if __name__ == "__main__":
-    made = recorded() if sys.argv[1:] == ["--missing"] else {}
+    if sys.argv[1:2] not in (["--missing"], ["--again"]):
+        sys.exit(__doc__)
+    again = tuple(sys.argv[2:]) or ("",)
+    made = {key: value for key, value in recorded().items() if sys.argv[1] == "--missing" or not key.startswith(again)}
     for key, make in _jobs():
         if key not in made:
             made[key] = make()
