@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import mean, median
+from types import SimpleNamespace
 
 import pytest
 from live.protocol import CAPACITIES, World
 from live.test_machines import SPEC, Driven, granted
 from live.test_protocol import NeverRests
 
+from tapfinger.commands import insight
 from tapfinger.core.contract import Phase
 from tapfinger.live.coordinator import machine, resizing
 from tapfinger.live.coordinator.inputs import Cancel, Submit, Tick
@@ -130,6 +134,22 @@ def test_explain_says_until_when_and_why() -> None:
     assert "its attempts failed or were lost 2 times in a row" in rests(record, record.not_before)
     record.lost_in_a_row, record.reason, record.code = 0, "", 3
     assert rests(record, record.not_before).endswith("failed 2 times in a row, the last time with code 3.")
+
+
+def test_the_command_shows_no_empty_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"phase": "queued", "summary": "Task 1 rests.", "clusters": [], "overtaken_by": [], "waited": 2.0}
+    told["estimate"] = {"seconds": 3.0, "how": "it rests until then"}
+
+    @contextmanager
+    def client(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(explain=lambda _: told)
+
+    monkeypatch.setattr(insight, "open_client", client)
+    insight.explain(1)
+    said = capsys.readouterr().out
+    assert "rests" in said
+    assert "in about 3.0 s" in said
+    assert "verdict" not in said
 
 
 # -------------------------------------------------------------------- late results

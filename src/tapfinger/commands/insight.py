@@ -31,29 +31,34 @@ def explain(task: TaskArgument, state: StateOption = None, url: UrlOption = None
 
 
 def _waiting(found: dict[str, Any], console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
     from tapfinger.live.insight.explain import named
     from tapfinger.live.protocol.words import seconds
 
-    odds = any(row["probability"] is not None for row in found["clusters"])
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("cluster", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    if odds:
-        table.add_column("chance", justify="right")
-    table.add_column("why")
-    for row in found["clusters"]:
-        chance = [] if not odds else ["" if row["probability"] is None else f"{100 * row['probability']:.1f} %"]
-        table.add_row(row["cluster"], row["verdict"], *chance, row["text"])
-    console.print(table)
+    if found["clusters"]:  # of a task that rests there are none
+        _verdicts(found["clusters"], console)
     console.print(f"It has waited for {seconds(found['waited'])}.", highlight=False)
     if found["overtaken_by"]:
         console.print(f"Overtaken by {named(found['overtaken_by'])}.", highlight=False)
     when, how = found["estimate"]["seconds"], found["estimate"]["how"]
     text = f"unknown: {how}" if when is None else f"in about {seconds(when)} ({how})"
     console.print(f"Start: {text}.", highlight=False)
+
+
+def _verdicts(rows: list[dict[str, Any]], console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    odds = any(row["probability"] is not None for row in rows)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("cluster", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    if odds:
+        table.add_column("chance", justify="right")
+    table.add_column("why")
+    for row in rows:
+        chance = [] if not odds else ["" if row["probability"] is None else f"{100 * row['probability']:.1f} %"]
+        table.add_row(row["cluster"], row["verdict"], *chance, row["text"])
+    console.print(table)
 
 
 def _placed(placement: dict[str, Any], waited: float, console: Console) -> None:

@@ -74,7 +74,7 @@ class LiveConfig(BaseModel):
     max_losses: PositiveInt = 10
     #: Most tasks that may wait; beyond that, submissions are refused.
     max_waiting: PositiveInt = 100_000
-    #: Longest request, in bytes.
+    #: Longest submission, in bytes; other requests may have 64 KiB, or this if it is less.
     max_body: PositiveInt = 16 * 1024 * 1024
     #: Requests per second that each token may make, with bursts of twice as many; beyond that, the answer is 429.
     max_requests: PositiveFloat = 2000.0
