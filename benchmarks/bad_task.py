@@ -98,9 +98,9 @@ def report(tasks: int = TASKS, rounds: int = ROUNDS) -> list[str]:
     lines = [
         "## Bad tasks beside good ones",
         "",
-        f"`python benchmarks/run.py bad_task`. Two clusters of 2 cpu, process backend; {tasks} tasks of {SHORTEST:g} to",
-        f"{LONGEST:g} s a run, {RATE:g} a second; {rounds} runs with and {rounds} without a task whose program does not",
-        "exist and one that kills its supervisor, in turn. To reach: a median wait within 5 %.",
+        f"`python benchmarks/run.py bad_task`. Two clusters of 2 cpu, process backend; {tasks} tasks of {SHORTEST:g}",
+        f"to {LONGEST:g} s a run, {RATE:g} a second; {rounds} runs with and {rounds} without a task whose program does",
+        "not exist and one that kills its supervisor, in turn. To reach: a median wait within 5 %.",
         "",
         "| | wait, median | mean | p99 |",
         "|---|--:|--:|--:|",
