@@ -9,7 +9,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 # With several threads per process, numeric libraries fight over the cores that --jobs already uses.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo setup check test test-all test-busy bench figures docs clean
+.PHONY: demo setup check test test-all test-busy soak bench figures docs clean
 
 demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
 	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --jobs 2 --out results/demo
@@ -28,9 +28,13 @@ test: $(VENV)/.kernels  ## the tests for everybody, in minutes: no network, no e
 	$(PY) -m pytest
 
 test-all: test  ## also engines (Ray, PostgreSQL, browser), soak, and the kernels uncompiled: a wrong index is an error
-	$(PY) -m pytest tests/engines tests/soak
+	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest tests/engines tests/soak
 	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
+
+soak: $(VENV)/.dev  ## an hour of a hundred thousand tasks with faults, and ten minutes of every nemesis
+	TAPFINGER_SOAK_SECONDS=3600 $(PY) -m pytest -n0 -s tests/soak/test_age.py
+	TAPFINGER_NEMESIS_SECONDS=600 $(PY) -m pytest -n0 -s tests/soak/test_nemesis.py
 
 test-busy: $(VENV)/.kernels  ## the tests for everybody, three times, while four other processes compete for the cores
 	for run in 1 2 3; do scripts/busy.sh 4 -- $(PY) -m pytest || exit 1; done

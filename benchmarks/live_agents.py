@@ -22,7 +22,7 @@ from tapfinger.live.agent.runtime import Host
 from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.config import LiveConfig
-from tapfinger.live.coordinator.decisions import Answer, RoundQuestion
+from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.inputs import Decided
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.http.client import Client, make_spec
@@ -59,7 +59,7 @@ def serve(state: Path, config: Path, timings: Path) -> None:
     from tapfinger.live.logging_setup import set_up_logging
     from tapfinger.live.service.service import Service
 
-    plain_ask, plain_handle, plain_answer = Coordinator.ask, Coordinator.handle, RoundQuestion.answer
+    plain_ask, plain_handle, plain_play = Coordinator.ask, Coordinator.handle, Decider.play
     begun: list[float] = []
     busy: list[float] = []
 
@@ -67,22 +67,22 @@ def serve(state: Path, config: Path, timings: Path) -> None:
         begin = time.perf_counter()
         question = plain_ask(self)
         if question is not None:
-            begun[:] = [begin]
+            begun[:], busy[:] = [begin], []
         return question
 
-    def answer(self: RoundQuestion) -> Answer:
+    def play(self: Decider, question: RoundQuestion) -> Answer:
         begin = time.thread_time()
-        found = plain_answer(self)
-        busy[:] = [time.thread_time() - begin]
+        found = plain_play(self, question)
+        busy.append(time.thread_time() - begin)
         return found
 
     def handle(self: Coordinator, stimulus: Any, now: float) -> Any:
         instructions = plain_handle(self, stimulus, now)
-        if isinstance(stimulus, Decided):
-            file.write(f"{time.perf_counter() - begun[0]} {busy[0]}\n")
+        if isinstance(stimulus, Decided) and busy:  # nobody is asked if nothing could be started
+            file.write(f"{time.perf_counter() - begun[0]} {sum(busy)}\n")
         return instructions
 
-    Coordinator.ask, Coordinator.handle, RoundQuestion.answer = ask, handle, answer  # type: ignore[method-assign]
+    Coordinator.ask, Coordinator.handle, Decider.play = ask, handle, play  # type: ignore[method-assign]
     scenario, live = load_site(config)
     scheduler, fallback = parse_spec(live.scheduler).create(), parse_spec(live.fallback).create()
     with timings.open("w", buffering=1) as file:

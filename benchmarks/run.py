@@ -15,8 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import bad_task
 import decision_time
+import floods
 import learned
+import live_age
 import live_agents
 import live_store
 import online_learning
@@ -58,7 +61,10 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
     "sites": sites.report,
     "wrong_profiles": wrong_profiles.report,
     "live_store": live_store.report,
+    "live_age": live_age.report,
     "live_agents": live_agents.report,
+    "bad_task": bad_task.report,
+    "floods": floods.report,
     "profile_surface": profile_surface.report,
     "profile_overhead": profile_overhead.report,
     "online_learning": online_learning.report,

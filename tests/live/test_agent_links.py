@@ -11,7 +11,7 @@ from live.test_machines import SPEC, Driven, granted
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, CoordinatorError
-from tapfinger.live.agent.machine import Agent
+from tapfinger.live.agent.machine import Agent, HostFacts
 from tapfinger.live.coordinator.agent_links import FLAPPING
 from tapfinger.live.coordinator.inputs import Disconnected, Drain, Submit, Tick
 from tapfinger.live.coordinator.older_store import FAR
@@ -30,7 +30,7 @@ def says(driven: Driven, now: float, capacity: dict[str, float] | None, *runs: R
 
 
 def test_an_agent_reports_what_it_has() -> None:
-    agent = Agent("c0", "a", 1, 0.0, 5.0, capacity={"cpu": 2.0})
+    agent = Agent("c0", "a", 1, 0.0, 5.0, about=HostFacts({"cpu": 2.0}))
     assert agent.report(0.0).capacity == {"cpu": 2.0}
     assert decode(encode(agent.report(0.0))) == Report("c0", "a", 1, 2, 0, capacity={"cpu": 2.0})
     old = encode(agent.report(0.0)).replace(',"capacity":{"cpu":2.0}', "")

@@ -17,7 +17,7 @@ def line(name: str, **more: object) -> str:
     return json.dumps({"argv": ["echo", name], "type": "demo", **more})
 
 
-class Room:
+class GuestRoom:
     """Takes so many tasks, and refuses then."""
 
     def __init__(self, room: int) -> None:
@@ -33,14 +33,14 @@ class Room:
         return [*range(len(self.taken) - len(specs) + 1, len(self.taken) + 1)]
 
 
-def sent(room: Room, lines: list[str]) -> list[int]:
+def sent(room: GuestRoom, lines: list[str]) -> list[int]:
     client: Any = room
     return list(submit_all(client, lines, "tasks.jsonl"))
 
 
 def test_thousands_go_in_parts_and_in_order() -> None:
     names = [f"t{n}" for n in range(2500)]
-    room = Room(10_000)
+    room = GuestRoom(10_000)
     assert sent(room, [line(name) for name in names]) == [*range(1, 2501)]
     assert (room.taken, room.sizes) == (names, [1000, 1000, 500])
 
@@ -66,7 +66,7 @@ def test_long_ones_go_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_fault_is_found_before_anything_is_sent(bad: str, message: str) -> None:
-    room = Room(10)
+    room = GuestRoom(10)
     with pytest.raises(ConfigError) as fault:
         sent(room, [line("a"), bad])
     assert message in str(fault.value)
@@ -76,9 +76,9 @@ def test_a_fault_is_found_before_anything_is_sent(bad: str, message: str) -> Non
 
 
 def test_where_it_ended_is_said_when_not_all_were_taken() -> None:
-    room, got = Room(1500), []
+    room, got = GuestRoom(1500), []
     client: Any = room
     with pytest.raises(TooMany, match="from line 1001 on: no room; the 1000 tasks before it were taken"):
         got.extend(submit_all(client, [line(str(n)) for n in range(2500)], "tasks.jsonl"))
     with pytest.raises(TooMany, match="from line 1 on: no room; none was taken"):
-        sent(Room(0), [line("a")])
+        sent(GuestRoom(0), [line("a")])

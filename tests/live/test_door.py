@@ -26,14 +26,14 @@ from tapfinger.errors import ConfigError, StoreUnavailable
 from tapfinger.live.http import auth, bodies, connections, door, pages, workers
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.door import Door, kind_of, rooms
-from tapfinger.live.http.guests import Guest, GuestBook, Room
+from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom
 from tapfinger.live.http.limits import Buckets, Reserve
 from tapfinger.live.http.server import check_proxy
 from tapfinger.live.logging_setup import SAME, Sparing
 from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import Refusal, decode, encode
-from tapfinger.live.service.lateness import WINDOW, Lateness
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
+from tapfinger.live.service.loop_lag import WINDOW, LoopLag
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.audit import SINGLY, Audit
@@ -84,7 +84,7 @@ def test_there_is_room_for_agents_however_few_files_there_are() -> None:
     for handles in (64, 256, 1024, 20_000):
         waiting, found = rooms(handles)
         assert waiting + sum(room.most for room in found.values()) <= max(8, handles - door.SPARE)
-    assert rooms(1 << 20)[1]["people"] == Room(door.PEOPLE, door.PEOPLE // 4)
+    assert rooms(1 << 20)[1]["people"] == GuestRoom(door.PEOPLE, door.PEOPLE // 4)
 
 
 def guest() -> Guest:
@@ -92,7 +92,7 @@ def guest() -> Guest:
 
 
 def test_guests_are_counted_until_they_leave_and_agents_apart() -> None:
-    book = GuestBook({"people": Room(3, 2), "strangers": Room(1, 1)}, proxy="9.9.9.9")
+    book = GuestBook({"people": GuestRoom(3, 2), "strangers": GuestRoom(1, 1)}, proxy="9.9.9.9")
     ann, bob, cid, dan = guest(), guest(), guest(), guest()
     assert book.enter(ann, "people", ("1.1.1.1", 1))
     assert book.enter(bob, "people", ("1.1.1.1", 2))
@@ -235,7 +235,7 @@ def test_no_change_is_missed_between_a_look_and_the_wait() -> None:
 
 def test_the_longest_lateness_is_remembered_for_a_minute() -> None:
     seen: list[float] = []
-    lateness, now = Lateness(seen.append), time.monotonic()
+    lateness, now = LoopLag(seen.append), time.monotonic()
     lateness.note(now - WINDOW - 5.0, 9.0)
     for late in (0.1, 0.5, 0.2):
         lateness.note(now, late)

@@ -39,7 +39,7 @@ class Flooded:
         self.site.agent("left", *(["--tls-ca", str(tls[0])] if tls is not None else []))
         wait_for(lambda: self.client.clusters()[0]["connected"])
         (self.task,) = self.client.submit(
-            python("import time; time.sleep(600)", maximum={"cpu": 4}, minimum={"cpu": 4})
+            python("import time; time.sleep(1e6)", maximum={"cpu": 4}, minimum={"cpu": 4})
         )
         wait_for(lambda: self.client.show(self.task).phase is Phase.RUNNING)
         waiting = make_spec(argv=["true"], type="demo", minimum={"cpu": 4}, env={"WORDS": "x" * 2000})

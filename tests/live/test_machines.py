@@ -13,6 +13,7 @@ from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.coordinator.machine import Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import WINDOW, Rounds
+from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, RunReport
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.registry import create
@@ -30,13 +31,17 @@ class Driven:
         self.machine = Coordinator(self.site, rounds, Leases(6.0, 1.0), epoch, 0.0, Predecessor(records or []))
         self.seq = 0
         self.saved: dict[int, TaskRecord] = {}
-        self.kinds: list[str] = []
+        self.history: list[LiveEvent] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.history]
 
     def tell(self, stimulus: object, now: float) -> tuple[Orders, ...]:
         done = self.machine.handle(stimulus, now)  # type: ignore[arg-type]
         self.machine.validate()
         self.saved |= {r.id: r for r in done.records}
-        self.kinds += [h.kind for h in done.history]
+        self.history += done.history
         if isinstance(stimulus, Tick) and (question := self.machine.ask()) is not None:
             return done.orders + self.tell(Decided(question.answer()), now)
         return done.orders

@@ -15,8 +15,9 @@ from live.test_protocol import NeverRests
 
 from tapfinger.commands import insight
 from tapfinger.core.contract import Phase
-from tapfinger.live.coordinator import machine, resizing
+from tapfinger.live.coordinator import late_results, machine, resizing
 from tapfinger.live.coordinator.inputs import Cancel, Submit, Tick
+from tapfinger.live.coordinator.late_results import LateResults, lost_in
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.coordinator.pauses import LONG, RESTS, Resting, rest
 from tapfinger.live.insight.explain import rests
@@ -207,6 +208,42 @@ def test_a_result_that_comes_too_late_is_noted_once() -> None:
         future = RunReport((1, 2 + n), Outcome("finished", 0))
         driven.report(9.2 + n / 10, late, future)
     assert driven.kinds.count("refused") == 2, "attempts 1 and 2, which is another agent's"
+
+
+def ended_elsewhere() -> Driven:
+    """A task whose first attempt was lost, and whose second finished on another cluster."""
+    driven = silent()
+    driven.report(9.0, cluster="c1", agent="b")
+    driven.tell(Tick(), 9.1)
+    driven.report(9.2, RunReport((1, 2), Outcome("finished", 0)), cluster="c1", agent="b")
+    assert driven.saved[1].phase is Phase.FINISHED
+    return driven
+
+
+def test_a_result_that_comes_after_the_end_of_its_task_is_noted_once() -> None:
+    driven = ended_elsewhere()
+    driven.report(9.3, RunReport((1, 2), Outcome("finished", 0)), cluster="c1", agent="b")
+    assert "refused" not in driven.kinds, "a result that counted and is told again"
+    for n in range(3):
+        orders = driven.report(9.4 + n / 10, RunReport((1, 1), Outcome("finished", 0)))
+        assert orders.forgets == ((1, 1),)
+    assert driven.kinds.count("refused") == 1
+
+
+def test_a_new_coordinator_knows_which_attempts_were_lost() -> None:
+    driven = ended_elsewhere()
+    assert lost_in(driven.history) == [(1, 1)]
+    driven.report(9.4, RunReport((1, 1), Outcome("finished", 0)))
+    assert lost_in(driven.history) == []
+
+
+def test_few_lost_attempts_are_remembered() -> None:
+    late = LateResults([(1, 1)])
+    for n in range(late_results.MOST):
+        late.add((2, n))
+    assert not late.take((1, 1)), "the oldest goes first"
+    assert late.take((2, 0))
+    assert not late.take((2, 0)), "once"
 
 
 def test_warnings_and_resizes_of_a_task_end() -> None:

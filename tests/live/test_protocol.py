@@ -168,11 +168,13 @@ class DoesNotHold(Coordinator):
 class TakesLateResultsOfAnyone(Coordinator):
     """Takes the result of a lost attempt although a newer one may be alive."""
 
-    def _hear_late(self, record: TaskRecord, attempt: int, outcome: Outcome, report: Report, now: float) -> None:
-        if record.on_cluster:
+    def _hear_late(
+        self, record: TaskRecord | None, ident: AttemptId, outcome: Outcome, report: Report, now: float
+    ) -> None:
+        if record is not None and record.on_cluster:
             self._end(record, outcome, now)
         else:
-            super()._hear_late(record, attempt, outcome, report, now)
+            super()._hear_late(record, ident, outcome, report, now)
 
 
 class LeaseFromArrival(Agent):

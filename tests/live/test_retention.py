@@ -19,7 +19,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import CoordinatorError, NotFound
 from tapfinger.live.insight.overview import Overview
-from tapfinger.live.protocol.events import AgentJoined, ClosedFinished, Submitted
+from tapfinger.live.protocol.events import AgentJoined, AttemptRefused, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import retention as retention_module
@@ -91,6 +91,18 @@ def test_only_ended_tasks_can_be_removed(opened: Opener) -> None:  # noqa: F811
     store.save([replace(RECORD, id=1)], [Submitted(0.0, 1)])
     store.remove_tasks([1, 2])
     assert (ids(store), len(store.history(0, 10))) == ([1], 1)
+
+
+def test_an_event_that_comes_after_its_task_is_gone_goes_with_the_next_tasks(opened: Opener) -> None:  # noqa: F811
+    store = opened()
+    end(store, 1, 2, 3, days=10)
+    store.remove_tasks([1])
+    store.save([], [AttemptRefused(NOW, 1, 1, "left", "finished")])
+    assert {event.task for _, event in store.history(0, 100)} == {1, 2, 3}
+    last = store.last_line()
+    store.remove_tasks([2])
+    assert {event.task for _, event in store.history(0, 100)} == {3}
+    assert store.last_line() == last
 
 
 def test_a_key_of_a_task_that_is_gone_makes_a_new_task(opened: Opener) -> None:  # noqa: F811

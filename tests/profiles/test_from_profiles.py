@@ -124,7 +124,7 @@ def test_time_is_scaled_and_the_load_is_as_wanted(tmp_path):
         ({"types": ["nobody"]}, "no task type 'nobody'"),
         ({"weights": {"nobody": 2}}, "no task type 'nobody'"),
         ({"weights": {"a": 0.0}}, "every --weight is 0"),
-        ({"clusters": 0}, "--clusters 0 must be above 0"),
+        ({"clusters": 0}, "--clusters 0 must be at most 10000 and above 0"),
         ({"time_scale": math.inf}, "--time-scale inf must be above 0"),
         ({"capacity": {"tpu": 4}}, "no resource 'tpu'"),
         ({"capacity": {"cpu": 1}}, "was measured with 2 cpu or more, but clusters have 1"),

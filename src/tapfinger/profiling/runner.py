@@ -91,12 +91,14 @@ class TaskRunner:
         """
         number = next(self._numbers)
         directory = self._directory / f"run-{number}"
-        directory.mkdir()
-        reports = directory / "reports"  # where backends usually put reports
-        env = {**self._command.env, **({REPORT: str(reports.resolve())} if self._local else {})}
-        launch = Launch((number, 1), tuple(self._command.argv), dict(cell), env, str(self._command.cwd), limit)
+        launch = Launch(
+            (number, 1), tuple(self._command.argv), dict(cell), dict(self._command.env), str(self._command.cwd), limit
+        )
         devices = self._devices.lease(cell)
         run = Run(launch, directory, devices, self._directory / "lease")
+        run.make_directories()
+        if self._local:
+            launch.env[REPORT] = str(run.reports.resolve())
         cores = devices.get(self._cores, ()) if self._local and self._pinned else ()
         try:
             before, began = read_load(cores), time.time()
@@ -107,7 +109,7 @@ class TaskRunner:
             after = read_load(cores)
             if outcome is None or outcome.result == "stopped":
                 return None
-            return self._line(run, outcome, before, after, began, len(cores), reports)
+            return self._line(run, outcome, before, after, began, len(cores))
         except BaseException:
             self._stop(run)
             raise
@@ -144,11 +146,9 @@ class TaskRunner:
                 raise BackendError(f"the task in {run.directory} does not end although it was told to; end it by hand")
             time.sleep(MOST_PULSE)
 
-    def _line(
-        self, run: Run, outcome: Outcome, before: Load, after: Load, began: float, cores: int, reports: Path
-    ) -> RunLine:
+    def _line(self, run: Run, outcome: Outcome, before: Load, after: Load, began: float, cores: int) -> RunLine:
         started, seconds = _measured(run, began, after.at - before.at)
-        said = read_reports(reports, started)
+        said = read_reports(run.reports, started)
         result, reason = _result(run, outcome, seconds)
         if result == "finished" and not said.done:
             result, reason = "unfinished", f"it exited with 0, but its last reported progress was {said.progress:g}"

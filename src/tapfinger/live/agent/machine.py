@@ -24,6 +24,16 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What an agent tells in every report; None if it is not known."""
+
+    #: Natural amounts that it can hand out, by resource.
+    capacity: Mapping[str, float] | None = None
+    #: Whether tasks run in a sandbox.
+    isolates: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """An attempt from before this incarnation."""
 
@@ -141,20 +151,17 @@ class Agent:
         beat: float,
         found: Iterable[Found] = (),
         lease_until: float = 0.0,
-        capacity: Mapping[str, float] | None = None,
-        isolates: bool | None = None,
+        about: HostFacts | None = None,
     ) -> None:
         """``beat``: seconds between reports. ``lease_until``: end of the previous incarnation's lease, same clock.
 
-        ``capacity``: natural amounts that it can hand out, by resource. ``isolates``: whether tasks run in a sandbox.
-        None if that is not known.
+        ``about``: what does not change while it runs.
         """
         self.cluster = cluster
         self.agent = agent
         self.incarnation = incarnation
         self._beat = beat
-        self._capacity = None if capacity is None else dict(capacity)
-        self._isolates = isolates
+        self._about = about or HostFacts()
         self._runs = {f.id: _AttemptState(f.on_disconnect, f.outcome, 0, f.size, f.allocation, f.said) for f in found}
         self._lease_until = lease_until
         self._epoch = 0
@@ -222,8 +229,8 @@ class Agent:
             self._epoch,
             runs,
             trouble=self._trouble,
-            isolates=self._isolates,
-            capacity=self._capacity,
+            isolates=self._about.isolates,
+            capacity=None if self._about.capacity is None else dict(self._about.capacity),
         )
 
     def _enforce(self, now: float) -> list[AgentInstruction]:

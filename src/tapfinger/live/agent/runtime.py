@@ -27,6 +27,7 @@ from tapfinger.live.agent.machine import (
     ForgetRun,
     Found,
     HoldLease,
+    HostFacts,
     Observed,
     Progressed,
     Resized,
@@ -90,8 +91,8 @@ class Host:
                 raise ConfigError(f"--state {self._directory} cannot be used: {error}") from None
             raise
         lease, isolates = read_lease(self._lease), getattr(backend, "isolates", None)
-        about = context.capacity or None, isolates
-        self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, lease, *about)
+        about = HostFacts(context.capacity or None, isolates)
+        self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, lease, about)
 
     def close(self) -> None:
         """Release the directory; tasks run on. Waits a few seconds for what is under way."""

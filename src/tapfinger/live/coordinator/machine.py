@@ -45,13 +45,14 @@ from tapfinger.live.coordinator.inputs import (
     Submit,
     Tick,
 )
+from tapfinger.live.coordinator.late_results import LateResults
 from tapfinger.live.coordinator.progress import Progressing, forget
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import Grounds, LiveEvent
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport, SizeOrder
-from tapfinger.live.protocol.records import ENDED, TaskRecord, launch_of
+from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, launch_of
 
 #: Most warnings in the history of a task, of all its attempts: their texts come from agents.
 MOST_WARNED = 100
@@ -73,6 +74,8 @@ class Predecessor:
     origin: float = 0.0
     #: Longest lease that an agent may still hold, in seconds.
     longest_lease: float = 0.0
+    #: Attempts that counted as lost, also of tasks that have ended.
+    lost: Iterable[AttemptId] = ()
 
 
 class Coordinator:
@@ -104,6 +107,7 @@ class Coordinator:
         self._ahead: dict[int, int] = {}
         #: Old attempts whose result was refused, by task: it is noted once.
         self._refused: dict[int, set[int]] = {}
+        self._late = LateResults(left.lost)
         #: Time from which another coordinator may lead, unless leadership is renewed.
         self.leads_until = math.inf
         self._origin = left.origin
@@ -406,8 +410,8 @@ class Coordinator:
             )
             if record is None or not current:
                 (stops if run.outcome is None else forgets).append(run.id)
-                if record is not None and run.outcome is not None and run.outcome.result in ("finished", "failed"):
-                    self._hear_late(record, run.id[1], run.outcome, report, now)
+                if run.outcome is not None and run.outcome.result in ("finished", "failed"):
+                    self._hear_late(record, run.id, run.outcome, report, now)
             elif run.outcome is None:
                 self._begin(record, now)
                 self._resized(record, run, now)
@@ -424,21 +428,36 @@ class Coordinator:
                 self._end(record, Outcome("lost", reason="its agent does not know of it any more"), now)
         return stops, forgets
 
-    def _hear_late(self, record: TaskRecord, attempt: int, outcome: Outcome, report: Report, now: float) -> None:
-        """Process the result of an attempt that counts as lost: it is as good as any until a new attempt is granted."""
-        lost = record.lost
-        latest = attempt == record.attempt >= self._ahead.get(record.id, 0) and not record.on_cluster
-        if latest and lost is not None and (lost.cluster, lost.agent) == (report.cluster, report.agent):
-            self._unqueue(record)
-            record.phase, record.cluster, record.agent = Phase.RUNNING, lost.cluster, lost.agent
-            record.allocation, record.started = lost.allocation, lost.started
-            record.warnings, record.lost, record.not_before = (LATE,), None, 0.0
-            pauses.uncount_loss(record)
-            self._note(events.AttemptRecovered, record, now)
-            self._conclude(record, outcome, now)
-        elif 1 <= attempt <= record.attempt and attempt not in (known := self._refused.setdefault(record.id, set())):
-            known.add(attempt)
-            self._history.append(events.AttemptRefused(now, record.id, attempt, report.cluster, result=outcome.result))
+    def _hear_late(
+        self, record: TaskRecord | None, ident: AttemptId, outcome: Outcome, report: Report, now: float
+    ) -> None:
+        """Process the result of an attempt that counts as lost: it is as good as any until a new attempt is granted.
+
+        ``record``: None if its task has ended.
+        """
+        task, attempt = ident
+        news = self._late.take(ident)
+        if record is not None:
+            lost = record.lost
+            latest = attempt == record.attempt >= self._ahead.get(task, 0) and not record.on_cluster
+            if latest and lost is not None and (lost.cluster, lost.agent) == (report.cluster, report.agent):
+                self._recover(record, lost, outcome, now)
+                return
+            known = self._refused.setdefault(task, set())
+            news = 1 <= attempt <= record.attempt and attempt not in known
+            known |= {attempt} if news else set()
+        if news:
+            self._history.append(events.AttemptRefused(now, task, attempt, report.cluster, result=outcome.result))
+
+    def _recover(self, record: TaskRecord, lost: LostAttempt, outcome: Outcome, now: float) -> None:
+        """End a task with the result of its latest attempt, which had counted as lost."""
+        self._unqueue(record)
+        record.phase, record.cluster, record.agent = Phase.RUNNING, lost.cluster, lost.agent
+        record.allocation, record.started = lost.allocation, lost.started
+        record.warnings, record.lost, record.not_before = (LATE,), None, 0.0
+        pauses.uncount_loss(record)
+        self._note(events.AttemptRecovered, record, now)
+        self._conclude(record, outcome, now)
 
     def _begin(self, record: TaskRecord, now: float) -> None:
         if record.phase is Phase.PLACED:
@@ -496,6 +515,8 @@ class Coordinator:
         self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
         if text := self.progress.ended(record, outcome):
             self._warn(record, text, now)
+        if outcome.result == "lost":
+            self._late.add(record.attempt_id)
         if outcome.result != "finished":
             pauses.count(record, outcome, now)
         if record.cancelled:

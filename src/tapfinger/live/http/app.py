@@ -27,6 +27,7 @@ from tapfinger.errors import (
     TooMany,
 )
 from tapfinger.live.http.agents import AGENT_PATH, AgentEndpoint
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.auth import HEALTH, NO_TOKEN, Authentication
 from tapfinger.live.http.dashboard_routes import add_dashboard
 from tapfinger.live.http.file_routes import add_files
@@ -40,7 +41,6 @@ from tapfinger.live.http.secret_routes import add_secrets
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
 from tapfinger.live.http.waiting import clusters_of, wait_for_news
-from tapfinger.live.http.workers import Workers
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -70,7 +70,7 @@ class NewToken(_Body):
 
 def make_app(service: Service, on_failure: Callable[[], None] | None = None, runs_service: bool = True) -> FastAPI:
     """The application. ``runs_service``: it runs the service's loop, too, and calls ``on_failure`` if that ends."""
-    workers = Workers()
+    workers = AnswerThreads()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -133,7 +133,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
     return app
 
 
-def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     bulky = APIRouter(route_class=parsing_in(workers))
 
     def show_to(token: Token) -> Callable[[TaskRecord], dict[str, Any]]:
@@ -244,7 +244,7 @@ def _tasks(app: FastAPI, service: Service, workers: Workers, may: Callable[[str]
         return Response(data, media_type="application/octet-stream", headers=headers)
 
 
-def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def _site(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     @app.get("/api/v1/clusters", dependencies=[may("read")], response_model=dict[str, Any])
     async def clusters(request: Request) -> Response:
         found = await clusters_of(request, service, workers)
@@ -281,7 +281,7 @@ def _site(app: FastAPI, service: Service, workers: Workers, may: Callable[[str],
         return JSONResponse(said, 503 if away else 200, {"Retry-After": "1"} if away else None)
 
 
-def _operators(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def _operators(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     @app.post("/api/v1/clusters/{cluster}/drain", dependencies=[may("operate")])
     async def drain(request: Request, cluster: Name, undo: bool = False) -> dict[str, Any]:
         await service.bridge.run(partial(service.drain, cluster, not undo))

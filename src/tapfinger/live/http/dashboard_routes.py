@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import Field
 
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.task_view import open_part, seen_by, sees, shown_events
 from tapfinger.live.http.waiting import clusters_of, wait_for_news
-from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.overview import Overview, label
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -37,7 +37,7 @@ CACHING = {"Cache-Control": "no-cache"}
 
 
 def add_dashboard(
-    app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any], holder: Callable[..., Any]
+    app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any], holder: Callable[..., Any]
 ) -> None:
     """Add the page at ``/``, its files, and its routes."""
     _files(app)
@@ -74,7 +74,7 @@ def _media_type(name: str) -> str:
 
 
 def _questions(
-    app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any], holder: Callable[..., Any]
+    app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any], holder: Callable[..., Any]
 ) -> None:
     @app.get("/api/v1/me")
     async def me(token: Annotated[Token, Depends(holder)]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _questions(
         return await workers.answer(request, look)
 
 
-def _overview(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def _overview(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     following = Overview(service.store, service.site.resources, open_part)
 
     @app.get("/api/v1/overview", response_model=None)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tapfinger.live.http.agents import AGENT_PATH
-from tapfinger.live.http.guests import Guest, GuestBook, Kind, Room
+from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom, Kind
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.tls import AGENT_PROTOCOL
 
@@ -50,13 +50,13 @@ def raise_handles() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def rooms(handles: int) -> tuple[int, dict[Kind, Room]]:
+def rooms(handles: int) -> tuple[int, dict[Kind, GuestRoom]]:
     """Connections that may wait, and those of each kind, with this many files."""
     share = max(8, handles - SPARE) / (WAITING + PEOPLE + STRANGERS + AGENTS)
     waiting, people, strangers = (max(2, min(most, int(most * share))) for most in (WAITING, PEOPLE, STRANGERS))
     return waiting, {
-        "people": Room(people, max(2, people // 4)),
-        "strangers": Room(strangers, max(2, strangers // 2)),
+        "people": GuestRoom(people, max(2, people // 4)),
+        "strangers": GuestRoom(strangers, max(2, strangers // 2)),
     }
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import Field
 
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.task_view import check_sees
-from tapfinger.live.http.workers import Workers
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
 
@@ -20,7 +20,7 @@ Attempt = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which att
 FilePath = Annotated[str, Query(max_length=4096, pattern=r"^[^\x00]*$", description="Path below the task's directory.")]
 
 
-def add_files(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add the routes."""
 
     async def check(request: Request, task: int, token: Token) -> None:

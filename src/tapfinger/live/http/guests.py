@@ -13,7 +13,7 @@ Kind = Literal["people", "strangers", "agents"]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GuestRoom:
     """How many connections of one kind there may be: in all, and from one address."""
 
     most: int
@@ -43,7 +43,7 @@ class GuestBook:
     ``strangers`` are connections that say they are an agent's, until they have shown a token.
     """
 
-    def __init__(self, rooms: dict[Kind, Room], proxy: str | None = None) -> None:
+    def __init__(self, rooms: dict[Kind, GuestRoom], proxy: str | None = None) -> None:
         """``proxy``: an address that stands for many, and has no limit of its own."""
         self._rooms = rooms
         self._proxy = proxy

@@ -12,10 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 
 from tapfinger.core.contract import Phase
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.task_view import seen_by
 from tapfinger.live.http.waiting import explained
-from tapfinger.live.http.workers import Workers
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
@@ -27,7 +27,7 @@ RAN = (Phase.FINISHED, Phase.FAILED)
 TaskId = Annotated[int, Field(ge=1, le=2**62)]
 
 
-def add_insight(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def add_insight(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add the routes, and the counting of requests."""
     insight = service.insight
     app.add_middleware(CountRequests, telemetry=insight.telemetry)

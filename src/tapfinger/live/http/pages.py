@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tapfinger.core.contract import Phase
-from tapfinger.live.http.workers import as_json
+from tapfinger.live.http.answer_threads import as_json
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
 

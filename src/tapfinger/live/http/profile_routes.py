@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 
 from tapfinger.errors import ConfigError, NotFound
-from tapfinger.live.http.workers import Workers
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.live.protocol.records import Name
 from tapfinger.live.service.service import Service
@@ -17,7 +17,7 @@ from tapfinger.live.service.service import Service
 MOST_CELLS = 20_000
 
 
-def add_profiles(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def add_profiles(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add routes for the believed speed of each task type, and the runs behind it."""
     site = service.site
 

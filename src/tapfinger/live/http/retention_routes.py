@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tapfinger.live.http.workers import Workers
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.service.service import Service
 
 
@@ -24,7 +24,7 @@ class Pruning(BaseModel):
     dry_run: bool = False
 
 
-def add_retention(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def add_retention(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add the route."""
 
     @app.post("/api/v1/prune", dependencies=[may("operate")])

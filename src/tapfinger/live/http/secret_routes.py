@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tapfinger.live.http.workers import Workers
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.protocol.records import Variable
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.secrets import MAX_VALUE
@@ -27,7 +27,7 @@ class NewSecret(BaseModel):
     value: SecretValue
 
 
-def add_secrets(app: FastAPI, service: Service, workers: Workers, may: Callable[[str], Any]) -> None:
+def add_secrets(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add the routes. Each token's holder sees and changes only secrets of their own."""
 
     @app.get("/api/v1/secrets", response_model=dict[str, Any])

@@ -13,8 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.secret_routes import SecretValue
-from tapfinger.live.http.workers import Workers
 from tapfinger.live.protocol.records import MAX_SECRETS, TaskSpec, Variable, unknown_field
 
 #: Most tasks in one submission.
@@ -104,7 +104,7 @@ def _faults(error: ValidationError, first: int) -> list[dict[str, Any]]:
     return found
 
 
-def parsing_in(workers: Workers) -> type[APIRoute]:
+def parsing_in(workers: AnswerThreads) -> type[APIRoute]:
     """A kind of route that reads long bodies in a thread of ``workers``."""
 
     class Parsed(Request):

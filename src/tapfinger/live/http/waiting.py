@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from tapfinger.live.http.workers import Workers
+from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.service.service import Service
 
 #: Seconds between two looks of a request that waits for something; each look costs something.
@@ -26,7 +26,7 @@ async def wait_for_news(service: Service, seconds: float, seen: int) -> None:
     await service.change(max(0.0, seconds - LOOK), seen)
 
 
-async def clusters_of(request: Request, service: Service, workers: Workers) -> list[dict[str, object]]:
+async def clusters_of(request: Request, service: Service, workers: AnswerThreads) -> list[dict[str, object]]:
     """Every cluster: from the leader's machine on its loop, or from the store."""
     if service.role == "leader":
         return await service.bridge.ask(service.clusters)

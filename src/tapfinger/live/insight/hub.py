@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from prometheus_client.core import Metric
 
-from tapfinger.core.contract import Phase, Scheduler
+from tapfinger.core.contract import Phase
 from tapfinger.core.model import Resources
 from tapfinger.errors import TapfingerError
 from tapfinger.live.coordinator.decisions import Answer, RoundQuestion
@@ -39,15 +39,14 @@ class Insight:
         store: Store,
         clock: Callable[[], float],
         decision_thread: Worker,
-        shadows: Mapping[str, Scheduler],
+        shadows: Shadows,
         learning: Learning,
         faults: Mapping[str, str] | None = None,
-        decide_seconds: float = 30.0,
     ) -> None:
         """``machine``: returns the leader's state machine; raises if this coordinator does not lead.
 
         ``decision_thread``: the thread in which its scheduler decides; it must not be used in any other thread.
-        ``faults``: what is wrong at the moment, by name. ``decide_seconds``: longest round of a shadow.
+        ``faults``: what is wrong at the moment, by name.
         """
         self._site = site
         self._machine = machine
@@ -58,7 +57,7 @@ class Insight:
         self._learning = learning
         self.recent_sizes = RecentSizes(site.slot_seconds, site.believed)
         self.reasons = Reasons(site, machine, store, clock, decision_thread, self.recent_sizes, learning, self._faults)
-        self.shadows = Shadows(shadows, decide_seconds, clock)
+        self.shadows = shadows
         self.telemetry = Telemetry(self._gauges)
         self._ended: dict[str, int] = {}
 

@@ -55,7 +55,7 @@ class Telemetry:
         )
         self.commit = Histogram("store_commit_seconds", "Saving one change.", buckets=QUICK_BUCKETS, **made)
         self.loop_lag = Histogram(
-            "loop_lag_seconds", "Lateness of the loop that keeps leases.", buckets=QUICK_BUCKETS, **made
+            "loop_lag_seconds", "LoopLag of the loop that keeps leases.", buckets=QUICK_BUCKETS, **made
         )
         self.longest_lag = Gauge("longest_loop_lag_seconds", "The longest of it in the last minute.", **made)
         self.requests = Counter("http_requests", "Requests, by route.", ["method", "route", "status"], **made)

@@ -40,6 +40,7 @@ from tapfinger.live.coordinator.site import Site
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.hub import Insight
 from tapfinger.live.insight.learning import Digest, Learning
+from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.logging_setup import log_event
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import CLUSTERS, Granted, LiveEvent, OlderStore
@@ -47,9 +48,9 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
 from tapfinger.live.service.deciding import Deciding
-from tapfinger.live.service.lateness import Lateness
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
+from tapfinger.live.service.loop_lag import LoopLag
 from tapfinger.live.service.retention_loop import RetentionLoop
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
@@ -122,12 +123,11 @@ class Leading:
             self.store,
             self.now,
             self._decision_thread,
-            shadows or {},
+            Shadows(shadows or {}, config.decide_seconds, self.now),
             self.learning,
             self.faults,
-            config.decide_seconds,
         )
-        self._lateness = Lateness(self.insight.telemetry.loop_lag.observe)
+        self._lateness = LoopLag(self.insight.telemetry.loop_lag.observe)
         self.insight.telemetry.longest_lag.set_function(self._lateness.longest)
         self._commits = Commits(self.store, self._fail, self.insight.telemetry.commit.observe)
         self.retention = RetentionLoop(self.kept.retention(config, self.now), lambda: self._leading is not None)

@@ -11,6 +11,7 @@ from tapfinger.errors import StoreFailed
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator.inputs import Leases
+from tapfinger.live.coordinator.late_results import LINES, lost_in
 from tapfinger.live.coordinator.machine import Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
@@ -117,13 +118,15 @@ def _restored(
         longest += TERM  # the previous leader may have answered reports until the end of its term
     scheduler, fallback = schedulers
     slot = max(0, int((now - origin) / site.slot_seconds))
+    recent = store.history(store.line_before(LINES), LINES)
+    lost = lost_in(event for _, event in recent)
     machine = Coordinator(
         site,
         Rounds(site, scheduler, slot, fallback),
         Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds),
         epoch,
         now,
-        Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest),
+        Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest, lost),
         config.max_losses,
     )
     # From now on, leases of this length are granted, and the next coordinator must wait that long.

@@ -53,7 +53,18 @@ def remove_tasks(work: Transaction, ids: Sequence[int]) -> None:
     remove_output(work, ended)
     work.execute(f"DELETE FROM history WHERE task IN {chosen}", ended)
     work.execute(f"DELETE FROM tasks WHERE id IN {chosen}", ended)
+    _remove_latecomers(work)
     totals.add(work, {totals.KEPT: -len(ended)})
+
+
+def _remove_latecomers(work: Transaction) -> None:
+    """Remove events of tasks that were removed before: the result of a lost attempt may come after its task is gone."""
+    ((first,),) = work.query("SELECT min(id) FROM tasks", ())
+    if first is not None:
+        ((line,),) = work.query("SELECT coalesce(max(seq), 0) FROM history WHERE task < ?", (first,))
+        if line:
+            totals.at_least(work, totals.LAST_LINE, int(line))
+            work.execute("DELETE FROM history WHERE task < ?", (first,))
 
 
 def remove_output(work: Transaction, ids: Sequence[int]) -> int:

@@ -23,7 +23,7 @@ EACH = 2
 HELD, HELD_EACH = 64 * 1024 * 1024, 16 * 1024 * 1024
 
 
-class Workers:
+class AnswerThreads:
     """A few threads, shared fairly among tokens. What each request used of them is noted in its state as ``work``."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ EVERY = 0.25
 WINDOW = 60.0
 
 
-class Lateness:
+class LoopLag:
     """Measures by how much the running loop wakes too late."""
 
     def __init__(self, observe: Callable[[float], None]) -> None:
