@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, StoreUnavailable
-from tapfinger.live.http import auth, bodies, connections, door, pages, workers
+from tapfinger.live.http import answer_threads, auth, bodies, connections, door, pages
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.door import Door, kind_of, rooms
 from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom
@@ -268,7 +268,7 @@ def test_a_bucket_can_be_overdrawn_by_what_was_used() -> None:
 
 def test_a_token_has_a_budget_of_work(http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     viewer = {"Authorization": f"Bearer {tokens.issue(service.store, 'v', 'viewer', None, service.now())}"}
-    monkeypatch.setattr(workers, "_timed", lambda work: (work(), 3.0))  # each request seems to take three seconds
+    monkeypatch.setattr(answer_threads, "_timed", lambda work: (work(), 3.0))  # seconds each, it seems
     codes = [http.get("/api/v1/tasks", headers=viewer).status_code for _ in range(3)]
     assert codes == [200, 200, 429]
     assert http.get("/api/v1/tasks").status_code == 200, "others are not kept waiting"
@@ -331,7 +331,7 @@ async def _sent(send: Any, message: Any) -> None:
 
 
 def test_answers_that_nobody_reads_do_not_pile_up(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers.Reserve, "take", lambda *_: False)
+    monkeypatch.setattr(answer_threads.Reserve, "take", lambda *_: False)
     refused = http.get("/api/v1/tasks")
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
 

@@ -243,7 +243,8 @@ class EdgeState:
     def _arrive(self, task: Task) -> None:
         if task.id in self._held or task.id in self._waiting:
             raise InvalidTransition(f"task {task.id} arrived twice: {self.story(task.id)}")
-        check_eligible(task, self.clusters)
+        if (task.type.name, task.eligible) not in self._alike:  # else another one of its kind was checked
+            check_eligible(task, self.clusters)
         last = next(reversed(self._waiting.values()), None)
         if self._unsorted or (last is not None and (task.arrival, task.id) < _age(last)):
             self._unsorted.add((task.type.name, task.eligible))  # it, or one before it, has come back

@@ -191,7 +191,7 @@ class Coordinator:
         else:
             self._give_up(stimulus.cluster, now)
         self._hold(now)
-        records = tuple(replace(record) for record in self._dirty.values())
+        records = tuple(record.copy() for record in self._dirty.values())
         history = tuple(self._history)
         epoch = self.epoch if self._raised else None
         self._dirty, self._history, self._raised = {}, [], False

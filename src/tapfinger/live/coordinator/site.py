@@ -102,10 +102,15 @@ class Site:
         """The tasks of one submission, numbered from ``first``. Raises an error if any of them cannot be accepted."""
         kinds = {_kind(spec): spec for spec in specs if spec.minimum or spec.maximum}
         # Names first: tables of sizes that are refused are not even made.
-        self.sizes.check_room(
-            {narrowed_name(b.family, low, top) for b, low, top in map(self._bounds, kinds.values())}, owner
-        )
+        self.sizes.check_room({self._name(kind, spec) for kind, spec in kinds.items()}, owner)
         return [self.task(first + n, spec, arrival) for n, spec in enumerate(specs)]
+
+    def _name(self, kind: _Request, spec: TaskSpec) -> str:
+        """Name of the type of tasks with this request."""
+        if (known := self._known.get(kind)) is not None:
+            return known[0].name
+        base, minimum, maximum = self._bounds(spec)
+        return narrowed_name(base.family, minimum, maximum)
 
     def accepted(self, task: Task, owner: str) -> None:
         """Note a task that waits or runs from now on; schedulers are told of its type."""

@@ -27,7 +27,7 @@ from tapfinger.errors import (
     TooMany,
 )
 from tapfinger.live.http.agents import AGENT_PATH, AgentEndpoint
-from tapfinger.live.http.answer_threads import AnswerThreads
+from tapfinger.live.http.answer_threads import AnswerThreads, as_json
 from tapfinger.live.http.auth import HEALTH, NO_TOKEN, Authentication
 from tapfinger.live.http.dashboard_routes import add_dashboard
 from tapfinger.live.http.file_routes import add_files
@@ -134,19 +134,20 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
 
 
 def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
-    bulky = APIRouter(route_class=parsing_in(workers))
+    async def accept(request: Request, body: Submission, token: Token) -> Response:
+        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name, body.secrets))
+        request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
+        return Response(as_json({"ids": ids}), 201, media_type="application/json")
+
+    bulky = APIRouter(route_class=parsing_in(workers, accept))
 
     def show_to(token: Token) -> Callable[[TaskRecord], dict[str, Any]]:
         """Shows a task to the token's holder."""
         return lambda record: shown(record, service.site.resources, token, service.now())
 
-    @bulky.post("/api/v1/tasks", status_code=201)
-    async def submit(
-        body: Submission, token: Annotated[Token, may("submit")], request: Request
-    ) -> dict[str, list[int]]:
-        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name, body.secrets))
-        request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
-        return {"ids": ids}
+    @bulky.post("/api/v1/tasks", status_code=201, response_model=dict[str, list[int]])
+    async def submit(body: Submission, token: Annotated[Token, may("submit")], request: Request) -> Response:
+        return await accept(request, body, token)
 
     app.include_router(bulky)
 

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.secret_routes import SecretValue
 from tapfinger.live.protocol.records import MAX_SECRETS, TaskSpec, Variable, unknown_field
+from tapfinger.live.store import tokens
+from tapfinger.live.store.store import Token
 
 #: Most tasks in one submission.
 MOST_SUBMITTED = 10_000
@@ -30,6 +32,8 @@ MOST_ENTRIES = 100_000
 #: Most faults of a part that are told apart.
 MOST_FAULTS = 1000
 
+Accept = Callable[[Request, "Submission", Token], Coroutine[Any, Any, Response]]
+
 #: The place of a task in the message about an unknown field.
 _PLACE = re.compile(r"(?<=^Value error, )(\d+): ")
 
@@ -42,7 +46,7 @@ class Submission(BaseModel):
     # The first fault ends the check: a long list of wrong tasks would make a longer list of faults.
     tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST_SUBMITTED, fail_fast=True)]
     #: Values of secrets that these tasks name, for them only; others are the owner's.
-    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS)] = {}
+    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS, default_factory=dict)]
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -104,8 +108,11 @@ def _faults(error: ValidationError, first: int) -> list[dict[str, Any]]:
     return found
 
 
-def parsing_in(workers: AnswerThreads) -> type[APIRoute]:
-    """A kind of route that reads long bodies in a thread of ``workers``."""
+def parsing_in(workers: AnswerThreads, accept: Accept) -> type[APIRoute]:
+    """A kind of route that reads long bodies in a thread of ``workers``.
+
+    ``accept`` takes submissions in which nothing is wrong. All others go the long way, on which faults are explained.
+    """
 
     class Parsed(Request):
         async def json(self) -> Any:
@@ -122,10 +129,13 @@ def parsing_in(workers: AnswerThreads) -> type[APIRoute]:
             handle = super().get_route_handler()
 
             async def parse_and_handle(request: Request) -> Response:
-                parsed = Parsed(request.scope, request.receive)
+                parsed, holder = Parsed(request.scope, request.receive), request.state.holder
                 if len(await parsed.body()) > LONG:
                     with suppress(ValueError, RecursionError):  # no JSON: that is told as for short ones
                         await parsed.json()
+                elif holder is not None and "submit" in tokens.ROLES[holder.role]:
+                    with suppress(ValidationError):
+                        return await accept(parsed, Submission.model_validate_json(await parsed.body()), holder)
                 return await handle(parsed)
 
             return parse_and_handle

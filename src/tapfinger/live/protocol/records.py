@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
@@ -217,10 +218,17 @@ class TaskRecord:
         """Task and latest attempt."""
         return (self.id, self.attempt)
 
+    def copy(self) -> TaskRecord:
+        """A copy; much faster than ``dataclasses.replace``."""
+        return TaskRecord(*_values(self))
+
     @property
     def on_cluster(self) -> bool:
         """Whether an attempt holds resources, and may be alive."""
         return self.phase in (Phase.PLACED, Phase.RUNNING)
+
+
+_values = attrgetter(*(f.name for f in fields(TaskRecord)))
 
 
 def launch_of(record: TaskRecord, resources: ResourceTypes) -> Launch:

@@ -51,6 +51,8 @@ class Sqlite:
         """Open or create the file."""
         self._path = path
         self.label = str(path)
+        #: The file and its log, as text: paths are slow, and each commit looks at both.
+        self._paths = (self.label, f"{path}-wal")
         self._writing = threading.Lock()
         self._own = threading.local()
         self._open: list[sqlite3.Connection] = []
@@ -64,7 +66,7 @@ class Sqlite:
             self.close()
             raise
         #: Identity of the file and of its log; of the log, from the first transaction on.
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._files: dict[str, tuple[int, int]] = {}
 
     def _prepare(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,20 +137,20 @@ class Sqlite:
 
     def _check_files(self) -> None:
         """Refuse to commit to files that are no longer those of the store: nobody would find the changes again."""
-        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+        for path in self._paths:
             try:
-                found = path.stat()
+                found = os.stat(path)
             except OSError as error:
                 raise self._changed(path, f"is gone ({error.strerror})") from None
             if self._files.setdefault(path, (found.st_dev, found.st_ino)) != (found.st_dev, found.st_ino):
                 raise self._changed(path, "was replaced by another file")
-            if path == self._path and found.st_size < self._least:
+            if path == self.label and found.st_size < self._least:
                 raise self._changed(path, f"was cut from {self._least} to {found.st_size} bytes")
 
-    def _changed(self, path: Path, what: str) -> StoreFailed:
+    def _changed(self, path: str, what: str) -> StoreFailed:
         return StoreFailed(
             f"{path} {what} while the coordinator used it; nothing more is acknowledged. Put the file or a copy back "
-            f"(tapfinger restore COPY --state {path.parent}), and start again"
+            f"(tapfinger restore COPY --state {self._path.parent}), and start again"
         )
 
     def shrink(self, pages: int) -> bool:
