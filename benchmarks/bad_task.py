@@ -117,8 +117,9 @@ def report(tasks: int = TASKS, rounds: int = ROUNDS) -> list[str]:
     return [
         *lines,
         "",
-        f"Median with the bad ones / without: {ratio:.3f}; round by round: {each}. Attempts in a run of about {tasks / RATE:.0f} s, at most: "
-        f"{most[0]} of the one that never starts, {most[1]} of the one that kills its supervisor.",
+        f"Median with the bad ones / without: {ratio:.3f}; round by round: {each}. "
+        f"Attempts in a run of about {tasks / RATE:.0f} s, at most: {most[0]} of the one that never "
+        f"starts, {most[1]} of the one that kills its supervisor.",
     ]
 
 
