@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from soak.checker import MOST, check_attempts, check_grants, check_repeated, check_waits, most_in_an_hour
+from soak.checker import MOST, check_attempts, check_grants, check_repeated, check_share, median_wait, most_in_an_hour
 from soak.clocks import DAY, real_time
 
 NOW = time.time()
@@ -33,11 +33,18 @@ def test_a_clock_that_jumped_does_not_hide_attempts() -> None:
         check_attempts(grants)
 
 
-def test_long_waits_are_noticed() -> None:
+def test_waits_are_those_for_the_first_attempt() -> None:
     history = [event("submitted", 0.0), event("submitted", 0.0, 2), event("granted", 1.0), event("granted", 4.0, 2)]
-    assert check_waits(history, [1], 2.0) == pytest.approx(1.0)
-    with pytest.raises(AssertionError, match="half of the tasks waited"):
-        check_waits(history, [1, 2], 2.0)
+    assert median_wait([*history, event("granted", 9.0)], [1, 2, 3]) == pytest.approx(2.5)
+
+
+def test_bad_tasks_that_hold_much_are_noticed() -> None:
+    begin, end = [event("submitted", 0.0), event("granted", 0.0, 2)], [event("ended", 100.0, 2)]
+    attempts = [event("granted", 1.0), event("ended", 11.0), event("granted", 50.0), event("ended", 60.0)]
+    assert check_share([*begin, *attempts, *end], [1]) == pytest.approx(0.025)
+    assert check_share([*begin, *attempts, *end], []) == 0.0
+    with pytest.raises(AssertionError, match=r"12\.5%"):
+        check_share([*begin, *end], [2])
 
 
 def test_more_than_a_cluster_has_is_noticed() -> None:
