@@ -376,6 +376,4 @@ class Host:
 
     def files(self, request: FileRequest) -> FileAnswer:
         """Part of the files of an attempt. May be called in any thread."""
-        kept = self._runs.get(request.id)
-        work = kept.run.work if kept is not None and kept.run.launch.cwd is None else None
-        return files.answer(request, self.house.results.find(request.id, work))
+        return files.answer(request, self.house.results.find(request.id))
