@@ -133,3 +133,18 @@ with open(os.environ["TAPFINGER_REPORT"], "a") as file:
         assert (kept.phase, kept.attempt) == (Phase.RUNNING, 1)
     finally:
         site.close()
+
+
+def test_directories_are_listed_however_deep_they_are() -> None:
+    depth = 3000
+
+    def ask(_path: str, params: dict[str, str]) -> object:
+        level = params["path"].count("a")
+        entries = [{"name": name, "kind": "directory", "size": 0, "modified": 0.0} for name in ("a", "b")]
+        found = entries if level < depth and not params["path"].endswith("b") else []
+        return type("Answer", (), {"json": lambda _: {"files": found, "more": False}})()
+
+    found = [one.path for one in fetching.listed(ask, 1, "", None)]  # type: ignore[arg-type]
+    assert len(found) == 2 * depth
+    assert found[:2] == ["a", "a/a"]
+    assert found[-1] == "b"

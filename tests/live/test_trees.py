@@ -100,3 +100,15 @@ def test_files_are_found_while_they_wait_to_be_moved(tmp_path: Path, monkeypatch
         host.arrived(LogSize((1, 1), 0))
         assert not host._runs, "it is forgotten"
         assert host.files(FileRequest(7, (1, 1), "model.bin")).data == "weights"
+
+
+def test_a_look_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    with hosting(tmp_path, Fake(clock=lambda: now[0])) as (host, _):
+        told(host, 1, starts=(LAUNCH,))
+        with monkeypatch.context() as patch:
+            patch.setattr(host.house.disk, "look", lambda: 1 // 0)
+            told(host, 2)
+        now[0] += 100.0
+        (run,) = told(host, 3)
+        assert run.outcome is not None
