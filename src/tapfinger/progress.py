@@ -96,7 +96,7 @@ def _parsed(line: bytes) -> ProgressReport | None:
         numbers = {
             name: float(value)
             for name, value in metrics.items()
-            if _is_number(value) and math.isfinite(value) and len(name) <= LONGEST_NAME
+            if _is_number(value) and math.isfinite(value) and len(name) <= LONGEST_NAME and name.isprintable()
         }
         return ProgressReport(float(t), float(progress), dict(list(numbers.items())[:MOST_METRICS]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

@@ -26,9 +26,10 @@ from tapfinger.live.backends.ray import Ray
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.client import Client, make_spec
 from tapfinger.live.protocol.messages import Launch, Orders
+from tapfinger.live.protocol.records import MAX_VALUE
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.service import Service
-from tapfinger.live.store.secrets import MAX_GIVEN, MAX_KEPT, MAX_VALUE
+from tapfinger.live.store.secrets import MAX_GIVEN, MAX_KEPT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours

@@ -184,6 +184,15 @@ def test_a_copy_is_made_while_others_write_and_put_back(good: Path, tmp_path: Pa
     now.close()
 
 
+def test_a_copy_is_not_written_to_a_file_of_somebody_else(good: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (tmp_path / f".copy.db.{os.getpid()}").symlink_to(theirs)
+    theirs.touch()
+    with pytest.raises(TapfingerError):
+        copy_store(good, tmp_path / "copy.db")
+    assert theirs.read_bytes() == b""
+
+
 def test_a_copy_that_is_none_is_refused_and_the_store_stays(good: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.db"
     bad.write_bytes(good.read_bytes()[:9000])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from tapfinger.live.protocol.wire import CHUNK, FileAnswer, FileEntry, FileRequest
+from tapfinger.live.protocol.wire import CHUNK, LARGEST, LATEST, FileAnswer, FileEntry, FileRequest
 
 #: Most entries of a directory in one answer.
 PAGE = 1000
@@ -66,28 +66,41 @@ def _opened(root: Path, path: str) -> Iterator[tuple[int, os.stat_result]]:
 
 def _listing(request: FileRequest, handle: int, status: os.stat_result) -> FileAnswer:
     if not stat.S_ISDIR(status.st_mode):
-        return FileAnswer(request.number, entries=(_entry("", status),), size=status.st_size)
+        return FileAnswer(request.number, entries=(_entry("", status),), size=_size(status))
     with os.scandir(handle) as found:
-        names = heapq.nsmallest(PAGE + 1, (e.name for e in found if e.name > request.after))
+        # By the names that are shown: the next page is asked for by one of them.
+        shown = ((_shown(e.name), e.name) for e in found)
+        names = heapq.nsmallest(PAGE + 1, (pair for pair in shown if pair[0] > request.after))
     entries = []
-    for name in names[:PAGE]:
+    for told, name in names[:PAGE]:
         try:
-            entries.append(_entry(name, os.stat(name, dir_fd=handle, follow_symlinks=False)))
+            entries.append(_entry(told, os.stat(name, dir_fd=handle, follow_symlinks=False)))
         except OSError:
             continue  # removed at this moment
     return FileAnswer(request.number, entries=tuple(entries), more=len(names) > PAGE)
 
 
+def _shown(name: str) -> str:
+    """A name as text. The bytes of one that is no text are shown by their numbers, and it cannot be fetched."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _entry(name: str, status: os.stat_result) -> FileEntry:
-    """An entry of a list. A name that is no text is shown with its bytes replaced, and cannot be fetched."""
-    shown = name.encode("utf-8", "replace").decode("utf-8")
-    return FileEntry(
-        shown, _KINDS.get(stat.S_IFMT(status.st_mode), "special"), status.st_size, max(0.0, status.st_mtime)
-    )
+    return FileEntry(name, _KINDS.get(stat.S_IFMT(status.st_mode), "special"), _size(status), _modified(status))
+
+
+def _size(status: os.stat_result) -> int:
+    """The size of a file; files with holes may have any."""
+    return min(status.st_size, LARGEST)
+
+
+def _modified(status: os.stat_result) -> float:
+    """When a file was changed; its owner may say anything."""
+    return max(-LATEST, min(status.st_mtime, LATEST))
 
 
 def _piece(request: FileRequest, handle: int, status: os.stat_result) -> FileAnswer:
     if not stat.S_ISREG(status.st_mode):
         raise _NoSuchFile(f"file {request.path!r}: it is a directory; ask for its list")
     data = os.pread(handle, CHUNK, request.offset)
-    return FileAnswer(request.number, data=data.decode("latin-1"), size=status.st_size, modified=status.st_mtime)
+    return FileAnswer(request.number, data=data.decode("latin-1"), size=_size(status), modified=_modified(status))

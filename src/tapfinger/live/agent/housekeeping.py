@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tapfinger.live.agent.disk import MB, DiskRules, DiskWatch, size_of
+from tapfinger.live.agent.disk import MB, DiskRules, DiskWatch
 from tapfinger.live.agent.job_pool import JobPool, Then
 from tapfinger.live.agent.kept import KeptRun
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.agent.results import Results
+from tapfinger.live.agent.trees import size_of
 from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)

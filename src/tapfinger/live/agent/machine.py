@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tapfinger.live.protocol.messages import AttemptId, Launch, Orders, Outcome, Report, RunReport, SizeOrder
+from tapfinger.live.protocol.messages import LONGEST, AttemptId, Launch, Orders, Outcome, Report, RunReport, SizeOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,9 @@ class HoldLease:
 AgentStimulus = Orders | Observed | Progressed | Resized | Condition | AgentTick
 #: Seconds between reports while tasks report progress, or a beat if that is shorter.
 LIVELY = 1.0
+#: Characters of the reasons in a report, of all attempts together, and of each one in any case: a character may take
+#: six bytes in a message, and one that is too long for the coordinator would be sent again and again.
+REASONS, SHORTEST = 500_000, 50
 
 AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
 
@@ -220,7 +223,8 @@ class Agent:
         self._seq += 1
         self._sent[self._seq] = now
         self._last_report, self._next_report = now, now + self._beat
-        runs = tuple(_reported(ident, run) for ident, run in sorted(self._runs.items()))
+        most = max(SHORTEST, min(LONGEST, REASONS // max(1, len(self._runs))))
+        runs = tuple(_reported(ident, run, most) for ident, run in sorted(self._runs.items()))
         return Report(
             self.cluster,
             self.agent,
@@ -305,6 +309,9 @@ class Agent:
         return [StopRun(ident, at_once=False)]
 
 
-def _reported(ident: AttemptId, run: _AttemptState) -> RunReport:
-    allocation, said = None if run.allocation is None else dict(run.allocation), run.said
-    return RunReport(ident, run.outcome, run.size, allocation, said.progress, dict(said.metrics), said.ran, said.faults)
+def _reported(ident: AttemptId, run: _AttemptState, most: int) -> RunReport:
+    """An attempt for a report; ``most``: characters of its reason."""
+    allocation, said, outcome = None if run.allocation is None else dict(run.allocation), run.said, run.outcome
+    if outcome is not None and len(outcome.reason) > most:
+        outcome = replace(outcome, reason=outcome.reason[:most])
+    return RunReport(ident, outcome, run.size, allocation, said.progress, dict(said.metrics), said.ran, said.faults)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tapfinger.live.agent.disk import GB, DiskRules, remove_tree, size_of
+from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.backends.base import Run
+from tapfinger.live.agent.trees import remove_tree, size_of
+from tapfinger.live.backends.base import TASK, WORK, Run
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 
 logger = logging.getLogger(__name__)
@@ -129,15 +130,19 @@ class Results:
         except OSError:
             return []
 
-    def find(self, ident: AttemptId, work: Path | None) -> Path | None:
-        """The directory with an attempt's files; ``work``: where it is or was running, if that is known."""
-        for path in (self.place(ident), work):
-            if path is not None and path.is_dir():
+    def find(self, ident: AttemptId) -> Path | None:
+        """The directory with the files of an attempt, where they are kept or where it has worked."""
+        kept, runs = self.place(ident), self._runs / f"{ident[0]}.{ident[1]}"
+        # Twice: its files may be moved at this moment.
+        for path in (kept, runs / TASK / WORK, runs / WORK, kept):
+            if path.is_dir():
                 return path
         return None
 
 
 def _has_files(work: Path) -> bool:
+    if work.is_symlink():  # the task has put it there, and what it leads to is not the task's
+        return False
     try:
         with os.scandir(work) as entries:
             return next(entries, None) is not None

@@ -151,7 +151,15 @@ class Host:
         if not self._looking:
             self._looking = True
             runs = [kept for kept in self._runs.values() if not kept.ended and kept.starting is None]
-            self._workers.do(partial(self._survey, runs, self._clock()))
+            self._workers.do(partial(self._survey_or_say, runs, self._clock()))
+
+    def _survey_or_say(self, runs: Sequence[KeptRun], now: float) -> Then:
+        """A survey; after one that has failed, the next one follows all the same."""
+        try:
+            return self._survey(runs, now)
+        except Exception:
+            logger.exception("the tasks could not be looked at; it is tried again")
+            return partial(self._surveyed, (), (), self.house.trouble)
 
     def _survey(self, runs: Sequence[KeptRun], now: float) -> Then:
         """Stop what is to be stopped, and find out how each run is and what it says. Runs in a thread."""
@@ -377,6 +385,4 @@ class Host:
 
     def files(self, request: FileRequest) -> FileAnswer:
         """Part of the files of an attempt. May be called in any thread."""
-        kept = self._runs.get(request.id)
-        work = kept.run.work if kept is not None and kept.run.launch.cwd is None else None
-        return files.answer(request, self.house.results.find(request.id, work))
+        return files.answer(request, self.house.results.find(request.id))

@@ -14,6 +14,8 @@ from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
 #: File in a run's directory with what the agent remembers about the run.
 LAUNCH = "launch.json"
+#: Directory in a run's directory that the task sees, and the directory in that one where it works.
+TASK, WORK = "task", "work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Run:
 
         Earlier agents kept everything in ``directory``, and tasks that they have started may still run.
         """
-        folder = self.directory / "task"
+        folder = self.directory / TASK
         return folder if folder.is_dir() or not (self.directory / LAUNCH).exists() else self.directory
 
     def make_directories(self) -> None:
@@ -65,7 +67,7 @@ class Run:
     @property
     def work(self) -> Path:
         """Directory that the task runs in if it names none. What it leaves there is kept after its end."""
-        return self.visible / "work"
+        return self.visible / WORK
 
     @property
     def output(self) -> Path:

@@ -43,7 +43,10 @@ class Sandbox:
         folders = [str(path) for path in covers if path.is_dir()]
         # PID 1 is our own: bubblewrap's would hide which signal has ended the task.
         words = [self.program, "--unshare-pid", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL"]
-        words += ["--dev-bind", "/", "/", "--proc", "/proc"]
+        words += ["--dev-bind", "/", "/"]
+        for path in _movable(covers):
+            words += ["--dev-bind", str(path), str(path)]  # what is mounted cannot be moved
+        words += ["--proc", "/proc"]
         for part in filter(os.path.exists, _KERNEL):
             words += ["--ro-bind", part, part]
         for path in covers:
@@ -57,6 +60,12 @@ class Sandbox:
     def covers(self, path: Path) -> Path | None:
         """The hidden directory or file that keeps tasks from this path; None if they can see it."""
         return next((hidden for hidden in self.hidden if path.is_relative_to(hidden)), None)
+
+
+def _movable(covers: Iterable[Path]) -> list[Path]:
+    """Directories above these that a task could move, and with them what would then be hidden no more."""
+    above = {parent for path in covers for parent in path.parents if parent != parent.parent}
+    return sorted(path for path in above if os.access(path.parent, os.W_OK))
 
 
 def find_sandbox(isolation: Isolation, hidden: Iterable[Path]) -> Sandbox | None:

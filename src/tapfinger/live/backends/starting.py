@@ -24,8 +24,8 @@ MARK = "TAPFINGER_RUN"
 _SUBREAPER, _PARENT_DEATH_SIGNAL, _DUMPABLE = 36, 1, 4  # of prctl(2)
 #: Signals that a supervisor waits for, and that it has blocked.
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
-#: Most bytes of a message about a failed start.
-_LONGEST = 4000
+#: Most bytes of a message about a failed start, and most characters of the program's name in it.
+_LONGEST, _NAME = 4000, 500
 
 
 def prctl(option: int, value: int) -> None:
@@ -104,7 +104,7 @@ def start(run: dict[str, Any], env: dict[str, str], output: int) -> Started:
     wrapped = run.get("sandbox")
     started = _start_in_sandbox(run, env, output, confine) if wrapped else Started(*_fork(directly))
     if started.fault:
-        started.fault = f"{run['argv'][0]!r} could not be started: {started.fault}"
+        started.fault = f"{run['argv'][0][:_NAME]!r} could not be started: {started.fault}"
     return started
 
 

@@ -65,6 +65,15 @@ def start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
+def is_frozen(pid: int) -> bool:
+    """Whether a process was stopped by a signal, and does nothing until it gets another."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
 def identity(pid: int) -> dict[str, Any]:
     """A process, told apart from every other one with its pid, also from one of another boot."""
     return {"pid": pid, "start": start_time(pid), "boot": boot_id()}

@@ -45,6 +45,12 @@ class Supervised:
         children: dict[AttemptId, int] = self.__dict__.setdefault("_launched", {})
         return children
 
+    @property
+    def _told_to_stop(self) -> dict[AttemptId, int]:
+        """Process ids of supervisors that were told to end their task."""
+        told: dict[AttemptId, int] = self.__dict__.setdefault("_ending", {})
+        return told
+
     def open(self, context: BackendContext) -> None:
         """Remember the context."""
         self.context = context
@@ -137,18 +143,24 @@ class Supervised:
         pid = supervisor_of(run)
         if pid is None and unwritten is not None:
             raise unwritten
-        if pid is None:
-            return
-        with suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)  # refers to this process even if its pid is reused
-            try:
-                if supervisor_of(run) == pid:
-                    signal.pidfd_send_signal(handle, signal.SIGUSR1 if at_once else signal.SIGTERM)
-            finally:
-                os.close(handle)
+        if pid is not None:
+            _send(run, pid, signal.SIGUSR1 if at_once else signal.SIGTERM)
+            self._told_to_stop[run.id] = pid
 
     def poll(self, run: Run) -> Outcome | None:
-        """The end that the supervisor has recorded. If the supervisor was killed, the attempt is lost."""
+        """The end that the supervisor has recorded. If the supervisor was killed, the attempt is lost.
+
+        A supervisor that the task has frozen cannot end it: it is killed, and so is what it leaves behind.
+        """
+        told = self._told_to_stop.get(run.id)
+        if told is not None and supervise.is_frozen(told):
+            _send(run, told, signal.SIGKILL)
+        outcome = self._polled(run)
+        if outcome is not None:
+            self._told_to_stop.pop(run.id, None)
+        return outcome
+
+    def _polled(self, run: Run) -> Outcome | None:
         child = self._children.get(run.id)
         if child is not None:
             if not exited(child):
@@ -192,6 +204,17 @@ class Supervised:
                 os.kill(pid, signal.SIGKILL)
                 logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
         return bool(left)
+
+
+def _send(run: Run, pid: int, number: int) -> None:
+    """Send a signal to the supervisor of a run, and to no other process that may have its pid by now."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)  # refers to this process even if its pid is reused
+        try:
+            if supervisor_of(run) == pid:
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
 
 
 def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import Grounds, LiveEvent
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport, SizeOrder
-from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, launch_of
+from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, launches
 
 #: Most warnings in the history of a task, of all its attempts: their texts come from agents.
 MOST_WARNED = 100
@@ -651,9 +651,7 @@ class Coordinator:
             seq=link.sent,
             echo=to.seq,
             lease=lease,
-            starts=tuple(
-                launch_of(r, self._site.resources) for r in mine if r.phase is Phase.PLACED and not r.cancelled
-            ),
+            starts=launches([r for r in mine if r.phase is Phase.PLACED and not r.cancelled], self._site.resources),
             stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
             forgets=tuple(forgets),
             sizes=tuple(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from starlette.responses import JSONResponse
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading, StoreUnavailable, TapfingerError
-from tapfinger.live.http.auth import REFUSALS, lookup, source_of
+from tapfinger.live.http.auth import REFUSALS, WORK, WORK_SAVED, lookup, source_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.protocol.messages import Report
 from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 AGENT_PATH = "/api/v1/agent"
 #: Messages to an agent that wait to be sent; further ones are dropped, since the next repeats everything.
 OUTBOX = 1000
+#: Connections with one token: an agent needs one, and those that it has lost may take a while to end.
+EACH = 4
 
 
 class AgentEndpoint:
@@ -38,6 +41,9 @@ class AgentEndpoint:
         rate = service.config.max_requests
         self._paces = Buckets(rate, 2.0 * rate, service.now)
         self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
+        self._work = Buckets(WORK, WORK_SAVED, service.now)
+        #: By token: what ends each of its connections, oldest first.
+        self._open: dict[str, list[asyncio.Timeout]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An application that serves nothing else."""
@@ -71,6 +77,30 @@ class AgentEndpoint:
     def _note(self, who: str | None, source: str, status: int, detail: str) -> None:
         self._service.kept.audit.note(self._service.now(), who, source, "agent", status, detail)
 
+    def _decoded(self, text: str, name: str) -> Message:
+        """The message in a text; the time that it takes to read it is counted as work for the token of that name."""
+        began = time.thread_time()
+        try:
+            return decode(text)
+        finally:
+            self._work.spend(name, time.thread_time() - began)
+
+    @asynccontextmanager
+    async def _one_of_few(self, name: str) -> AsyncIterator[None]:
+        """Count a connection of a token. If there are too many, the oldest ends with a TimeoutError."""
+        among = self._open.setdefault(name, [])
+        async with asyncio.timeout(None) as patience:
+            among.append(patience)
+            if len(among) > EACH:
+                among.pop(0).reschedule(0.0)
+            try:
+                yield
+            finally:
+                if patience in among:
+                    among.remove(patience)
+                if not among and self._open.get(name) is among:
+                    del self._open[name]
+
     async def _talk(self, socket: WebSocket, given: str, token: Token, cluster: str) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         outbox: asyncio.Queue[Message] = asyncio.Queue(maxsize=OUTBOX)
@@ -92,14 +122,19 @@ class AgentEndpoint:
         writer = asyncio.create_task(_write(socket, outbox))
         try:
             service.check_leading()
-            while not writer.done():
-                text = await _received(socket)
-                await asyncio.sleep(self._paces.take(token.name))  # the agent must wait, but nothing is dropped
-                if await lookup(service, given) is None:
-                    raise AgentRefused("the token has expired, or was revoked")
-                await service.bridge.run(partial(listen, decode(text)))
+            async with self._one_of_few(token.name):
+                while not writer.done():
+                    text = await _received(socket)
+                    # The agent must wait, but nothing is dropped: leases of others share this loop.
+                    await asyncio.sleep(max(self._paces.take(token.name), self._work.take(token.name, 0.0)))
+                    if await lookup(service, given) is None:
+                        raise AgentRefused("the token has expired, or was revoked")
+                    await service.bridge.run(partial(listen, self._decoded(text, token.name)))
         except WebSocketDisconnect:
             pass
+        except TimeoutError:
+            with suppress(Exception):
+                await socket.close(4409, "this token has newer connections")
         except TapfingerError as error:
             with suppress(Exception):
                 away = isinstance(error, NotLeading | StoreUnavailable)

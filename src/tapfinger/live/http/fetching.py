@@ -35,19 +35,28 @@ class TaskFile:
 
 def listed(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[TaskFile]:
     """Everything at or below a path, directories before what is in them."""
+    open_folders = [_in_folder(ask, task, path, attempt)]
+    while open_folders:
+        if (entry := next(open_folders[-1], None)) is None:
+            open_folders.pop()
+            continue
+        yield entry
+        if entry.kind == "directory":
+            open_folders.append(_in_folder(ask, task, entry.path, attempt))
+
+
+def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[TaskFile]:
+    """The entries of a directory, or the file at that path."""
     after, more = "", True
     while more:
         page = ask(f"tasks/{task}/files", _params(path=path, after=after, attempt=attempt)).json()
-        entries, more = page["files"], page["more"]
+        entries, more = page["files"], page["more"] and bool(page["files"])
         for entry in entries:
             after, name = entry["name"], entry["name"]
             if "/" in name or name in (".", ".."):
                 raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be")
             inner = "/".join(part for part in (path.strip("/"), name) if part)
             yield TaskFile(inner, entry["kind"], entry["size"], entry["modified"])
-            if entry["kind"] == "directory":
-                yield from listed(ask, task, inner, attempt)
-        more = more and bool(entries)
 
 
 def fetched(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> Iterator[Path]:

@@ -11,9 +11,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tapfinger.live.http.answer_threads import AnswerThreads
-from tapfinger.live.protocol.records import Variable
+from tapfinger.live.protocol.records import MAX_VALUE, Variable
 from tapfinger.live.service.service import Service
-from tapfinger.live.store.secrets import MAX_VALUE
 from tapfinger.live.store.store import Token
 
 SecretValue = Annotated[str, Field(min_length=1, max_length=MAX_VALUE, pattern=r"^[^\x00]*$")]

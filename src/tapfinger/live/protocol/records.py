@@ -27,8 +27,10 @@ Variable = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]
 
 #: Most amounts of a task, and most clusters that it names.
 MAX_AMOUNTS, MAX_CLUSTERS = 100, 1000
-#: Most secrets of a task: with all of them, orders for many tasks must fit into one message.
-MAX_SECRETS = 16
+#: Most secrets of a task, and most characters of the value of one.
+MAX_SECRETS, MAX_VALUE = 16, 16 * 1024
+#: Most characters in the orders of one message to start tasks. Each may take six bytes there, as control characters do.
+MAX_LAUNCHES = 4 * 1024 * 1024
 
 #: Task type of the default site, and of tasks that name none on the command line.
 DEFAULT_TYPE = "demo"
@@ -243,3 +245,16 @@ def launch_of(record: TaskRecord, resources: ResourceTypes) -> Launch:
         time_limit=spec.time_limit,
         on_disconnect=spec.on_disconnect,
     )
+
+
+def launches(records: Iterable[TaskRecord], resources: ResourceTypes) -> tuple[Launch, ...]:
+    """Launches for one message, in this order; the rest is sent once these have started. At least one is in it."""
+    found: list[Launch] = []
+    length = 0
+    for record in records:
+        spec = record.spec
+        length += sum(map(len, (*spec.argv, *spec.env, *spec.env.values()))) + MAX_VALUE * len(spec.secrets)
+        if found and length > MAX_LAUNCHES:
+            break
+        found.append(launch_of(record, resources))
+    return tuple(found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from tapfinger.errors import CoordinatorError
 from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report, Said
@@ -14,6 +16,9 @@ from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report, 
 CHUNK = 256 * 1024
 #: Most bytes of output that a coordinator accepts in one message.
 MAX_PIECE = 2 * CHUNK
+
+#: Largest size of a file in a message, in bytes, and latest time of a change, in seconds since the epoch.
+LARGEST, LATEST = 2**53, 1e12
 
 #: Longest message from an agent, in bytes: a report of ten thousand runs, each with a reason.
 MAX_REPORT = 8 * 1024 * 1024
@@ -78,7 +83,7 @@ class FileEntry:
     #: Bytes.
     size: Number
     #: When it was changed last, in seconds since the epoch.
-    modified: Annotated[float, Field(ge=0.0, le=1e12)]
+    modified: Annotated[float, Field(ge=-LATEST, le=LATEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class FileAnswer:
     #: Bytes of the whole file.
     size: Number = 0
     #: When the file was changed last, in seconds since the epoch.
-    modified: Annotated[float, Field(ge=-1e12, le=1e12)] = 0.0
+    modified: Annotated[float, Field(ge=-LATEST, le=LATEST)] = 0.0
 
 
 Message = Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer
@@ -107,9 +112,14 @@ _envelope: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 def encode(message: Message) -> str:
-    """A message as text."""
+    """A message as text. Characters that are none, such as those of a path that is not UTF-8, become question marks."""
     name = type(message).__name__
-    return f'{{"{name}":{_ADAPTERS[name].dump_json(message).decode()}}}'
+    try:
+        body = _ADAPTERS[name].dump_json(message).decode()
+    except PydanticSerializationError:  # one such text must not keep an agent from reporting all the rest
+        plain = _ADAPTERS[name].dump_python(message)
+        body = json.dumps(plain, ensure_ascii=False).encode(errors="replace").decode()
+    return f'{{"{name}":{body}}}'
 
 
 def decode(text: str | bytes) -> Message:

@@ -30,8 +30,8 @@ def copy_store(source: Path, target: Path) -> int:
         raise ConfigError(f"{target} exists; choose another name")
     part = target.with_name(f".{target.name}.{os.getpid()}")
     with explaining(target):
-        # What tasks were given is in it, so only its owner may read it.
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        # What tasks were given is in it, so only its owner may read it: a file that somebody has put there is not used.
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with explaining(source), closing(sqlite3.connect(source, isolation_level=None, timeout=60.0)) as database:
             _check(database, source)

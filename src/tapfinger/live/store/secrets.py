@@ -13,8 +13,6 @@ from tapfinger.errors import ConfigError
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.database import Database, Transaction
 
-#: Longest value, in characters.
-MAX_VALUE = 16 * 1024
 #: Most secrets that an owner may keep.
 MAX_KEPT = 64
 #: Most values that an owner may have given with tasks that have not ended.

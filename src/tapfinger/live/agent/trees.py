@@ -1,0 +1,176 @@
+"""Measures and removes directories of tasks, which may be as deep as they like, full of links, and closed to everyone.
+
+Nothing is reached by a path: each directory is opened from the one above it, and no link is followed. So a task that
+changes its directory meanwhile leads nowhere else, and no name is too long. One directory is open at a time, whatever
+the depth.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: Files that are removed or measured in one go, and seconds to rest after them, so that nobody waits for the disk.
+STEP, REST = 500, 0.01
+#: Times that a directory is looked through again because its task has put something into it meanwhile.
+AGAIN = 5
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Pace:
+    """Rests now and then."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def count(self) -> None:
+        self._seen += 1
+        if self._seen % STEP == 0:
+            time.sleep(REST)
+
+
+@contextmanager
+def _folder(name: str | Path, above: int | None = None, make_open: bool = False) -> Iterator[int]:
+    """A directory, opened from the one above it. ``make_open``: change its permissions, if they forbid it."""
+    if make_open:
+        handle = os.open(name, _FLAGS | os.O_PATH, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # this directory, whatever has its name by now
+        finally:
+            os.close(handle)
+    handle = os.open(name, _FLAGS, dir_fd=above)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    status = os.fstat(handle)
+    return status.st_dev, status.st_ino
+
+
+# ------------------------------------------------------------------------- measuring
+
+
+def size_of(directory: Path) -> int:
+    """Bytes that a directory takes on disk, with all below it. What cannot be read counts nothing."""
+    pace, total = _Pace(), 0
+    #: The directories from the top to the current one: which it is, and what in it was not entered yet.
+    above: list[tuple[tuple[int, int], list[str]]] = []
+    here = -1
+    try:
+        here = os.open(directory, _FLAGS)
+        total, folders = _measure(here, pace)
+        while True:
+            if folders:
+                name = folders.pop()
+                with suppress(OSError):
+                    below = os.open(name, _FLAGS, dir_fd=here)
+                    above.append((_identity(here), folders))
+                    os.close(here)
+                    here, folders = below, []
+                    size, folders = _measure(here, pace)
+                    total += size
+            elif above:
+                identity, folders = above.pop()
+                back = os.open("..", _FLAGS, dir_fd=here)
+                os.close(here)
+                here = back
+                if _identity(here) != identity:
+                    return total  # the task has moved it: the next look finds it elsewhere
+            else:
+                return total
+    except OSError:
+        return total
+    finally:
+        if here >= 0:
+            os.close(here)
+
+
+def _measure(handle: int, pace: _Pace) -> tuple[int, list[str]]:
+    """Bytes of the entries of a directory, and the directories among them."""
+    total, folders = 0, []
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            pace.count()
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                total += status.st_blocks * 512
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(entry.name)
+    return total, folders
+
+
+# -------------------------------------------------------------------------- removing
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all below it, in small steps, also where its permissions forbid it.
+
+    Directories within directories are moved to the top before they are emptied, so depth does not matter.
+    """
+    if path.is_symlink():
+        with suppress(OSError):
+            path.unlink()
+        return
+    with suppress(OSError), _folder(path, make_open=True) as top:
+        pace, numbers = _Pace(), itertools.count()
+        for _ in range(AGAIN):
+            if not _empty(top, top, numbers, pace):
+                break
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _empty(handle: int, top: int, numbers: Iterator[int], pace: _Pace) -> bool:
+    """Remove the entries of a directory; those below others are moved to the top. Returns whether it had any."""
+    found = False
+    while names := _some(handle):
+        gone = 0
+        for name, is_folder in names:
+            pace.count()
+            with suppress(OSError):
+                if not is_folder:
+                    os.unlink(name, dir_fd=handle)
+                elif handle == top:
+                    _remove_folder(name, top, numbers, pace)
+                else:
+                    _lift(name, handle, top, numbers)
+                gone += 1
+        found = True
+        if not gone:
+            break  # nothing of it can be removed
+    return found
+
+
+def _some(handle: int) -> list[tuple[str, bool]]:
+    """Some entries of a directory, each with whether it is a directory: there may be millions."""
+    with os.scandir(handle) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(entries, STEP)]
+
+
+def _remove_folder(name: str, top: int, numbers: Iterator[int], pace: _Pace) -> None:
+    with _folder(name, top, make_open=True) as below:
+        _empty(below, top, numbers, pace)
+    os.rmdir(name, dir_fd=top)
+
+
+def _lift(name: str, handle: int, top: int, numbers: Iterator[int]) -> None:
+    """Move a directory to the top, under a name that nobody has."""
+    with _folder(name, handle, make_open=True):
+        pass  # only who may write to a directory may move it
+    while True:
+        try:
+            os.rename(name, f".up-{next(numbers)}", src_dir_fd=handle, dst_dir_fd=top)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # something has that name
+                raise
+        else:
+            return
