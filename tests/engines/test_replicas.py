@@ -102,7 +102,7 @@ def test_who_stands_by_answers_reads_and_names_the_leader(site: ReplicatedSite, 
     shown = site.ask("a", "GET", "clusters").json()["clusters"]
     assert all(c["lease_ends_in"] > 0 for c in shown)
     seen = site.ask("b", "GET", "clusters").json()["clusters"]
-    assert [c | {"lease_ends_in": None} for c in shown] == seen
+    assert [c | {"lease_ends_in": None, "last_heard": None} for c in shown] == seen
     for path in ("tasks", f"tasks/{task}/cancel", "clusters/left/drain", "tokens"):
         body = {"tasks": [{"argv": ["x"], "type": "demo"}]} if path == "tasks" else {"name": "n", "role": "viewer"}
         answer = site.ask("b", "POST", path, json=body)

@@ -46,7 +46,7 @@ class Submission(BaseModel):
     # The first fault ends the check: a long list of wrong tasks would make a longer list of faults.
     tasks: Annotated[list[TaskSpec], Field(min_length=1, max_length=MOST_SUBMITTED, fail_fast=True)]
     #: Values of secrets that these tasks name, for them only; others are the owner's.
-    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS, default_factory=dict)]
+    secrets: Annotated[dict[Variable, SecretValue], Field(max_length=MAX_SECRETS)] = Field(default_factory=dict)
 
     @field_validator("tasks", mode="before")
     @classmethod
