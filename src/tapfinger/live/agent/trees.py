@@ -23,7 +23,7 @@ AGAIN = 5
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class _Pace:
+class _Breather:
     """Rests now and then."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def _identity(handle: int) -> tuple[int, int]:
 
 def size_of(directory: Path) -> int:
     """Bytes that a directory takes on disk, with all below it. What cannot be read counts nothing."""
-    pace, total = _Pace(), 0
+    pace, total = _Breather(), 0
     #: The directories from the top to the current one: which it is, and what in it was not entered yet.
     above: list[tuple[tuple[int, int], list[str]]] = []
     here = -1
@@ -94,7 +94,7 @@ def size_of(directory: Path) -> int:
             os.close(here)
 
 
-def _measure(handle: int, pace: _Pace) -> tuple[int, list[str]]:
+def _measure(handle: int, pace: _Breather) -> tuple[int, list[str]]:
     """Bytes of the entries of a directory, and the directories among them."""
     total, folders = 0, []
     with os.scandir(handle) as entries:
@@ -121,7 +121,7 @@ def remove_tree(path: Path) -> None:
             path.unlink()
         return
     with suppress(OSError), _folder(path, make_open=True) as top:
-        pace, numbers = _Pace(), itertools.count()
+        pace, numbers = _Breather(), itertools.count()
         for _ in range(AGAIN):
             if not _empty(top, top, numbers, pace):
                 break
@@ -129,7 +129,7 @@ def remove_tree(path: Path) -> None:
         path.rmdir()
 
 
-def _empty(handle: int, top: int, numbers: Iterator[int], pace: _Pace) -> bool:
+def _empty(handle: int, top: int, numbers: Iterator[int], pace: _Breather) -> bool:
     """Remove the entries of a directory; those below others are moved to the top. Returns whether it had any."""
     found = False
     while names := _some(handle):
@@ -156,7 +156,7 @@ def _some(handle: int) -> list[tuple[str, bool]]:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(entries, STEP)]
 
 
-def _remove_folder(name: str, top: int, numbers: Iterator[int], pace: _Pace) -> None:
+def _remove_folder(name: str, top: int, numbers: Iterator[int], pace: _Breather) -> None:
     with _folder(name, top, make_open=True) as below:
         _empty(below, top, numbers, pace)
     os.rmdir(name, dir_fd=top)

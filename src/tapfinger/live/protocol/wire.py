@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from tapfinger.errors import CoordinatorError
 from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report, Said
@@ -116,7 +115,7 @@ def encode(message: Message) -> str:
     name = type(message).__name__
     try:
         body = _ADAPTERS[name].dump_json(message).decode()
-    except PydanticSerializationError:  # one such text must not keep an agent from reporting all the rest
+    except ValueError:  # one such text must not keep an agent from reporting all the rest
         plain = _ADAPTERS[name].dump_python(message)
         body = json.dumps(plain, ensure_ascii=False).encode(errors="replace").decode()
     return f'{{"{name}":{body}}}'
