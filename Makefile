@@ -28,7 +28,8 @@ test: $(VENV)/.kernels  ## the tests for everybody, in minutes: no network, no e
 	$(PY) -m pytest
 
 test-all: test  ## also engines (Ray, PostgreSQL, browser), soak, and the kernels uncompiled: a wrong index is an error
-	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest tests/engines tests/soak
+	$(PY) -m pytest tests/engines tests/soak --ignore=tests/soak/test_age.py
+	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest -n0 -s tests/soak/test_age.py  # alone: it measures how soon a site answers
 	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
 
