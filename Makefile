@@ -11,6 +11,9 @@ export OMP_NUM_THREADS = 1
 
 .PHONY: demo setup check test test-all test-busy soak bench figures docs clean
 
+# These measure time, or are about leases of seconds: nothing else may run beside them.
+ALONE := tests/soak/test_age.py tests/soak/test_starts.py tests/soak/test_nemesis.py
+
 demo: $(VENV)/.base  ## compare the baselines on a few seeds and write a report
 	$(VENV)/bin/tapfinger compare multi-3 --seeds 1000:1005 --jobs 2 --out results/demo
 
@@ -28,8 +31,8 @@ test: $(VENV)/.kernels  ## the tests for everybody, in minutes: no network, no e
 	$(PY) -m pytest
 
 test-all: test  ## also engines (Ray, PostgreSQL, browser), soak, and the kernels uncompiled: a wrong index is an error
-	$(PY) -m pytest tests/engines tests/soak --ignore=tests/soak/test_age.py
-	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest -n0 -s tests/soak/test_age.py  # alone: it measures how soon a site answers
+	$(PY) -m pytest tests/engines tests/soak $(ALONE:%=--ignore=%)
+	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest -n0 -s $(ALONE)
 	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
 

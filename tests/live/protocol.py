@@ -184,6 +184,8 @@ class Host:
         assert self.agent is not None
         run = self.runs[size.id]
         if self.world.rng.random() < 0.9 and self.room(size.allocation, size.id):  # a backend may be unable to
+            both = {n: max(a, run.launch.allocation[n]) for n, a in size.allocation.items()}
+            self.runs[size.id] = replace(run, launch=replace(run.launch, allocation=both))  # written down first
             self.backend.resize(run, size.allocation, {})
             if self.world.trouble and self.world.rng.random() < 0.05:
                 self.agent = None  # killed before it could write it down

@@ -38,7 +38,7 @@ from tapfinger.live.agent.machine import (
 )
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
-from tapfinger.live.agent.starts import Began, Starts, save_run
+from tapfinger.live.agent.starts import Began, Starts, larger_of, save_run
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.wire import FileAnswer, FileRequest, LogChunk, LogSize
@@ -308,6 +308,8 @@ class Host:
         if devices is not None:
             resized = replace(before, launch=replace(before.launch, allocation=dict(size.allocation)), devices=devices)
             try:
+                # Whatever happens meanwhile, a later agent counts all that the task may have.
+                save_run(larger_of(before, resized), kept.size, kept.following.began)
                 self._backend.resize(before, size.allocation, devices)
                 after = resized
             except Exception as error:  # also what the backend's author did not foresee

@@ -121,6 +121,17 @@ class Starts:
         self._workers.close()
 
 
+def larger_of(one: Run, other: Run) -> Run:
+    """The run with the larger of both allocations. Of devices, one of them has the first ones of the other's."""
+    sizes, wanted = one.launch.allocation, other.launch.allocation
+    amounts = {name: max(sizes.get(name, 0.0), wanted.get(name, 0.0)) for name in {**sizes, **wanted}}
+    devices = {
+        name: max(one.devices.get(name, ()), other.devices.get(name, ()), key=len)
+        for name in {**one.devices, **other.devices}
+    }
+    return replace(one, launch=replace(one.launch, allocation=amounts), devices=devices)
+
+
 def save_run(run: Run, size: int, began: Began | None) -> None:
     """Write down what a later agent must know about a run; on disk when this returns."""
     # Without environment and secrets: nothing needs them after the start.

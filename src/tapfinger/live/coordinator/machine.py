@@ -643,6 +643,8 @@ class Coordinator:
         link = self._links[to.cluster]
         link.sent += 1
         mine = [r for r in self._on[to.cluster].values() if lease and r.agent == to.agent]
+        # What stray attempts hold is not free until they are gone.
+        placed = [] if link.strays else [r for r in mine if r.phase is Phase.PLACED and not r.cancelled]
         return Orders(
             cluster=to.cluster,
             agent=to.agent,
@@ -651,7 +653,7 @@ class Coordinator:
             seq=link.sent,
             echo=to.seq,
             lease=lease,
-            starts=launches([r for r in mine if r.phase is Phase.PLACED and not r.cancelled], self._site.resources),
+            starts=launches(placed, self._site.resources),
             stops=(*stops, *(r.attempt_id for r in mine if r.cancelled)),
             forgets=tuple(forgets),
             sizes=tuple(

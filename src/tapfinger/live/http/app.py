@@ -272,7 +272,7 @@ def _site(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[
 
         return await workers.answer(request, look)
 
-    @app.get(HEALTH, response_model=dict[str, str])
+    @app.get(HEALTH, response_model=dict[str, Any])
     async def health() -> JSONResponse:
         """Whether the coordinator is well, and what is wrong if it is not; needs no token."""
         faults = sorted(service.faults)  # by name: texts about them may quote what is not for everyone
