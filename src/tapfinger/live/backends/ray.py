@@ -6,7 +6,6 @@ Ray's node, and ends the task when the lease ends, even if the agent is dead or 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
@@ -24,7 +23,7 @@ from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, replace_file
 from tapfinger.live.backends import ray_driver, spool, starting, supervise
 from tapfinger.live.backends.base import BackendContext, Run
-from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
+from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_end, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
 from tapfinger.live.backends.ray_jobs import LOCAL_ADDRESS, RayJobs, RayUnreachable, in_rays_words
 from tapfinger.live.backends.spool import Spool
@@ -278,13 +277,16 @@ class Ray:
         run, lines = watch.run, self._jobs.log(ident).splitlines()
         for line in reversed(lines):
             if line.startswith(ray_driver.MARKER):
-                with suppress(ValueError, KeyError, TypeError):
+                # The task may have written it: whatever it says, its end must be recorded.
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
                     last: dict[str, Any] = json.loads(line.removeprefix(ray_driver.MARKER))
+                    end = decode_end(last["end"])
                     if "data" in last:
-                        at, data = int(last["offset"]), base64.b64decode(last["data"])
+                        word = json.dumps({**last, "skipped": 0}).encode()
+                        at, _, data, _ = decode_word(word)
                         self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
-                        self._keep_report(watch, str(last.get("report", "")))
-                    self._end(run, Outcome(**last["end"]))
+                        self._keep_report(watch, reported(word))
+                    self._end(run, Outcome(**end))
                     return
         if not (run.directory / "begun").exists():
             self._end(run, self._not_begun(ident, lines))

@@ -1,0 +1,81 @@
+"""Ends of runs and positions in outputs that no coordinator would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tapfinger.live.agent.outcomes import sound
+from tapfinger.live.agent.output import Shipping
+from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.ray import Ray
+from tapfinger.live.backends.ray_driver import MARKER
+from tapfinger.live.backends.spool import Spool
+from tapfinger.live.protocol.messages import Launch, Outcome, Report, RunReport
+from tapfinger.live.protocol.wire import LogSize, decode, encode
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"code": 2**40},
+        {"code": "nine"},
+        {"output": -1},
+        {"output": 2**60},
+        {"result": "splendid"},
+        {"reason": 3},
+        {"results_until": float("nan")},
+    ],
+)
+def test_an_end_that_makes_no_sense_cuts_no_cluster_off(said: dict[str, Any]) -> None:
+    outcome = sound(Outcome(**{"result": "finished", "code": 0, **said}))
+    assert outcome.result == "failed"
+    assert "makes no sense" in outcome.reason
+    decode(encode(Report("a", "b", 1, 1, 1, runs=(RunReport((1, 1), outcome),))))
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome("finished", 0, output=7), Outcome("lost", reason="why"), Outcome("failed", -9, "x" * 4000)]
+)
+def test_an_end_that_makes_sense_stays_as_it_is(outcome: Outcome) -> None:
+    assert sound(outcome) == outcome
+
+
+def test_a_reason_that_is_no_unicode_is_told_with_question_marks() -> None:
+    assert sound(Outcome("failed", 127, "no \udcff")) == Outcome("failed", 127, "no ?")
+
+
+def test_output_at_a_position_that_no_message_can_say_is_not_sent(tmp_path: Path) -> None:
+    run = Run(Launch((1, 1), ("true",), {}, {}), tmp_path, {}, tmp_path / "lease")
+    Spool(run.output).append(b"first")
+    shipping = Shipping()
+    shipping.arrived(LogSize(run.id, 5))
+    Spool(run.output).append(b"x", 2**60)
+    assert shipping.piece(run, 0.0, 1) is None
+    assert shipping.complete(run), "nothing is waited for"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"end": {"result": "finished", "code": 1099511627776, "reason": "", "output": 0}}',
+        '{"end": {"result": "finished", "code": 0, "reason": "", "output": 0}, "offset": 1e999, "data": ""}',
+        '{"end": ' + "[" * 100_000,
+        "[]",
+    ],
+)
+def test_an_end_that_a_task_has_put_into_rays_log_is_judged(tmp_path: Path, forged: str) -> None:
+    run = Run(Launch((1, 1), ("true",), {}, {}), tmp_path, {}, tmp_path / "lease")
+    (tmp_path / "begun").write_text("{}")
+    backend = Ray()
+    try:
+        watch = SimpleNamespace(run=run, report="")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backend._jobs, "log", lambda _: f"{MARKER}{forged}\n")
+            backend._conclude(watch, "job")  # type: ignore[arg-type]
+        assert backend.poll(run) == Outcome("lost", reason="its job on Ray ended before it did")
+    finally:
+        backend.close()
