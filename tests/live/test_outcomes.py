@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from tapfinger.live.agent.outcomes import sound
@@ -13,6 +15,7 @@ from tapfinger.live.agent.output import Shipping
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.ray import Ray
 from tapfinger.live.backends.ray_driver import MARKER
+from tapfinger.live.backends.ray_jobs import MAX_LOG, RayJobs, RayUnreachable
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.protocol.messages import Launch, Outcome, Report, RunReport
 from tapfinger.live.protocol.wire import LogSize, decode, encode
@@ -79,3 +82,21 @@ def test_an_end_that_a_task_has_put_into_rays_log_is_judged(tmp_path: Path, forg
         assert backend.poll(run) == Outcome("lost", reason="its job on Ray ended before it did")
     finally:
         backend.close()
+
+
+@pytest.mark.parametrize(
+    ("logs", "status", "shown"), [("short\n", 200, "short\n"), ("x" * MAX_LOG, 200, ""), ("", 404, "")]
+)
+def test_a_log_that_a_task_has_filled_is_not_held(logs: str, status: int, shown: str) -> None:
+    with closing(RayJobs("http://127.0.0.1:1")) as jobs:
+        answers = httpx.MockTransport(lambda _: httpx.Response(status, json={"logs": logs}))
+        jobs._http = httpx.Client(base_url="http://127.0.0.1:1", transport=answers)
+        assert jobs.log("job") == shown
+
+
+def test_a_log_of_a_ray_that_wants_a_token_is_not_taken_for_an_empty_one() -> None:
+    with closing(RayJobs("http://127.0.0.1:1")) as jobs:
+        answers = httpx.MockTransport(lambda _: httpx.Response(401, text="no"))
+        jobs._http = httpx.Client(base_url="http://127.0.0.1:1", transport=answers)
+        with pytest.raises(RayUnreachable, match="wants a token"):
+            jobs.log("job")
