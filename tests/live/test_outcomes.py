@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import wait_for
 
 from tapfinger.live.agent.outcomes import sound
 from tapfinger.live.agent.output import Shipping
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.ray import Ray
+from tapfinger.live.backends.ray import PULSE, Ray
 from tapfinger.live.backends.ray_driver import MARKER
 from tapfinger.live.backends.ray_jobs import MAX_LOG, RayJobs, RayUnreachable
 from tapfinger.live.backends.spool import Spool
@@ -100,3 +102,29 @@ def test_a_log_of_a_ray_that_wants_a_token_is_not_taken_for_an_empty_one() -> No
         jobs._http = httpx.Client(base_url="http://127.0.0.1:1", transport=answers)
         with pytest.raises(RayUnreachable, match="wants a token"):
             jobs.log("job")
+
+
+def test_a_run_on_ray_is_followed_on_after_a_failure_and_without_haste(tmp_path: Path) -> None:
+    run = Run(Launch((1, 1), ("true",), {}, {}), tmp_path / "run", {}, tmp_path / "lease")
+    run.directory.mkdir()
+    for name, text in (("payload.json", "{}"), ("begun", "{}"), ("word.json", '{"result": "finished", "code": 0}')):
+        (run.directory / name).write_text(text)
+    backend = Ray(callback_address="127.0.0.1")
+    asked = list[float]()
+
+    def gone(_: str) -> bool:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            raise OSError("no space left")
+        return len(asked) > 3
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backend._jobs, "gone", gone)
+            assert backend.poll(run) is None
+            backend._watches["1.1"].news.set()
+            assert wait_for(lambda: backend.poll(run)) == Outcome("finished", 0)
+        assert asked[3] - asked[2] >= 0.5 * PULSE
+        assert not backend._watches
+    finally:
+        backend.close()

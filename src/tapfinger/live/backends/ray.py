@@ -139,7 +139,8 @@ class Ray:
         if end is None:
             self._watch(run)
             return None
-        self._watches.pop(_name(run.id), None)
+        if (watch := self._watches.pop(_name(run.id), None)) is not None:
+            watch.over.set()
         return Outcome(**end)
 
     # ------------------------------------------------------------------- the driver
@@ -231,19 +232,19 @@ class Ray:
     def follow(self, watch: _WatchedRun) -> None:
         """Follow a run in a thread of its own, from its submission to Ray until its end."""
         run, ident = watch.run, f"tapfinger-{watch.server.name}-{_name(watch.run.id)}"
-        try:
-            while not watch.over.is_set() and _read(run, "end.json") is None:
-                try:
-                    self._look(watch, ident)
-                except RayUnreachable as error:
-                    logger.warning("task %d: %s", run.id[0], error)
-                    watch.over.wait(1.0)
-                watch.news.wait(PULSE)
-        except LaunchFailed as error:
-            with self._lock:
-                _write_end(run, Outcome("failed", 127, str(error)))
-        except Exception:  # a thread must not end without a trace: nobody would follow its task
-            logger.exception("task %d is not followed any more", run.id[0])
+        while not watch.over.is_set():
+            try:
+                if _read(run, "end.json") is not None:
+                    return
+                self._look(watch, ident)
+            except RayUnreachable as error:
+                logger.warning("task %d: %s", run.id[0], error)
+                watch.over.wait(1.0)
+            except Exception:  # a full disk, say; nobody else would follow the task
+                logger.exception("task %d could not be followed; it is tried again", run.id[0])
+                watch.over.wait(1.0)
+            watch.news.wait(PULSE)
+            watch.news.clear()
 
     def _look(self, watch: _WatchedRun, ident: str) -> None:
         run, now = watch.run, boot_clock()
@@ -254,7 +255,11 @@ class Ray:
                     return
         if not begun and not watch.submitted:
             amounts = in_rays_words(self._context.resources, run.launch.allocation)
-            self._jobs.submit(ident, self.entrypoint(run, watch.server), amounts)
+            try:
+                self._jobs.submit(ident, self.entrypoint(run, watch.server), amounts)
+            except LaunchFailed as error:
+                self._end(run, Outcome("failed", 127, str(error)))
+                return
             watch.submitted, watch.heard = True, boot_clock()
             return
         word = _read(run, "word.json")
