@@ -207,18 +207,19 @@ def test_a_job_that_waits_for_resources_can_be_stopped_and_never_begins(
 def check_desk(backend: Ray, directory: Path) -> None:
     """Strangers get nothing, and what has ended never begins again."""
     assert backend._server is not None
-    base, _, secret = backend._server.url("").rstrip("/").rpartition("/")
+    server = backend._server
     assert (directory / "desk.json").stat().st_mode & 0o777 == 0o600
 
-    def post(path: str, **more: Any) -> int:
-        return httpx.post(f"{base}/{path}", trust_env=False, **more).status_code
+    def post(url: str, **more: Any) -> int:
+        return httpx.post(url, trust_env=False, **more).status_code
 
-    assert post("wrong/1.1/begin") == 404
+    first = server.url("1.1")
+    assert post(f"{first.rsplit('/', 2)[0]}/wrong/1.1/begin") == 404
     # At first it may be a predecessor's run that was not found yet.
-    wait_for(lambda: post(f"{secret}/9.9/begin") == 410)
-    assert post(f"{secret}/1.1/beat", content=b"x" * (5 << 20)) == 413
-    assert post(f"{secret}/1.1/begin") == 410
-    assert post(f"{secret}/1.1/beat", content=b"{}") == 410
+    wait_for(lambda: post(f"{server.url('9.9')}/begin") == 410)
+    assert post(f"{first}/beat", content=b"x" * (5 << 20)) == 413
+    assert post(f"{first}/begin") == 410
+    assert post(f"{first}/beat", content=b"{}") == 410
 
 
 def test_addresses_and_tokens_of_ray_are_checked(head: Head) -> None:

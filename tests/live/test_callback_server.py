@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from waiting import wait_for
 
 from tapfinger.errors import ConfigError
-from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
+from tapfinger.live.backends.callback_server import MOST, CallbackServer, NotYet, Refused, decode_word, reported
 from tapfinger.live.backends.ray_driver import last_line
 
 
@@ -39,13 +43,29 @@ def post(url: str, said: bytes = b"") -> tuple[int, str]:
 
 
 def test_questions_and_answers(desk: CallbackServer, tmp_path: Path) -> None:
-    assert post(desk.url("1.1/begin"), b"hello") == (200, "begin hello")
-    assert post(desk.url("2.1/begin")) == (503, "")
-    assert post(desk.url("9.9/begin")) == (410, "")
-    assert post(desk.url("3.1/beat"), b"garbage") == (400, "")
+    assert post(f"{desk.url('1.1')}/begin", b"hello") == (200, "begin hello")
+    assert post(f"{desk.url('2.1')}/begin") == (503, "")
+    assert post(f"{desk.url('9.9')}/begin") == (410, "")
+    assert post(f"{desk.url('3.1')}/beat", b"garbage") == (400, "")
     secret = json.loads((tmp_path / "desk.json").read_text())["secret"]
-    assert post(desk.url("1.1/begin").replace(secret, "guessed")) == (404, "")
-    assert httpx.get(desk.url("1.1/begin"), trust_env=False).status_code == 501
+    assert secret not in desk.url("1.1")
+    key = desk.url("1.1").split("/")[-2]
+    for guess in ("guessed", secret, desk.url("2.1").split("/")[-2]):  # also what another task knows
+        assert post(f"{desk.url('1.1')}/begin".replace(key, guess)) == (404, "")
+    assert httpx.get(f"{desk.url('1.1')}/begin", trust_env=False).status_code == 501
+
+
+def test_a_task_that_opens_many_connections_keeps_nobody_out(desk: CallbackServer) -> None:
+    parts = urlsplit(desk.url("1.1"))
+    before = len(os.listdir("/proc/self/fd"))
+    silent = [socket.create_connection((parts.hostname, parts.port)) for _ in range(MOST + 50)]
+    try:
+        assert post(f"{desk.url('1.1')}/begin", b"hello") == (200, "begin hello")
+        # Two for each that is open: its own end, and the desk's.
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) - before <= len(silent) + MOST + 10)
+    finally:
+        for one in silent:
+            one.close()
 
 
 def test_a_desk_is_at_the_same_address_after_a_restart_and_has_it_for_itself(
@@ -59,7 +79,7 @@ def test_a_desk_is_at_the_same_address_after_a_restart_and_has_it_for_itself(
     desk.close()
     again = CallbackServer(tmp_path / "desk.json", "127.0.0.1", answer)
     assert again.url("1.1") == before
-    assert post(again.url("1.1/begin")) == (200, "begin ")
+    assert post(f"{again.url('1.1')}/begin") == (200, "begin ")
     again.close()
 
 
@@ -92,6 +112,11 @@ def test_words_of_a_task() -> None:
     "wrong",
     [
         {"offset": -1},
+        {"offset": 2**53 + 1},
+        {"offset": float("inf")},
+        {"end": {**END, "code": 2**31}},
+        {"end": {**END, "output": -1}},
+        {"end": {**END, "output": 2**53 + 1}},
         {"skipped": 8},
         {"data": "?"},
         {"data": None},

@@ -345,7 +345,11 @@ def test_metrics_and_history_tell_what_happened(http: TestClient) -> None:
         agent.say(RunReport((1, 1)))
         agent.say(RunReport((1, 1), Outcome("finished", 0)))
         wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "finished")
+        for n in range(20):  # whatever strangers make up
+            http.request(f"MADEUP{n}", "/api/v1/tasks", headers={"Authorization": ""})
         text = http.get("/metrics").text
+    assert "MADEUP" not in text
+    assert 'tapfinger_http_requests_total{method="other"' in text
     for line in (
         'tapfinger_tasks{phase="finished"} 1.0',
         'tapfinger_submitted_tasks_total{type="demo"} 1.0',

@@ -163,6 +163,13 @@ def test_output_in_files_is_bounded(tmp_path: Path, opened: Opener) -> None:  # 
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"1.1", "1.1.tail", "6.1", "6.1.tail"}
 
 
+def test_output_without_a_beginning_can_be_removed(tmp_path: Path) -> None:
+    logs = Logs(tmp_path / "logs", 1000)
+    logs.add((1, 2), 100, b"x" * 10, skipped=100)
+    assert logs.remove(1, 2) == 10
+    assert not list((tmp_path / "logs").iterdir())
+
+
 def test_output_that_comes_between_two_measurements_counts(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
     store, files = opened(), Logs(tmp_path / "logs", 10**6)
     end(store, 1, 2, days=3)

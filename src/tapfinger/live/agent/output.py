@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.spool import Spool
-from tapfinger.live.protocol.wire import CHUNK, LogChunk, LogSize
+from tapfinger.live.protocol.wire import CHUNK, LARGEST, LogChunk, LogSize
 
 #: Most bytes of output of all tasks that are sent at once.
 MOST = 8 * CHUNK
@@ -44,7 +44,9 @@ class Shipping:
         else:
             self.next = now + min(LONGEST, QUIET * tasks)
             start, data = Spool(run.output).read(self.shipped, CHUNK)
-            if data:
+            if start > LARGEST:  # the task has tampered with it, and no message can say it
+                self.full = True
+            elif data:
                 piece = LogChunk(run.id, start, data.decode("latin-1"), start - self.shipped)
         self.asked = piece is not None
         return piece

@@ -36,6 +36,7 @@ from tapfinger.live.agent.machine import (
     StartRun,
     StopRun,
 )
+from tapfinger.live.agent.outcomes import sound
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import Began, Starts, larger_of, save_run
@@ -182,7 +183,7 @@ class Host:
             outcome = self._backend.poll(kept.run)
         with kept.forgiving("its reports could not be read"):  # of one that has ended, completely
             said = kept.following.look(now, at_once or outcome is not None)
-        return (None if outcome is None else self.house.told(kept, outcome)), said
+        return (None if outcome is None else self.house.told(kept, sound(outcome))), said
 
     def _surveyed(
         self,

@@ -6,7 +6,6 @@ Ray's node, and ends the task when the lease ends, even if the agent is dead or 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
@@ -24,7 +23,7 @@ from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, replace_file
 from tapfinger.live.backends import ray_driver, spool, starting, supervise
 from tapfinger.live.backends.base import BackendContext, Run
-from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_word, reported
+from tapfinger.live.backends.callback_server import CallbackServer, NotYet, Refused, decode_end, decode_word, reported
 from tapfinger.live.backends.environment import ALLOWED, task_environment
 from tapfinger.live.backends.ray_jobs import LOCAL_ADDRESS, RayJobs, RayUnreachable, in_rays_words
 from tapfinger.live.backends.spool import Spool
@@ -140,7 +139,8 @@ class Ray:
         if end is None:
             self._watch(run)
             return None
-        self._watches.pop(_name(run.id), None)
+        if (watch := self._watches.pop(_name(run.id), None)) is not None:
+            watch.over.set()
         return Outcome(**end)
 
     # ------------------------------------------------------------------- the driver
@@ -232,19 +232,19 @@ class Ray:
     def follow(self, watch: _WatchedRun) -> None:
         """Follow a run in a thread of its own, from its submission to Ray until its end."""
         run, ident = watch.run, f"tapfinger-{watch.server.name}-{_name(watch.run.id)}"
-        try:
-            while not watch.over.is_set() and _read(run, "end.json") is None:
-                try:
-                    self._look(watch, ident)
-                except RayUnreachable as error:
-                    logger.warning("task %d: %s", run.id[0], error)
-                    watch.over.wait(1.0)
-                watch.news.wait(PULSE)
-        except LaunchFailed as error:
-            with self._lock:
-                _write_end(run, Outcome("failed", 127, str(error)))
-        except Exception:  # a thread must not end without a trace: nobody would follow its task
-            logger.exception("task %d is not followed any more", run.id[0])
+        while not watch.over.is_set():
+            try:
+                if _read(run, "end.json") is not None:
+                    return
+                self._look(watch, ident)
+            except RayUnreachable as error:
+                logger.warning("task %d: %s", run.id[0], error)
+                watch.over.wait(1.0)
+            except Exception:  # a full disk, say; nobody else would follow the task
+                logger.exception("task %d could not be followed; it is tried again", run.id[0])
+                watch.over.wait(1.0)
+            watch.news.wait(PULSE)
+            watch.news.clear()
 
     def _look(self, watch: _WatchedRun, ident: str) -> None:
         run, now = watch.run, boot_clock()
@@ -255,7 +255,11 @@ class Ray:
                     return
         if not begun and not watch.submitted:
             amounts = in_rays_words(self._context.resources, run.launch.allocation)
-            self._jobs.submit(ident, self.entrypoint(run, watch.server), amounts)
+            try:
+                self._jobs.submit(ident, self.entrypoint(run, watch.server), amounts)
+            except LaunchFailed as error:
+                self._end(run, Outcome("failed", 127, str(error)))
+                return
             watch.submitted, watch.heard = True, boot_clock()
             return
         word = _read(run, "word.json")
@@ -278,13 +282,16 @@ class Ray:
         run, lines = watch.run, self._jobs.log(ident).splitlines()
         for line in reversed(lines):
             if line.startswith(ray_driver.MARKER):
-                with suppress(ValueError, KeyError, TypeError):
+                # The task may have written it: whatever it says, its end must be recorded.
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
                     last: dict[str, Any] = json.loads(line.removeprefix(ray_driver.MARKER))
+                    end = decode_end(last["end"])
                     if "data" in last:
-                        at, data = int(last["offset"]), base64.b64decode(last["data"])
+                        word = json.dumps({**last, "skipped": 0}).encode()
+                        at, _, data, _ = decode_word(word)
                         self._keep_output(run, at, max(0, at - Spool(run.output).end), data)
-                        self._keep_report(watch, str(last.get("report", "")))
-                    self._end(run, Outcome(**last["end"]))
+                        self._keep_report(watch, reported(word))
+                    self._end(run, Outcome(**end))
                     return
         if not (run.directory / "begun").exists():
             self._end(run, self._not_begun(ident, lines))

@@ -14,6 +14,8 @@ from tapfinger.errors import BackendError, ConfigError, LaunchFailed
 #: Ray's names of its built-in resources, by how a resource is enforced; other resources keep their name.
 NAMES = {"cores": "CPU", "visible": "GPU", "memory": "memory"}
 GIB = 1024**3
+#: Longest log of a job that is read, in bytes; what a driver writes takes less than one megabyte.
+MAX_LOG = 8 * 1024 * 1024
 
 
 def in_rays_words(resources: ResourceTypes, amounts: Mapping[str, float]) -> dict[str, float]:
@@ -56,6 +58,10 @@ class RayJobs:
             answer = self._http.request(method, path, **more)
         except httpx.HTTPError as error:
             raise RayUnreachable(f"no answer from Ray at {self._address}: {error}") from None
+        return self._admitted(answer)
+
+    def _admitted(self, answer: httpx.Response) -> httpx.Response:
+        """The answer, unless Ray wants a token first."""
         if answer.status_code in (401, 403):
             raise RayUnreachable(
                 f"Ray at {self._address} wants a token ({answer.text[:100]}); set RAY_AUTH_TOKEN for the agent"
@@ -130,6 +136,15 @@ class RayJobs:
         self._call("POST", f"/api/jobs/{ident}/stop")
 
     def log(self, ident: str) -> str:
-        """Everything that the job's command has written."""
-        answer = self._call("GET", f"/api/jobs/{ident}/logs")
-        return "" if answer.status_code == 404 else str(self._json(answer)["logs"] or "")
+        """What the job's command has written; nothing of it if that is too long, which the task may have seen to."""
+        body = bytearray()
+        try:
+            with self._http.stream("GET", f"/api/jobs/{ident}/logs") as answer:
+                for piece in answer.iter_bytes():
+                    body += piece
+                    if len(body) > MAX_LOG:
+                        return ""
+        except httpx.HTTPError as error:
+            raise RayUnreachable(f"no answer from Ray at {self._address}: {error}") from None
+        whole = self._admitted(httpx.Response(answer.status_code, content=bytes(body), request=answer.request))
+        return "" if whole.status_code == 404 else str(self._json(whole)["logs"] or "")

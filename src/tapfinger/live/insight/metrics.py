@@ -20,6 +20,8 @@ from tapfinger.live.protocol.records import ENDED
 TASK_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 #: Seconds; for work that should take moments.
 QUICK_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+#: Methods that are counted by name. A request may name any other, and each name would be kept for ever.
+METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Telemetry:
@@ -128,6 +130,7 @@ class CountRequests:
             await self._app(scope, receive, watch)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._telemetry.requests.labels(scope["method"], route, status).inc()
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._telemetry.requests.labels(method, route, status).inc()
             if b"wait=" not in scope.get("query_string", b""):
                 self._telemetry.request_seconds.labels(route).observe(time.perf_counter() - began)

@@ -87,12 +87,12 @@ class Logs:
         size = 0
         for attempt in range(1, attempts + 1):
             path = self._directory / f"{task}.{attempt}"
+            # Each of its own: an output whose beginning was left out has only last bytes.
+            tail = path.with_name(f"{path.name}.tail")
+            size += sum(_files(tail))
+            shutil.rmtree(tail, ignore_errors=True)
             with suppress(FileNotFoundError):
                 size += path.stat().st_size
-                # The last bytes before the first ones: what a crash leaves behind is then found again.
-                tail = path.with_name(f"{path.name}.tail")
-                size += sum(_files(tail))
-                shutil.rmtree(tail, ignore_errors=True)
                 path.unlink()
         return size
 
