@@ -267,7 +267,7 @@ class Leading:
             if 0.0 < self.store.leads_until < boot_clock() + 0.8 * TERM:
                 try:
                     await asyncio.to_thread(self.store.renew)
-                except (NotLeading, StoreUnavailable) as error:
+                except Exception as error:  # also one that nobody foresaw: without this loop the term would lapse
                     self._fail(error)
 
     async def _stand_by(self) -> None:
