@@ -4,6 +4,7 @@ python benchmarks/against.py 2641afb              # a table of ratios; below 1 i
 python benchmarks/against.py 2641afb --rounds 9 --only decisions
 
 Each measurement runs in its own process and counts CPU time, so other work on the machine hardly disturbs it.
+Submissions to a coordinator are the exception: they count the time until the answers, the best of ten rounds.
 """
 
 from __future__ import annotations
@@ -83,6 +84,18 @@ for seed in range(24):
 print(time.process_time() - begin)
 """
 
+#: Seconds to save a thousand tasks through a real coordinator with SQLite.
+_SUBMITS = """
+import tempfile
+sys.path.insert(0, str(Path.cwd() / "benchmarks"))
+from live_store import Coordinator, submit
+with tempfile.TemporaryDirectory() as folder:
+    coordinator = Coordinator(Path(folder), more="max_waiting = 1000000\\n")
+    submit(coordinator, 400, 8)
+    print(min(submit(coordinator, {requests}, {connections}, {batch}).total for _ in range(10)))
+    coordinator.close()
+"""
+
 _MEMORY = """
 {use}
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -99,6 +112,9 @@ MEASUREMENTS = {
     "decisions of lookahead, multi-3 with 60 tasks": 'print(run("multi-3", "lookahead", "tasks=60"))',
     "resets of tapfinger@model=universal, 21 clusters": _RESET,
     "live: 24 protocol histories": _LIVE,
+    "1,000 durable submits, one connection": _SUBMITS.format(requests=1_000, connections=1, batch=1),
+    "1,000 durable submits, eight connections": _SUBMITS.format(requests=1_000, connections=8, batch=1),
+    "10,000 durable submits, batches of 100": _SUBMITS.format(requests=100, connections=1, batch=100),
     "`import tapfinger`": "begin = time.process_time(); import tapfinger; print(time.process_time() - begin)",
     "`tapfinger --help`": """
 import contextlib, io

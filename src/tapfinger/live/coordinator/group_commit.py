@@ -18,6 +18,9 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.store.secrets import TaskSecret
 from tapfinger.live.store.store import Piece, Store
 
+#: Called when changes are on disk, or with the error if they could not be saved.
+Told = Callable[[BaseException | None], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -64,6 +67,9 @@ class Commits:
         self._error: BaseException | None = None
         self._queue: list[tuple[Change, Callable[[], None]]] = []
         self._waiting: set[asyncio.Future[None]] = set()
+        #: Who is told of the commit that is under way, and of the next one.
+        self._writing: list[Told] = []
+        self._listening: list[Told] = []
         self._worker: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "commits")
 
@@ -88,25 +94,43 @@ class Commits:
         finally:
             self._waiting.discard(done)
 
+    def on_disk(self, told: Told) -> None:
+        """Call ``told`` when every change so far is on disk, or with the error of a save that has failed.
+
+        It is called from the thread that saves, before any ``then``: an answer to a person on another loop need not
+        wait until this loop has a turn. If ``stop`` comes while a save is under way, it may be told both.
+        """
+        self._listening.append(told)
+        try:
+            self.put(Change(), lambda: None)
+        except BaseException as error:
+            self._listening.remove(told)
+            told(error)
+            return
+        if self._worker is None:  # nothing is left to save
+            self._listening.remove(told)
+            told(None)
+
+    def _save(self, change: Change) -> None:
+        if change:
+            began = time.perf_counter()
+            self._store.save(
+                change.records, change.history, change.meta, change.output, change.learned, change.secrets
+            )
+            self._took(time.perf_counter() - began)
+        told, self._writing = self._writing, []
+        for tell in told:
+            tell(None)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
             group, self._queue = self._queue, []
+            self._writing, self._listening = self._listening, []
             change = together([change for change, _ in group])
             try:
-                if change:
-                    began = time.perf_counter()
-                    await loop.run_in_executor(
-                        self._thread,
-                        self._store.save,
-                        change.records,
-                        change.history,
-                        change.meta,
-                        change.output,
-                        change.learned,
-                        change.secrets,
-                    )
-                    self._took(time.perf_counter() - began)
+                if change or self._writing:
+                    await loop.run_in_executor(self._thread, self._save, change)
                 for _, then in group:
                     then()
             except asyncio.CancelledError:
@@ -121,6 +145,9 @@ class Commits:
         """Save nothing more; pending ``flush`` calls raise this error."""
         self._error = self._error or error
         self._queue = []
+        told, self._writing, self._listening = [*self._writing, *self._listening], [], []
+        for tell in told:
+            tell(self._error)
         for done in self._waiting:
             if not done.done():
                 done.set_exception(self._error)

@@ -135,7 +135,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
 
 def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     async def accept(request: Request, body: Submission, token: Token) -> Response:
-        ids = await service.bridge.run(partial(service.submit, body.tasks, token.name, body.secrets))
+        ids = await service.take(body.tasks, token.name, body.secrets)
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return Response(as_json({"ids": ids}), 201, media_type="application/json")
 

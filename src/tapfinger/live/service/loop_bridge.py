@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -51,6 +52,32 @@ class LoopBridge:
 
         # Lighter than run_coroutine_threadsafe, which takes two locks more. Work that has begun is not cancelled.
         loop.call_soon_threadsafe(self._begin, there)
+        return await answer
+
+    async def save(
+        self, work: Callable[[], Result], on_disk: Callable[[Callable[[BaseException | None], None]], None]
+    ) -> Result:
+        """Run a quick change on the service's loop, and return its result when ``on_disk`` tells that it is saved.
+
+        Faster than ``run``: the answer does not pass through the service's loop a second time.
+        """
+        here = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = here.create_future()
+
+        def settle(result: Result | None, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the caller's loop has ended
+                here.call_soon_threadsafe(_settle, answer, result, error)
+
+        def there() -> None:
+            try:
+                on_disk(partial(settle, work()))
+            except BaseException as error:
+                settle(None, error)
+
+        if self._loop is None or self._loop is here:
+            there()
+        else:
+            self._loop.call_soon_threadsafe(there)
         return await answer
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -51,11 +51,23 @@ class Service(Leading):
         ``secrets``: values for these tasks only.
         """
         if len(specs) <= BULK:
-            return await self._submit(specs, owner, secrets)
+            ids = self._accept(specs, owner, secrets)
+            await self._commits.flush()
+            return ids
         async with self._bulk:  # one after the other: agents get their turn while each is saved
-            return await self._submit(specs, owner, secrets)
+            ids = self._accept(specs, owner, secrets)
+            await self._commits.flush()
+            return ids
 
-    async def _submit(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str]) -> list[int]:
+    async def take(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str] = NOTHING) -> list[int]:
+        """``submit`` for people's loop."""
+        if len(specs) > BULK:
+            return await self.bridge.run(partial(self.submit, specs, owner, secrets))
+        accept = partial(self._accept, specs, owner, secrets)
+        return await self.bridge.save(accept, lambda told: self._commits.on_disk(told))
+
+    def _accept(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str]) -> list[int]:
+        """Accept tasks and return their ids; they are on disk when all changes so far are."""
         for spec in specs:
             if refused := refused_names([*spec.env, *spec.secrets], self.config.env_names):
                 raise ConfigError(
@@ -95,10 +107,14 @@ class Service(Leading):
         ]
         if given:  # in the same transaction as the tasks, since nothing else ran in between
             self._commits.put(Change(secrets=given), lambda: None)
-        await self._commits.flush()
-        for pair in unsaved:
-            self._unsaved.pop(pair, None)
+        if unsaved:
+            self._commits.put(Change(), partial(self._saved, unsaved))
         return [made[place].id if new else place for new, place in places]
+
+    def _saved(self, keys: Collection[tuple[str, str]]) -> None:
+        """Tasks with these owners and keys are in the store."""
+        for pair in keys:
+            self._unsaved.pop(pair, None)
 
     def _check_secrets(self, specs: Sequence[TaskSpec], owner: str, given: Mapping[str, str]) -> None:
         """Refuse tasks whose secrets could not be given to them."""
