@@ -114,9 +114,7 @@ class Commits:
     def _save(self, change: Change) -> None:
         if change:
             began = time.perf_counter()
-            self._store.save(
-                change.records, change.history, change.meta, change.output, change.learned, change.secrets
-            )
+            self._store.save(change.records, change.history, change.meta, change.output, change.learned, change.secrets)
             self._took(time.perf_counter() - began)
         told, self._writing = self._writing, []
         for tell in told:

@@ -173,6 +173,11 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
         value TEXT NOT NULL, PRIMARY KEY (owner, name, task));
     CREATE INDEX secrets_of_task ON secrets (task);
     """,
+    # What every submission had to write, and is found by ``tasks_by_phase`` as well.
+    """
+    DROP INDEX tasks_alive;
+    DELETE FROM totals WHERE name IN ('queued', 'placed', 'running');
+    """,
 )
 
 

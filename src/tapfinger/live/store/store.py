@@ -213,7 +213,7 @@ class Store:
             if self._leadership is not None and "epoch" in (meta or {}):
                 self._leadership.raise_epoch(work, (meta or {})["epoch"])
             if rows:
-                totals.count_phases(work, records)
+                totals.count_ended(work, records)
                 work.execute_many(_UPSERT, rows)
             if lines:
                 work.execute_many(
@@ -237,9 +237,20 @@ class Store:
         """Every task that has not ended: what a new leader must restore."""
         # Most tasks were submitted in batches of equal ones: each specification is decoded and kept once.
         specs: dict[str, TaskSpec] = {}
-        rows = self._db.query(f"{_SELECT} WHERE ended IS NULL ORDER BY id")
+        rows: list[Row] = []
+        for phase in self._phases():
+            if phase not in {phase.value for phase in ENDED}:
+                rows += self._db.query(f"{_SELECT} WHERE phase = ? ORDER BY id", (phase,))
+        rows.sort(key=itemgetter(0))
         with self.understood():
             return [_record(row, specs) for row in rows]
+
+    def _phases(self) -> Iterator[str]:
+        """Every phase that any task has, also one that makes no sense; each takes one look at an index."""
+        phase = ""
+        while rows := self._db.query("SELECT phase FROM tasks WHERE phase > ? ORDER BY phase LIMIT 1", (phase,)):
+            ((phase,),) = rows
+            yield phase
 
     def task(self, ident: int) -> TaskRecord | None:
         """One task, ended or not."""

@@ -16,6 +16,9 @@ LAST_TASK, LAST_LINE = "last task removed", "last event removed"
 
 #: Most values in one statement.
 AT_ONCE = 500
+#: Phases of tasks that have not ended. They are counted when someone asks: a row that every submission changes would
+#: be written with each of them.
+UNENDED = tuple(phase.value for phase in Phase if phase not in ENDED)
 
 _PHASES = {phase.value: phase for phase in Phase}
 _ADD = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = totals.number + excluded.number"
@@ -35,19 +38,18 @@ def portions(values: Sequence[int]) -> Iterable[Sequence[int]]:
     return (values[first : first + AT_ONCE] for first in range(0, len(values), AT_ONCE))
 
 
-def count_phases(work: Transaction, records: Sequence[TaskRecord]) -> None:
-    """Count records that are about to be saved; those that were saved before change their phase."""
-    before: dict[int, str] = {}
-    for some in portions([record.id for record in records]):
-        before |= dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
+def count_ended(work: Transaction, records: Sequence[TaskRecord]) -> None:
+    """Count records that are about to be saved and have ended, unless they were saved as ended before."""
+    ended = {record.id: record.phase.value for record in records if record.phase in ENDED}
     changes: Counter[str] = Counter()
-    for record in records:
-        old = before.get(record.id)
-        changes[record.phase.value] += 1
-        changes[KEPT] += record.phase in ENDED
-        if old is not None:
-            changes[old] -= 1
-            changes[KEPT] -= _PHASES[old] in ENDED
+    for some in portions(list(ended)):
+        before = dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
+        for ident in some:
+            changes[ended[ident]] += 1
+            if _PHASES.get(before.get(ident, "")) in ENDED:
+                changes[before[ident]] -= 1
+            else:
+                changes[KEPT] += 1
     add(work, changes)
 
 
@@ -70,5 +72,9 @@ def total(where: Database | Transaction, name: str) -> int:
 
 def phases(where: Database) -> dict[str, int]:
     """Number of tasks in each phase; of ended ones, all that the site has ever had."""
-    rows = where.query("SELECT name, number FROM totals")
-    return {name: int(number) for name, number in rows if name in _PHASES and number}
+    ended = where.query("SELECT name, number FROM totals")
+    found = {name: int(number) for name, number in ended if _PHASES.get(name) in ENDED}
+    for phase in UNENDED:
+        ((number,),) = where.query("SELECT count(*) FROM tasks WHERE phase = ?", (phase,))
+        found[phase] = int(number)
+    return {name: number for name, number in found.items() if number}
