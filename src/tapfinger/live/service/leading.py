@@ -21,6 +21,7 @@ from tapfinger.errors import (
     ConfigError,
     NotFound,
     NotLeading,
+    StoreFailed,
     StoreUnavailable,
     TapfingerError,
     UnknownNameError,
@@ -44,6 +45,7 @@ from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.logging_setup import log_event
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import CLUSTERS, Granted, LiveEvent, OlderStore
+from tapfinger.live.protocol.messages import Orders
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
@@ -53,6 +55,7 @@ from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import LoopLag
 from tapfinger.live.service.retention_loop import RetentionLoop
 from tapfinger.live.service.secret_orders import with_secrets
+from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
@@ -106,6 +109,7 @@ class Leading:
         self.changes = Announcer()
         self.bridge = LoopBridge()
         self._broken: BaseException | None = None
+        self._suspects = Suspects()
         self._leading: Coordinator | None = None
         self._leader = ""
         self._seen = 0
@@ -200,7 +204,9 @@ class Leading:
                     await self._stand_by()
                     continue
                 await self._hear_first()
-                with suppress(NotLeading):
+                if FAULT in self.faults and self._suspects.calm(self.now()):
+                    del self.faults[FAULT]
+                with suppress(NotLeading, StoreUnavailable):
                     self._act(Tick())
                     self._ask()
                     self._learning_loop.look(partial(self._learnt, self._machine), self._fail)
@@ -248,7 +254,7 @@ class Leading:
             if machine is self._leading:
                 self._act(Decided(answer))
                 self._aside(partial(self.insight.decided, question, answer, took))
-        except NotLeading:
+        except (NotLeading, StoreUnavailable):
             pass  # already handled where it was found out
         except Exception as error:  # not a scheduler's: those are caught. Without an answer, no question could follow
             self._fail(error)
@@ -308,10 +314,7 @@ class Leading:
             self._leader = getattr(error, "leader", "")
             if isinstance(error, StoreUnavailable):
                 self.faults["store"] = str(error)
-            self.store.stand_down()
-            self._leading = None
-            for send in self._senders.values():
-                send(Refusal(str(error), standby=True, leader=self._leader))
+            self._leave(error)
         elif self._broken is None:
             self._broken = error
             foreseen = isinstance(error, TapfingerError)  # its message says it all
@@ -320,17 +323,51 @@ class Leading:
         self._unsaved.clear()
         self._wanted.set()
 
+    def _start_over(self, stimulus: Stimulus, error: Exception) -> None:
+        """Leave the machine, which an error that nobody foresaw may have left half changed; make a new one."""
+        kind = type(stimulus).__name__
+        logger.critical("an error that nobody foresaw, in a %s: %s", kind, error, exc_info=error)
+        if not self._suspects.note(stimulus, self.now()):
+            self._fail(error)
+            return
+        self.faults[FAULT] = f"an error that nobody foresaw, in a {kind}; the coordinator started over from its store"
+        over = starts_over()
+        self._leave(over)
+        self._commits.stop(over)
+        self._unsaved.clear()
+        self._wanted.set()
+
+    def _leave(self, why: TapfingerError) -> None:
+        """Lead no longer; the loop leads again when it can."""
+        self.store.stand_down()
+        self._leading = None
+        if self.store.shared:  # another coordinator may be faster
+            for send in self._senders.values():
+                send(Refusal(str(why), standby=True, leader=self._leader))
+
     def _act(self, stimulus: Stimulus) -> tuple[TaskRecord, ...]:
         """Handle a stimulus, save, and only then tell anyone. The returned records are on disk after a flush."""
         machine = self._machine
+        self._suspects.check(stimulus, self.now())
         machine.leads_until = self.store.leads_until + self._offset
         try:
             instructions = machine.handle(stimulus, self.now())
+            change = self._changed(machine, instructions)
         except (ConfigError, UnknownNameError, NotFound, AgentRefused):
             raise  # refused before anything has changed
-        except BaseException as error:
+        except (NotLeading, StoreUnavailable, StoreFailed) as error:
             self._fail(error)
             raise
+        except Exception as error:
+            self._start_over(stimulus, error)
+            raise starts_over() from error
+        self._commits.put(change, partial(self._tell, instructions))
+        if machine.wants_round:
+            self._wanted.set()
+        return instructions.records
+
+    def _changed(self, machine: Coordinator, instructions: Instructions) -> Change:
+        """What must be saved before anyone is told."""
         meta: dict[str, Any] = {}
         if any(isinstance(line, CLUSTERS) for line in instructions.history):
             clusters = machine.clusters(self.now())
@@ -339,10 +376,7 @@ class Leading:
             meta["epoch"] = instructions.epoch
         for line in instructions.history:
             self._prepare(line)
-        self._commits.put(Change(instructions.records, instructions.history, meta), partial(self._tell, instructions))
-        if machine.wants_round:
-            self._wanted.set()
-        return instructions.records
+        return Change(instructions.records, instructions.history, meta)
 
     def _prepare(self, line: LiveEvent) -> None:
         if isinstance(line, OlderStore):
@@ -358,16 +392,19 @@ class Leading:
         for orders in instructions.orders:
             if (send := self._senders.get(orders.cluster)) is not None:
                 tasks = {} if self._leading is None else self._leading.tasks
-                send(with_secrets(orders, tasks, self.store.secrets))
+                self._aside(partial(self._order, send, orders, tasks), "orders were not sent; each report asks again")
         if instructions.history:
             self.changes.announce()
 
-    def _aside(self, work: Callable[[], None]) -> None:
-        """Do something that tasks do not depend on: only the store may stop a coordinator."""
+    def _order(self, send: Callable[[Message], None], orders: Orders, tasks: Mapping[int, TaskRecord]) -> None:
+        send(with_secrets(orders, tasks, self.store.secrets))
+
+    def _aside(self, work: Callable[[], None], failed: str = "insight failed; tasks are not affected") -> None:
+        """Do something that may fail by itself: only the store may stop a coordinator."""
         try:
             work()
         except Exception:
-            logger.exception("insight failed; tasks are not affected")
+            logger.exception(failed)
 
     async def change(self, seconds: float, seen: int) -> None:
         """Wait until there are more ``changes`` than ``seen``, at most this many seconds. For any loop."""

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 
 from tapfinger.core.contract import Phase
-from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TooMany
+from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, StoreUnavailable, TooMany
 from tapfinger.live.backends.environment import refused_names
 from tapfinger.live.coordinator.group_commit import Change
 from tapfinger.live.coordinator.inputs import Cancel, Disconnected, Drain, GiveUp, Submit
@@ -248,7 +248,7 @@ class Service(Leading):
         if self._senders.get(cluster) is send:
             del self._senders[cluster]
             if self._leading is not None and self._broken is None:
-                with suppress(NotLeading):
+                with suppress(NotLeading, StoreUnavailable):
                     self._act(Disconnected(cluster))
 
     def report(self, report: Report, send: Callable[[Message], None]) -> None:

@@ -20,7 +20,7 @@ AT_ONCE = 500
 #: be written with each of them.
 UNENDED = tuple(phase.value for phase in Phase if phase not in ENDED)
 
-_PHASES = {phase.value: phase for phase in Phase}
+_ENDED = frozenset(phase.value for phase in ENDED)
 _ADD = "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = totals.number + excluded.number"
 _RAISE = (
     "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = excluded.number "
@@ -43,11 +43,12 @@ def count_ended(work: Transaction, records: Sequence[TaskRecord]) -> None:
     ended = {record.id: record.phase.value for record in records if record.phase in ENDED}
     changes: Counter[str] = Counter()
     for some in portions(list(ended)):
-        before = dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
+        before: dict[int, str] = dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
         for ident in some:
             changes[ended[ident]] += 1
-            if _PHASES.get(before.get(ident, "")) in ENDED:
-                changes[before[ident]] -= 1
+            was = before.get(ident)
+            if was is not None and was not in UNENDED:
+                changes[was] -= 1
             else:
                 changes[KEPT] += 1
     add(work, changes)
@@ -73,7 +74,7 @@ def total(where: Database | Transaction, name: str) -> int:
 def phases(where: Database) -> dict[str, int]:
     """Number of tasks in each phase; of ended ones, all that the site has ever had."""
     ended = where.query("SELECT name, number FROM totals")
-    found = {name: int(number) for name, number in ended if _PHASES.get(name) in ENDED}
+    found = {name: int(number) for name, number in ended if name in _ENDED}
     for phase in UNENDED:
         ((number,),) = where.query("SELECT count(*) FROM tasks WHERE phase = ?", (phase,))
         found[phase] = int(number)
