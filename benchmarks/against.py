@@ -96,6 +96,22 @@ with tempfile.TemporaryDirectory() as folder:
     coordinator.close()
 """
 
+#: The same for three hundred, by the Python client, as a program submits them.
+_BY_CLIENT = """
+import tempfile
+sys.path.insert(0, str(Path.cwd() / "benchmarks"))
+from live_store import TASK, Coordinator, make_spec
+with tempfile.TemporaryDirectory() as folder:
+    coordinator, spec, best = Coordinator(Path(folder), more="max_waiting = 1000000\\n"), make_spec(**TASK), []
+    for _ in range(10):
+        begin = time.perf_counter()
+        for _ in range(300):
+            coordinator.client.submit(spec)
+        best.append(time.perf_counter() - begin)
+    print(min(best))
+    coordinator.close()
+"""
+
 _MEMORY = """
 {use}
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -113,6 +129,7 @@ MEASUREMENTS = {
     "resets of tapfinger@model=universal, 21 clusters": _RESET,
     "live: 24 protocol histories": _LIVE,
     "1,000 durable submits, one connection": _SUBMITS.format(requests=1_000, connections=1, batch=1),
+    "300 durable submits by the Python client": _BY_CLIENT,
     "1,000 durable submits, eight connections": _SUBMITS.format(requests=1_000, connections=8, batch=1),
     "10,000 durable submits, batches of 100": _SUBMITS.format(requests=100, connections=1, batch=100),
     "`import tapfinger`": "begin = time.process_time(); import tapfinger; print(time.process_time() - begin)",

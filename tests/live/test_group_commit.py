@@ -89,6 +89,52 @@ def test_after_a_failure_nothing_is_saved_and_nobody_is_told() -> None:
     assert (store.saved, told) == ([], ["disk full"])
 
 
+def test_who_waits_for_the_disk_is_told_by_the_thread_that_saves() -> None:
+    store, told = SlowStore(), []
+
+    def note(what: str) -> Callable[[BaseException | None], None]:
+        return lambda error: told.append((what, error, threading.current_thread() is threading.main_thread()))
+
+    async def play() -> None:
+        commits = Commits(store, lambda _: None)  # type: ignore[arg-type]
+        commits.on_disk(note("nothing to save"))
+        commits.put(change(1), lambda: None)
+        commits.on_disk(note("first"))
+        await asyncio.to_thread(store.begun.wait)
+        commits.on_disk(note("behind it, without a change of its own"))
+        commits.put(change(2), lambda: None)
+        commits.on_disk(note("second"))
+        assert told == [("nothing to save", None, True)]
+        store.go.set()
+        await commits.flush()
+        commits.close()
+
+    asyncio.run(play())
+    assert store.saved == [[1], [2]]
+    names = ["first", "behind it, without a change of its own", "second"]
+    assert told[1:] == [(name, None, False) for name in names]
+
+
+def test_who_waits_for_the_disk_is_told_of_a_failure() -> None:
+    store, told = SlowStore(), []
+    store.error = OSError("disk full")
+
+    async def play() -> None:
+        commits = Commits(store, lambda _: None)  # type: ignore[arg-type]
+        commits.put(change(1), lambda: None)
+        commits.on_disk(lambda error: told.append(error))
+        await asyncio.to_thread(store.begun.wait)
+        commits.on_disk(lambda error: told.append(error))
+        store.go.set()
+        with pytest.raises(OSError, match="disk full"):
+            await commits.flush()
+        commits.on_disk(lambda error: told.append(error))
+        commits.close()
+
+    asyncio.run(play())
+    assert told == [store.error] * 3
+
+
 # ------------------------------------------------------------------------- services
 
 
