@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,11 +165,15 @@ FLOODS: dict[str, tuple[Flood, int]] = {
 HELD = 1200
 
 
-def flood(site: RealSite, name: str, seconds: float, tokens: dict[str, str]) -> int:
-    """Flood the site's coordinator for some seconds. Returns the number of attempts."""
-    target = Target(site.port, site.ca, tokens["viewer"], tokens["submitter"])
-    asyncio.run(_flood(target, *FLOODS[name], seconds))
-    return target.count
+def flood(site: RealSite, names: Iterable[str], seconds: float, tokens: dict[str, str]) -> dict[str, int]:
+    """Flood the site's coordinator for some seconds, with several kinds at once. Returns the attempts of each."""
+    targets = {name: Target(site.port, site.ca, tokens["viewer"], tokens["submitter"]) for name in names}
+
+    async def all_kinds() -> None:
+        await asyncio.gather(*(_flood(target, *FLOODS[name], seconds) for name, target in targets.items()))
+
+    asyncio.run(all_kinds())
+    return {name: target.count for name, target in targets.items()}
 
 
 async def _flood(target: Target, one: Flood, at_once: int, seconds: float) -> None:

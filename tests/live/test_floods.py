@@ -56,7 +56,7 @@ class Flooded:
     def check(self, name: str) -> None:
         """Flood it, and look at what became of it."""
         seq, logged = self.client.events(last=1)[-1]["seq"], self.log()
-        assert flood(self.site, name, SHORT, self.tokens) > 5
+        assert flood(self.site, [name], SHORT, self.tokens)[name] > 5
         info = self.client.show(self.task)
         assert (info.phase, info.attempt, info.losses) == (Phase.RUNNING, 1, 0)
         assert not [line for line in self.client.events(seq) if line["kind"] in ("silent", "lost", "requeued")]
