@@ -138,8 +138,10 @@ def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input:
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0) if quiet else (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
     command = [sys.executable, "-m", "tapfinger", *words]
-    # A token of whoever calls is nothing for them, and everyone of this user could read it there.
-    env = {name: value for name, value in os.environ.items() if name != "TAPFINGER_TOKEN"}
+    # A token of whoever calls is nothing for them, and everyone of this user could read it there. The store is the
+    # coordinator's alone.
+    others = {"TAPFINGER_TOKEN", "PGPASSWORD"} if words[0] == "agent" else {"TAPFINGER_TOKEN"}
+    env = {name: value for name, value in os.environ.items() if name not in others}
     return os.posix_spawn(
         command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
     )
