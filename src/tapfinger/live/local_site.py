@@ -26,6 +26,7 @@ OURS = (
     "coordinator.json",
     "epoch",
     "store.db*",
+    ".store.db.*",
     "token",
 )
 #: File that is locked by the ``tapfinger up`` that watches over a site.
