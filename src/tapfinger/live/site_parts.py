@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +121,35 @@ class Part:
 
     def put_log_aside(self) -> None:
         """Keep its log short. The process has it open for appending, so the file is emptied, not replaced."""
-        with suppress(OSError):
-            if self.log.stat().st_size > MAX_LOG:
-                shutil.copy(self.log, self.log.with_name(f"{self.log.name}.1"))  # only its owner may read this one too
-                os.truncate(self.log, 0)
-                self._logged = 0
+        if put_aside(self.log):
+            self._logged = 0
+
+
+def put_aside(log: Path) -> bool:
+    """Keep a log short: the older part of a long one becomes ``LOG.1``, in place of the one before.
+
+    Where there is no room for it, such as on a full disk, it is dropped: the log must not grow on. Returns whether the
+    log is empty now.
+    """
+    older = log.with_name(f"{log.name}.1")
+    try:
+        if log.stat().st_size <= MAX_LOG:
+            return False
+        try:
+            older.unlink(missing_ok=True)
+            with log.open("rb") as source, open(older, "xb", opener=_private) as target:
+                shutil.copyfileobj(source, target)
+        except OSError:
+            older.unlink(missing_ok=True)
+        os.truncate(log, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _private(name: str, flags: int) -> int:
+    """Open a file that only its owner may read."""
+    return os.open(name, flags, 0o600)
 
 
 def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input: int, quiet: bool) -> int:

@@ -244,6 +244,7 @@ class Supervisor:
         """Start again whatever dies, until an interrupt."""
         complaint = ""
         while True:
+            self._site.watcher.put_log_aside()
             try:
                 self._look_around(time.monotonic())
             except (TapfingerError, OSError) as error:  # a full disk, a note that somebody has changed
@@ -271,7 +272,6 @@ class Supervisor:
         if one.part.running():
             if now > one.since + STEADY:
                 one.pause = FIRST_PAUSE
-                one.part.put_log_aside()
         elif one.due is None:
             self._wait_for(one, f"(pid {one.part.pid}) {one.part.how_it_ended()}", now)
         elif now >= one.due and (note is not None or one is self._coordinator):
@@ -280,6 +280,7 @@ class Supervisor:
                 self._start_again(one, note)
             except (TapfingerError, OSError) as error:
                 self._wait_for(one, f"could not be started: {error}", now)
+        one.part.put_log_aside()  # also of one that dies again and again, and writes why each time
 
     def _wait_for(self, one: _Watched, why: str, now: float) -> None:
         one.due = now + one.pause
