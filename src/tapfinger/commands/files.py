@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,9 @@ def get(
                 )
             return
         check_target(target)
+        failed: Sequence[str] = ()
         try:
-            fetched, failed = client.fetch(task, path, target, attempt), ()
+            fetched = client.fetch(task, path, target, attempt)
         except NotFetched as error:
             fetched, failed = error.fetched, error.failed
     for one in fetched:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import CoordinatorError
+from tapfinger.live.ownership import author, doubt, left_alone, send_noted
 from tapfinger.live.state_dir import alive, held, noted
 
 #: Most seconds that processes may take to start or to end.
@@ -25,10 +26,14 @@ MAX_LOG = 32 << 20
 class Part:
     """One process of a site: its coordinator, or the agent of a cluster. It may have been started by another ``up``."""
 
-    def __init__(self, name: str, note: Path, log: Path, lock: str = "lock") -> None:
-        """``name``: as people are told. ``note``: file in which the process announces itself, beside its ``lock``."""
+    def __init__(self, name: str, note: Path, log: Path, lock: str = "lock", state: Path | None = None) -> None:
+        """``name``: as people are told. ``note``: file in which the process announces itself, beside its ``lock``.
+
+        ``state``: the directory of its site, if the note is not in it but below it.
+        """
         self.name = name
         self.folder = note.parent
+        self._state = state or note.parent
         self._note = note
         self.log = log
         self._lock = lock
@@ -36,6 +41,7 @@ class Part:
         self._child: int | None = None
         self._ended: int | None = None  # pid of the last child that has ended
         self._found: dict[str, Any] | None = None
+        self._writer: int | None = None  # user who has written the note of what was found
         self._end = "ended"  # how the last one did
         #: Whether this process has started it, the last time that it was started.
         self.started = False
@@ -51,7 +57,16 @@ class Part:
             time.sleep(0.05)
         if note is not None:
             self._found, self.started, self._child, self._end = note, False, None, "ended"
+            self._writer = author(self._note, self._state, note)
         return note is not None
+
+    @property
+    def doubt(self) -> str:
+        """Why the process that was found must not be signalled, in a sentence; empty if it may be."""
+        if self.started or self._found is None or not alive(self._found):
+            return ""
+        why = doubt(self._found, self._writer)
+        return left_alone(self.name, self._found["pid"], why) if why else ""
 
     @property
     def pid(self) -> int | None:
@@ -115,9 +130,13 @@ class Part:
             os.close(read)
 
     def tell(self, number: int) -> None:
-        """Send it a signal, if it runs."""
-        if self.running() and self.pid is not None:
+        """Send it a signal, if it runs. Raises CoordinatorError if it is not certain that it is what was noted."""
+        if not self.running() or self.pid is None:
+            return
+        if self.started or self._found is None:
             send(self.pid, number, self.name)
+        else:
+            send_noted(self._found, self._writer, number, self.name)
 
     def put_log_aside(self) -> None:
         """Keep its log short. The process has it open for appending, so the file is emptied, not replaced."""

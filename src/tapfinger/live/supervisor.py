@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.http.client import Client
 from tapfinger.live.local_site import UP_LOCK, LocalSite, clear
+from tapfinger.live.ownership import is_mine
 from tapfinger.live.site_parts import ENDING, PATIENCE, Part, end_parts
 from tapfinger.live.site_plan import SitePlan, address_of
 from tapfinger.live.state_dir import announce, hold, make_directory, noted, read_note
@@ -315,7 +316,8 @@ class Supervisor:
             end_parts(agents, signal.SIGINT)
             end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
             for part in agents:
-                clear(part.folder)
+                if is_mine(part.folder, self.state):
+                    clear(part.folder)
             (self.state / "up.json").unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()
