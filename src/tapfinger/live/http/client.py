@@ -387,9 +387,14 @@ class Client:
             asked = {"after": page[-1]["seq"]}
         return found
 
-    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
-        """Make a token, valid for ``lasts`` seconds or forever. An earlier token of the same name stops working."""
-        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
+    def new_token(
+        self, name: str, role: str, cluster: str | None = None, lasts: float | None = None, inherit: bool = False
+    ) -> str:
+        """Make a token, valid for ``lasts`` seconds or forever. An earlier token of the same name stops working.
+
+        A name that was revoked, and of which tasks are left, is refused without ``inherit``.
+        """
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts, "inherit": inherit}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
 
