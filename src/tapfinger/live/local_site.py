@@ -22,6 +22,7 @@ OURS = (
     "logs",
     "serve.log*",
     "agent-*.log*",
+    "agent-addresses.json",
     "up.log*",
     "up.json",
     "audit.jsonl*",
