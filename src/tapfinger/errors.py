@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 
 class TapfingerError(Exception):
@@ -71,8 +70,8 @@ class DataError(TapfingerError):
 class NotFetched(DataError):  # noqa: N818
     """Some files of a task could not be fetched, or not be written here; all others were fetched."""
 
-    def __init__(self, fetched: Sequence[Path], failed: Sequence[str]) -> None:
-        """``fetched``: files that are complete. ``failed``: a line for each that is not."""
+    def __init__(self, fetched: Sequence[str], failed: Sequence[str]) -> None:
+        """``fetched``: where the files are that are complete. ``failed``: a line for each that is not."""
         self.fetched = tuple(fetched)
         self.failed = tuple(failed)
         super().__init__(f"{len(failed)} of {len(fetched) + len(failed)} files were not fetched: {'; '.join(failed)}")

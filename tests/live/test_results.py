@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_fetched_does_not_keep_others_from_it(tmp_path: Pa
     (tmp_path / "in the way").mkdir()
     with pytest.raises(NotFetched, match="3 of 4 files were not fetched") as told_of:
         fetching.fetch_all(ask, 1, "", tmp_path, None)
-    assert told_of.value.fetched == (tmp_path / "model.bin",)
+    assert told_of.value.fetched == (str(tmp_path / "model.bin"),)
     assert (tmp_path / "model.bin").read_bytes() == b"yes"
     assert [line.removeprefix(f"{tmp_path}/").partition(":")[0] for line in told_of.value.failed] == [
         "bad\ud800 cannot be written",

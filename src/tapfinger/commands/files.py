@@ -45,11 +45,11 @@ def get(
         check_target(target)
         failed: Sequence[str] = ()
         try:
-            fetched = client.fetch(task, path, target, attempt)
+            fetched = [str(one) for one in client.fetch(task, path, target, attempt)]
         except NotFetched as error:
-            fetched, failed = error.fetched, error.failed
+            fetched, failed = list(error.fetched), error.failed
     for one in fetched:
-        typer.echo(_shown(str(one)))
+        typer.echo(_shown(one))
     for line in failed:
         typer.echo(_shown(line), err=True)
     if failed:

@@ -78,7 +78,7 @@ def fetch_all(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> 
             except NotFound as error:
                 failed.append(f"{target} cannot be fetched: {error}")
     if failed:
-        raise NotFetched(done, failed)
+        raise NotFetched([str(one) for one in done], failed)
     if not done:
         raise NotFound(f"task {task} has left no file at {path or 'its directory'!r}")
     return done
