@@ -58,7 +58,7 @@ class Guest(socket.socket):
 
 
 @dataclass(slots=True, eq=False)
-class _Stay:
+class _Seat:
     """A guest's place."""
 
     guest: Guest
@@ -91,12 +91,12 @@ class GuestBook:
         self._lock = threading.Lock()
         self._in: Counter[Kind] = Counter()
         self._from: Counter[tuple[Kind, str]] = Counter()
-        self._strangers: Crowd[_Stay] = Crowd()
-        self._unproven: dict[tuple[str, int], _Stay] = {}
+        self._strangers: Crowd[_Seat] = Crowd()
+        self._unproven: dict[tuple[str, int], _Seat] = {}
 
     def enter(self, guest: Guest, kind: Kind, peer: tuple[str, int]) -> bool:
         """Let a guest in, if there is room, or room can be made."""
-        stay = _Stay(guest, kind, origin_of(peer[0]), self._clock())
+        stay = _Seat(guest, kind, origin_of(peer[0]), self._clock())
         with self._lock:
             if not self._has_room(kind, stay.origin, peer[0]):
                 if kind != "strangers" or (gone := self._who_leaves(stay, peer[0])) is None:
@@ -122,7 +122,7 @@ class GuestBook:
         crowded = self._from[kind, origin] >= room.each and address != self._proxy
         return not crowded and self._in[kind] < room.most
 
-    def _who_leaves(self, newcomer: _Stay, address: str) -> _Stay | None:
+    def _who_leaves(self, newcomer: _Seat, address: str) -> _Seat | None:
         """The stranger whose place a newcomer gets; None if it gets none."""
         origin = newcomer.origin
         if self._from["strangers", origin] >= self._rooms["strangers"].each and address != self._proxy:
@@ -148,7 +148,7 @@ class GuestBook:
         """Number of guests of this kind."""
         return self._in[kind]
 
-    def _remove(self, stay: _Stay) -> None:
+    def _remove(self, stay: _Seat) -> None:
         if stay.kind is not None:
             self._add(stay.kind, stay.origin, -1)
         if stay.kind == "strangers":
