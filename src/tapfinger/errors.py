@@ -4,6 +4,7 @@ TapfingerError
 ├── ConfigError            a scenario, override or option that cannot be used
 ├── UnknownNameError       a scenario, scheduler or arrival process that does not exist
 ├── DataError              a profile or trace file that cannot be read
+│   └── NotFetched         some of a task's files could not be fetched; the others were
 ├── InvalidDecision        a scheduler asked for something illegal; the world is unchanged
 │   ├── CapacityExceeded
 │   ├── BelowMinimum
@@ -32,7 +33,7 @@ TapfingerError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class TapfingerError(Exception):
@@ -64,6 +65,16 @@ class DataError(TapfingerError):
     def __init__(self, text: str) -> None:
         """Keep the beginning of a long message."""
         super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} ...")
+
+
+class NotFetched(DataError):  # noqa: N818
+    """Some files of a task could not be fetched, or not be written here; all others were fetched."""
+
+    def __init__(self, fetched: Sequence[str], failed: Sequence[str]) -> None:
+        """``fetched``: where the files are that are complete. ``failed``: a line for each that is not."""
+        self.fetched = tuple(fetched)
+        self.failed = tuple(failed)
+        super().__init__(f"{len(failed)} of {len(fetched) + len(failed)} files were not fetched: {'; '.join(failed)}")
 
 
 class InvalidDecision(TapfingerError):  # noqa: N818 - named for what it is, as its siblings

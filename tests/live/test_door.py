@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
+import select
 import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,12 @@ from websockets.sync.client import connect
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, StoreUnavailable
-from tapfinger.live.http import answer_threads, auth, bodies, connections, door, pages
+from tapfinger.live.http import answer_threads, auth, bodies, connections, door, known_addresses, pages
 from tapfinger.live.http.app import make_app
+from tapfinger.live.http.crowd import Crowd
 from tapfinger.live.http.door import Door, kind_of, rooms
-from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom
+from tapfinger.live.http.guests import GRACE, Guest, GuestBook, GuestRoom
+from tapfinger.live.http.known_addresses import KnownAddresses, origin_of
 from tapfinger.live.http.limits import Buckets, Reserve
 from tapfinger.live.http.server import check_proxy
 from tapfinger.live.logging_setup import SAME, Sparing
@@ -98,7 +103,7 @@ def test_guests_are_counted_until_they_leave_and_agents_apart() -> None:
     assert book.enter(bob, "people", ("1.1.1.1", 2))
     assert not book.enter(cid, "people", ("1.1.1.1", 3)), "too many from there"
     assert book.enter(cid, "strangers", ("1.1.1.1", 3)), "agents are counted apart"
-    assert not book.enter(dan, "strangers", ("2.2.2.2", 4))
+    assert not book.enter(dan, "strangers", ("2.2.2.2", 4)), "the other has just come"
     book.prove(("1.1.1.1", 3))
     assert (book.count("strangers"), book.count("agents")) == (0, 1)
     assert book.enter(dan, "strangers", ("2.2.2.2", 4))
@@ -109,6 +114,132 @@ def test_guests_are_counted_until_they_leave_and_agents_apart() -> None:
     assert [book.enter(one, "people", ("9.9.9.9", n)) for n, one in enumerate(many)] == [True, True, True, False]
     for one in many:
         one.close()
+
+
+AGENT = "10.0.0.1"
+
+
+class Visitor:
+    """A guest without a connection."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def watch(self, left: Callable[[], None]) -> None:
+        self.close = left
+
+    def hang_up(self) -> None:
+        self.gone = True
+
+
+@pytest.mark.parametrize("count", [2, 20, 400])
+def test_agents_come_back_whatever_strangers_from_some_addresses_do(count: int) -> None:
+    """They take every place as fast as they can, and never leave by themselves."""
+    now = [0.0]
+    known = KnownAddresses()
+    book = GuestBook({"strangers": GuestRoom(256, 128)}, known=known, clock=lambda: now[0])
+    port = itertools.count(1)
+    inside: list[Visitor] = []
+
+    def come(address: str) -> tuple[bool, tuple[str, int]]:
+        peer, visitor = (address, next(port)), Visitor()
+        if entered := book.enter(visitor, "strangers", peer):  # type: ignore[arg-type]
+            inside.append(visitor)
+        return entered, peer
+
+    known.note(AGENT)
+    floods = [f"10.1.{n // 250}.{n % 250}" for n in range(count)]
+    for turn in range(2000):
+        come(floods[turn % count])
+    assert book.count("strangers") == 256
+    for _ in range(30):
+        entered, peer = come(AGENT)
+        assert entered, "at once, without waiting for a place"
+        for _ in range(300):
+            come(floods[next(port) % count])
+            now[0] += 0.01
+        book.prove(peer)
+    assert book.count("agents") == 30, "none of them was sent away before it had shown its token"
+    now[0] += GRACE
+    entered, peer = come("10.2.2.2")
+    assert entered, "nor are newcomers shut out"
+    if count < 256:
+        for _ in range(300):
+            come(floods[next(port) % count])
+            now[0] += 0.01
+        book.prove(peer)
+        assert book.count("agents") == 31
+    for one in inside:
+        one.close()
+    assert (book.count("strangers"), book.count("agents")) == (0, 0)
+
+
+def test_strangers_from_an_agents_own_address_leave_it_time_to_show_its_token() -> None:
+    now = [0.0]
+    book = GuestBook({"strangers": GuestRoom(256, 4)}, clock=lambda: now[0])
+    inside = [guest() for _ in range(7)]
+    entered = [book.enter(one, "strangers", (AGENT, n)) for n, one in enumerate(inside[:5])]
+    assert entered == [True] * 4 + [False], "who has just come stays"
+    now[0] += GRACE
+    assert book.enter(inside[5], "strangers", (AGENT, 5)), "the oldest leaves"
+    assert not book.enter(inside[6], "strangers", (AGENT, 6)) or book.count("strangers") == 4
+    for one in inside:
+        one.close()
+    assert book.count("strangers") == 0
+
+
+def test_who_makes_room() -> None:
+    crowd: Crowd[object] = Crowd()
+    a, b, c, d = ([name] for name in "abcd")
+    for origin, item in (("many", a), ("few", b), ("many", c), ("agent", d)):
+        crowd.add(origin, item)
+    assert (len(crowd), crowd.count("many")) == (4, 2)
+
+    def known(origin: str) -> bool:
+        return origin == "agent"
+
+    assert crowd.makes_room("new", known) is a, "the oldest of the address with the most"
+    crowd.remove("many", a)
+    assert not crowd.remove("many", a)
+    assert crowd.makes_room("many", known) is c, "who would have the most is counted as they would"
+    assert crowd.makes_room("new", known) is c, "of equals, the address that has been there for longest"
+    crowd.remove("many", c)
+    assert crowd.makes_room("new", known) is b
+    crowd.remove("few", b)
+    assert crowd.makes_room("new", known) is None, "nobody makes an agent go"
+    assert crowd.makes_room("agent", known) is d, "but itself"
+
+
+def test_addresses_of_agents_are_remembered_for_days_and_by_the_next_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1e9]
+    path = tmp_path / "agent-addresses.json"
+    known = KnownAddresses(path, lambda: now[0])
+    known.note("1.1.1.1")
+    known.note("2.2.2.2")
+    again = KnownAddresses(path, lambda: now[0])
+    assert ["1.1.1.1" in again, "2.2.2.2" in again, "3.3.3.3" in again] == [True, True, False]
+    now[0] += known_addresses.LASTS - 1
+    again.note("2.2.2.2")
+    now[0] += 2
+    last = KnownAddresses(path, lambda: now[0])
+    assert ["1.1.1.1" in last, "2.2.2.2" in last] == [False, True]
+    monkeypatch.setattr(known_addresses, "MOST", 3)
+    for n in range(10):
+        last.note(f"4.4.4.{n}")
+    assert ["2.2.2.2" in last, "4.4.4.9" in last, len(json.loads(path.read_text()))] == [False, True, 3]
+    for text in ("", "[1]", '{"a": "x"}', '{"a": null}'):
+        path.write_text(text)
+        assert "a" not in KnownAddresses(path)
+    KnownAddresses(tmp_path / "nowhere" / "x").note("1.1.1.1")  # a disk that cannot be written
+
+
+def test_an_address_of_version_6_stands_for_its_network() -> None:
+    assert origin_of("2001:db8:1:2::7") == origin_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
+    assert origin_of("fe80::1%eth0") == "fe80::/64"
+    assert origin_of("::ffff:1.2.3.4") == origin_of("1.2.3.4") == "1.2.3.4"
+    assert origin_of("testclient") == "testclient"
 
 
 class Hall:
@@ -146,6 +277,55 @@ def test_who_says_nothing_makes_room_for_who_does(hall: Hall) -> None:
     assert silent[0].recv(1) == b"", "the one that came first was sent away"
     for one in silent:
         one.close()
+
+
+KNOCK = b"GET /api/v1/agent HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_an_agent_gets_through_a_door_that_strangers_crowd(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who say nothing, those who say they are agents, and those who knock too often."""
+    hall.door._most = 8
+    hall.door.book._rooms["strangers"] = GuestRoom(6, 3)
+    hall.door._unknown = Buckets(0.001, 8.0, time.monotonic)
+    hall.door.book.known.note("127.0.0.1")
+    hall.door.open()
+    with ExitStack() as stack:
+
+        def come(number: int, said: bytes) -> socket.socket:
+            made = socket.create_connection(hall.address, PATIENCE, source_address=(f"127.0.1.{number}", 0))
+            stack.enter_context(made)
+            made.sendall(said)
+            return made
+
+        first = [come(n % 3 + 1, KNOCK) for n in range(8)]
+        wait_for(lambda: hall.door.book.count("strangers") == 6 and not hall.door._waiting)
+        assert len(hall.agents) == 6, "in a crowd of equals who has just come stays"
+        silent = [come(n % 2 + 1, b"GET /") for n in range(20)]
+        agents = [socket.create_connection(hall.address, PATIENCE) for _ in range(2)]
+        for one in agents:
+            stack.enter_context(one)
+        silent += [come(n % 2 + 1, b"GET /") for n in range(20)]
+        for one in agents:
+            one.sendall(KNOCK)
+        wait_for(lambda: len(hall.agents) == 8)
+        assert hall.door.book._from["strangers", "127.0.0.1"] == 2
+        assert hall.door.book.count("strangers") == 6
+        # Two were not let in, and two had to go.
+        wait_for(lambda: len(select.select(first, [], [], 0.0)[0]) == 4)
+        late = come(9, KNOCK)
+        wait_for(lambda: select.select([late], [], [], 0.0)[0])
+        assert len(hall.agents) == 8, "no more knocks from those who are not known"
+    del silent
+
+
+def test_a_guest_that_is_closed_is_not_hung_up_on() -> None:
+    ours, theirs = socket.socketpair()
+    one = Guest(fileno=ours.detach())
+    one.hang_up()
+    assert theirs.recv(1) == b""
+    one.close()
+    one.hang_up()
+    theirs.close()
 
 
 def test_nobody_waits_at_the_door_for_ever(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,6 +658,10 @@ def test_a_real_coordinator_ends_who_takes_too_long_and_goes_on(tmp_path: Path) 
         address = site.url.replace("http", "ws") + "/api/v1/agent"
         with pytest.raises(Exception, match="403"), connect(address, proxy=None) as stranger:
             stranger.recv(PATIENCE)
+        knocker = client.new_token("k", "agent", "right")
+        with connect(address, additional_headers={"Authorization": f"Bearer {knocker}"}, proxy=None):
+            wait_for((site.state / "agent-addresses.json").exists)
+        assert list(json.loads((site.state / "agent-addresses.json").read_text())) == ["127.0.0.1"]
         with httpx.Client(base_url=site.url) as plain:
             assert plain.get("/api/v1/agent").status_code == 404
         # A way in that the door cannot tell for an agent's, as behind a proxy: it comes to the loop for people.

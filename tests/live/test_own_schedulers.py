@@ -20,7 +20,7 @@ from tapfinger.core.contract import Decision, Snapshot
 from tapfinger.errors import ConfigError
 from tapfinger.live.coordinator import asking
 from tapfinger.live.coordinator.decisions import LONGEST, Answer, Decider, RoundQuestion
-from tapfinger.live.coordinator.scheduler_process import ProcessScheduler
+from tapfinger.live.coordinator.scheduler_process import PASSED_ON, ProcessScheduler
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.recent_sizes import RecentSizes
 from tapfinger.live.insight.shadow import Shadows
@@ -89,6 +89,24 @@ def test_a_scheduler_in_a_process_decides_as_it_would_here(file: Path, own: Proc
     for _ in range(2):
         assert there.play(asked).starts == here.play(asked).starts
     assert here.play(asked).starts
+
+
+def test_its_process_gets_few_variables_of_the_coordinator(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "swordfish")
+    monkeypatch.setenv("WANDB_API_KEY", "swordfish")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    own = naughty(file)
+    try:
+        assert own._process is not None
+        given = Path(f"/proc/{own._process.pid}/environ").read_bytes()
+    finally:
+        own.close()
+    found = dict(line.split("=", 1) for line in given.decode().split("\0") if line)
+    assert "swordfish" not in given.decode()
+    assert found.keys() <= {*PASSED_ON}
+    assert (found["TZ"], found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("Asia/Tokyo", "3", "1")
+    assert found["PYTHONPATH"] == os.environ["PYTHONPATH"], "or its module could not be found"
 
 
 @pytest.mark.parametrize("how", FAULTS)
@@ -215,6 +233,31 @@ def test_a_thread_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyP
 
     asyncio.run(rounds())
     assert slow.resets == 2, "it has missed rounds"
+
+
+def test_a_thread_that_never_returns_is_the_only_one_and_is_told_as_long_as_it_hangs() -> None:
+    slow, now = Slow(), 0.0
+
+    async def rounds() -> None:
+        nonlocal now
+        faults: dict[str, str] = {}
+        deciders = [Decider(slow), Decider(create("scheduler", "min", {}))]
+        decider = Deciding(deciders, 2.0, lambda: now, faults, Worker("hangs here"))
+        asked, told = question(), 0
+        for _ in range(100):
+            answer = await decider.answer(asked)
+            assert answer.by == "Min"
+            told += bool(answer.fault)
+            assert "Slow: no decision after 2 s" in faults["scheduler"]
+            assert "Min decides instead" in faults["scheduler"]
+            assert [thread.name for thread in threading.enumerate()].count("hangs here") == 1
+            now += 10_000.0  # its rest is over each time, but its thread has not returned
+        assert told == 100, "the history has it again after an hour"
+        assert slow.resets == 1
+        decider.close()
+
+    asyncio.run(rounds())
+    slow.may.set()
 
 
 def test_a_coordinator_goes_on_and_ends_while_its_scheduler_hangs(tmp_path: Path) -> None:

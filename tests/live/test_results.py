@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from live.sites import CONFIG, RealSite, python
 from live.test_faults import hosting
@@ -15,12 +17,13 @@ from typer.testing import CliRunner
 from waiting import PATIENCE, wait_for
 
 from tapfinger.cli import app
-from tapfinger.errors import AgentUnavailable, CoordinatorError, NotFound, TooMany
+from tapfinger.errors import AgentUnavailable, CoordinatorError, NotFetched, NotFound, TooMany
 from tapfinger.live.agent import files, results
 from tapfinger.live.agent.disk import DiskRules
 from tapfinger.live.agent.results import Results
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
+from tapfinger.live.http import fetching
 from tapfinger.live.http.client import Client
 from tapfinger.live.protocol.messages import Launch, Outcome
 from tapfinger.live.protocol.wire import CHUNK, FileAnswer, FileRequest, LogSize, Message
@@ -222,6 +225,32 @@ def test_agents_that_are_away_or_silent_or_of_another_cluster_give_nothing(monke
     asyncio.run(scene())
 
 
+# -------------------------------------------------------------------------- fetching
+
+
+def test_a_file_that_cannot_be_fetched_does_not_keep_others_from_it(tmp_path: Path) -> None:
+    names = ("bad\ud800", "gone", "in the way", "model.bin")
+
+    def ask(path: str, params: dict[str, object]) -> httpx.Response:
+        if path.endswith("/files"):
+            entries = [{"name": name, "kind": "file", "size": 3, "modified": 1.0} for name in names]
+            return httpx.Response(200, content=json.dumps({"files": entries, "more": False}))
+        if params["path"] == "gone":
+            raise NotFound("task 1 has no file 'gone'")
+        return httpx.Response(200, content=b"yes", headers={"X-Size": "3"})
+
+    (tmp_path / "in the way").mkdir()
+    with pytest.raises(NotFetched, match="3 of 4 files were not fetched") as told_of:
+        fetching.fetch_all(ask, 1, "", tmp_path, None)
+    assert told_of.value.fetched == (str(tmp_path / "model.bin"),)
+    assert (tmp_path / "model.bin").read_bytes() == b"yes"
+    assert [line.removeprefix(f"{tmp_path}/").partition(":")[0] for line in told_of.value.failed] == [
+        "bad\ud800 cannot be written",
+        "gone cannot be fetched",
+        "in the way cannot be written",
+    ]
+
+
 # -------------------------------------------------------------------------- for real
 
 
@@ -269,6 +298,14 @@ def check_command(site: RealSite, task: int, to: Path) -> None:
     told = CliRunner().invoke(app, ["get", str(task), "model.bin", "--to", str(to), *state])
     assert told.exit_code == 0, told.output
     assert (to / "model.bin").read_bytes()[:1010] == b"?" * 1000 + (bytes(range(256)) * 4)[1000:1010]
+    barred = to.parent / "barred"
+    barred.mkdir()
+    (barred / "deep").touch()  # where a directory should be
+    told = CliRunner().invoke(app, ["get", str(task), "--to", str(barred), *state])
+    assert told.exit_code == 1, told.output
+    assert f"{barred / 'deep/er/note'} cannot be written" in told.output
+    assert "1 of 2 files were not fetched" in told.output
+    assert (barred / "model.bin").read_bytes() == bytes(range(256)) * 4096
     told = CliRunner().invoke(app, ["get", str(task), "--list", *state])
     assert "way out  (link)" in told.output
     assert "1048576  model.bin" in told.output

@@ -50,8 +50,9 @@ def http(service: Service) -> Iterator[TestClient]:
         yield client
 
 
-def bearer(http: TestClient, name: str, role: str = "submitter") -> dict[str, str]:
-    token = http.post("/api/v1/tokens", json={"name": name, "role": role}).json()["token"]
+def bearer(http: TestClient, name: str, role: str = "submitter", inherit: bool = False) -> dict[str, str]:
+    body = {"name": name, "role": role, "inherit": inherit}
+    token = http.post("/api/v1/tokens", json=body).json()["token"]
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -101,7 +102,7 @@ def test_a_name_that_goes_to_someone_else_brings_no_secrets(http: TestClient, se
     renewed = bearer(http, "ann")
     assert [one["name"] for one in http.get("/api/v1/secrets", headers=renewed).json()["secrets"]] == ["KEY"]
     http.delete("/api/v1/tokens/ann")
-    another = bearer(http, "ann")
+    another = bearer(http, "ann", inherit=True)
     assert http.get("/api/v1/secrets", headers=another).json() == {"secrets": []}
     assert submit(http, another, "KEY").status_code == 422
     keep(http, another, "KEY", "another's")

@@ -105,6 +105,24 @@ def test_a_revoked_token_works_no_more_not_even_on_an_open_line(http: TestClient
     assert (gone.status_code, gone.json()["detail"]) == (404, "there is no token of the name 'a agent'")
 
 
+def test_who_gets_a_revoked_name_does_not_get_what_is_left_of_it(http: TestClient, service: Service) -> None:
+    first = bearer(http, "submitter")
+    http.post("/api/v1/tasks", json=submission(argv=["x", "private"]), headers=first)
+    renewed = bearer(http, "submitter")
+    assert http.get("/api/v1/tasks/1", headers=renewed).json()["spec"]["argv"] == ["x", "private"], "the same person"
+    http.delete("/api/v1/tokens/a submitter")
+    for role in ("submitter", "viewer", "metrics"):
+        refused = http.post("/api/v1/tokens", json={"name": "a submitter", "role": role})
+        assert refused.status_code == 422
+        assert "the name 'a submitter' was revoked, and tasks of it are left" in refused.json()["detail"]
+        assert "--inherit" in refused.json()["detail"]
+    assert [token["name"] for token in http.get("/api/v1/tokens").json()["tokens"]] == ["first"]
+    back = bearer(http, "submitter", inherit=True)
+    assert http.get("/api/v1/tasks/1", headers=back).json()["spec"]["argv"] == ["x", "private"]
+    details = [line["detail"] for line in http.get("/api/v1/audit").json()["lines"]]
+    assert "'a submitter', submitter, inherits what is left of that name" in details
+
+
 def test_only_operators_see_tokens_and_the_audit_log(http: TestClient) -> None:
     for role in ("viewer", "submitter"):
         headers = bearer(http, role)
@@ -376,4 +394,6 @@ def test_tokens_at_the_command_line(
     assert listed[1:] == ["bob: agent of left, no end", "first: operator, no end"]
     assert call("token", "revoke", "ann") == []
     assert len(call("token", "list")) == 2
+    assert call("token", "ann", "--role", "viewer", "--inherit")[0].startswith("tf_")
+    assert call("token", "revoke", "ann") == []
     assert call("audit")[-1].endswith("first from testclient: DELETE /api/v1/tokens/ann -> 200")

@@ -130,6 +130,18 @@ def test_tokens_are_replaced_by_name_and_removed(opened: Opener) -> None:
     assert not store.remove_token("ann")
 
 
+def test_a_name_is_left_if_it_has_tasks_and_no_token(opened: Opener) -> None:
+    store = opened()
+    assert not store.is_left("me")
+    store.save([RECORD], [])
+    assert store.is_left("me")
+    assert not store.is_left("you")
+    store.add_token(Token("h1", "me", "submitter", None, 1.0, 2.0))
+    assert not store.is_left("me"), "also if it has expired"
+    store.remove_token("me")
+    assert store.is_left("me")
+
+
 def test_secrets_are_for_one_owner_or_one_task_and_end_with_them(opened: Opener) -> None:
     store = opened()
     store.add_token(Token("h1", "me", "submitter", None, 1.0))

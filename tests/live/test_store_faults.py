@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live.sites import CONFIG, RealSite, python
@@ -19,9 +23,9 @@ from waiting import wait_for
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, StoreFailed, TapfingerError
-from tapfinger.live.config import build_site, load_site
+from tapfinger.live.config import LiveConfig, build_site, load_site
 from tapfinger.live.protocol.events import AgentJoined, Submitted
-from tapfinger.live.service.taking_over import make_machine, take_epoch
+from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import sqlite
 from tapfinger.live.store.copies import EPOCHS, SKIPPED, copy_store, put_back
 from tapfinger.live.store.store import Store, Token
@@ -182,6 +186,70 @@ def test_a_copy_is_made_while_others_write_and_put_back(good: Path, tmp_path: Pa
     assert now._db.query("PRAGMA auto_vacuum") == [(2,)]
     before.close()
     now.close()
+
+
+class Cut(BaseException):
+    """The machine has gone down."""
+
+
+def test_a_restore_that_is_cut_short_anywhere_leaves_one_whole_store(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each change of a file: the next start has the earlier store or the new one, and nothing is lost."""
+    copy = tmp_path / "copy.db"
+    copy_store(good, copy)
+    begun = Store(good)
+    begun.lead("")
+    begun.save([replace(RECORD, id=90)], [])  # in the log beside the file: its coordinator was killed
+    seen: list[str] = []
+    for nth in itertools.count():
+        site = tmp_path / f"site-{nth}"
+        site.mkdir()
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{good}{suffix}", site / f"store.db{suffix}")
+        left = [nth]
+
+        def cutting(change: Callable[..., Any], left: list[int] = left) -> Callable[..., Any]:
+            def changed(*given: Any, **more: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Cut
+                return change(*given, **more)
+
+            return changed
+
+        with monkeypatch.context() as patched:
+            for name in ("rename", "replace", "unlink"):
+                patched.setattr(Path, name, cutting(getattr(Path, name)))
+            try:
+                put_back(copy, site / "store.db")
+            except Cut:
+                pass
+            else:
+                break
+        kept = Kept(site, LiveConfig())
+        new = kept.store.next_id() > SKIPPED
+        asides = [path for path in site.glob("store.db.before-*") if not path.name.endswith(("-wal", "-shm"))]
+        earlier = Store(asides[0]) if new else kept.store
+        assert (earlier.next_id(), len(asides)) == (91, int(new)), f"cut before change {nth}"
+        assert not [path.name for path in site.iterdir() if "new" in path.name or "restoring" in path.name]
+        seen.append("new" if new else "earlier")
+        if new:
+            earlier.close()
+        kept.close()
+    begun.close()
+    assert seen == sorted(seen), "first the earlier one, then the new one"
+    assert seen.count("new") >= 4
+
+
+def test_putting_back_twice_within_a_second_keeps_both_earlier_stores(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.db"
+    copy_store(good, copy)
+    monkeypatch.setattr(time, "strftime", lambda _: "now")
+    asides = [put_back(copy, good) for _ in range(3)]
+    assert [path.name.partition(".before-")[2] for path in asides if path is not None] == ["now", "now-2", "now-3"]
 
 
 def test_a_copy_is_not_written_to_a_file_of_somebody_else(good: Path, tmp_path: Path) -> None:

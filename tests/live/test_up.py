@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from waiting import PATIENCE, wait_for
 
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent.leases import replace_file
-from tapfinger.live.site_parts import MAX_LOG, Part
+from tapfinger.live.site_parts import MAX_LOG, Part, put_aside
 from tapfinger.live.state_dir import noted
 from tapfinger.live.supervisor import FIRST_PAUSE, LAST_PAUSE, STEADY, Supervisor
 
@@ -120,6 +121,44 @@ def test_logs_are_kept_short(tmp_path: Path) -> None:
     assert log.read_text() == "after"
     aside = (tmp_path / "serve.log.1").stat()
     assert (aside.st_size, aside.st_mode & 0o077) == (MAX_LOG + 1, 0)
+
+
+def test_a_log_is_kept_short_where_there_is_no_room_for_its_older_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", no_room)
+    log = tmp_path / "serve.log"
+    log.touch()
+    os.truncate(log, MAX_LOG + 1)
+    assert put_aside(log)
+    assert (log.stat().st_size, [path.name for path in tmp_path.iterdir()]) == (0, ["serve.log"])
+
+
+def test_the_log_of_up_is_kept_short_and_that_of_what_cannot_stay_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = watched(tmp_path, [])
+    logs = [site.state / "up.log", *(one.part.log for one in (site._coordinator, *site._agents))]
+    for log in logs:
+        log.touch()
+        os.truncate(log, MAX_LOG + 1)
+    looks = iter(range(2))
+    around = site._look_around
+
+    def look(now: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+        around(now)
+
+    monkeypatch.setattr(site, "_look_around", look)
+    monkeypatch.setattr(site, "_start_again", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        site.watch()
+    assert {path.name for path in site.state.glob("*.log.1")} == {f"{log.name}.1" for log in logs}
+    assert max(log.stat().st_size for log in logs) < 10_000
 
 
 # ----------------------------------------------------------------------- taking over

@@ -36,10 +36,13 @@ def new(
     days: Annotated[
         float | None, typer.Option(min=0.0001, max=100_000, help="How long it works. Without it: until it is revoked.")
     ] = None,
+    inherit: Annotated[
+        bool, typer.Option("--inherit", help="Of a revoked name: give it the tasks that are left of it.")
+    ] = False,
 ) -> None:
     """Make a token for someone and print it; it is shown only once."""
     with open_client(state, url) as client:
-        typer.echo(client.new_token(name, role, cluster, None if days is None else days * 86400.0))
+        typer.echo(client.new_token(name, role, cluster, None if days is None else days * 86400.0, inherit))
 
 
 @tokens.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from tapfinger.commands.options import StateOption, UrlOption, open_client
 from tapfinger.commands.tasks import TaskArgument
+from tapfinger.errors import NotFetched
 
 
 def get(
@@ -24,7 +26,10 @@ def get(
     listing: Annotated[bool, typer.Option("--list", help="Only list what there is.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt. Without it: the latest.")] = None,
 ) -> None:
-    """Fetch what a task without a working directory has left in its own. Called again, it goes on where it stopped."""
+    """Fetch what a task without a working directory has left in its own. Called again, it goes on where it stopped.
+
+    A file that cannot be written does not stop the others; it is named, and the exit code is 1.
+    """
     from tapfinger.live.http.fetching import check_target
 
     target = to if to is not None else Path(f"task-{task}")
@@ -38,8 +43,18 @@ def get(
                 )
             return
         check_target(target)
-        for fetched in client.fetch(task, path, target, attempt):
-            typer.echo(_shown(str(fetched)))
+        failed: Sequence[str] = ()
+        try:
+            fetched = [str(one) for one in client.fetch(task, path, target, attempt)]
+        except NotFetched as error:
+            fetched, failed = list(error.fetched), error.failed
+    for one in fetched:
+        typer.echo(_shown(one))
+    for line in failed:
+        typer.echo(_shown(line), err=True)
+    if failed:
+        typer.echo(f"{len(failed)} of {len(fetched) + len(failed)} files were not fetched", err=True)
+        raise typer.Exit(1)
 
 
 def _shown(name: str) -> str:

@@ -14,9 +14,10 @@ import typer
 from tapfinger.commands.dashboard import dashboard_link
 from tapfinger.commands.interrupts import interruptible
 from tapfinger.commands.options import Fields, expand_fields, name_values
-from tapfinger.errors import TapfingerError
+from tapfinger.errors import CoordinatorError, TapfingerError
 from tapfinger.live.http.options import ServeOptions
 from tapfinger.settings import FieldHelp
+from tapfinger.visible import visible
 
 if TYPE_CHECKING:
     from tapfinger.core.contract import Scheduler
@@ -135,7 +136,10 @@ def down(
 
     site = LocalSite(state_directory(state).absolute())
     stopped = site.down()
-    typer.echo(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+    if stopped or not site.doubts:
+        typer.echo(visible(f"Stopped {', '.join(stopped)}.") if stopped else "Nothing was running.")
+    if site.doubts:
+        raise CoordinatorError(visible("; ".join(site.doubts)))
     if forget:
         left = ", ".join(site.forget())
         typer.echo(f"Removed what it kept in {site.state}{f'; left alone: {left}' if left else ''}.")

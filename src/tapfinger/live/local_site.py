@@ -6,11 +6,13 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tapfinger.errors import TapfingerError
+from tapfinger.errors import ConfigError, TapfingerError
 from tapfinger.live.config import BackendConfig
+from tapfinger.live.ownership import is_mine, is_trusted, owner_of
 from tapfinger.live.site_parts import PATIENCE, Part, end_parts
 from tapfinger.live.state_dir import hold
 
@@ -20,12 +22,14 @@ OURS = (
     "logs",
     "serve.log*",
     "agent-*.log*",
+    "agent-addresses.json",
     "up.log*",
     "up.json",
     "audit.jsonl*",
     "coordinator.json",
     "epoch",
     "store.db*",
+    ".store.db.*",
     "token",
 )
 #: File that is locked by the ``tapfinger up`` that watches over a site.
@@ -40,15 +44,16 @@ class LocalSite:
     def __init__(self, state: Path) -> None:
         """``state``: absolute, and need not exist."""
         self.state = state
+        #: Sentences about what ``down`` has left alone.
+        self.doubts: list[str] = []
         self.coordinator = Part("coordinator", state / "coordinator.json", state / "serve.log")
         #: The ``tapfinger up`` that watches over the others.
         self.watcher = Part("tapfinger up", state / "up.json", state / "up.log", UP_LOCK)
 
     def agent(self, cluster: str) -> Part:
         """The agent of a cluster."""
-        return Part(
-            f"agent {cluster}", self.state / "agents" / cluster / "process.json", self.state / f"agent-{cluster}.log"
-        )
+        note, log = self.state / "agents" / cluster / "process.json", self.state / f"agent-{cluster}.log"
+        return Part(f"agent {cluster}", note, log, state=self.state)
 
     def _agents(self) -> list[Part]:
         """The agents that have ever run here."""
@@ -59,21 +64,41 @@ class LocalSite:
         return [part.name for part in [*self._agents(), self.coordinator] if part.note() is not None]
 
     def down(self) -> list[str]:
-        """End the ``up`` that watches, agents with their tasks, then the coordinator. Returns the names of what ran."""
+        """End the ``up`` that watches, agents with their tasks, then the coordinator. Returns the names of what ran.
+
+        What is not certain to be a process of this site is left alone; ``doubts`` says so.
+        """
+        self.doubts.clear()
         names, agents = self.running(), self._agents()
-        if self.watcher.find():
+        if self._sure([self.watcher]):
             names = names or [self.watcher.name]
             end_parts([self.watcher], signal.SIGTERM, 3 * PATIENCE)  # it ends in order what it has started
-        end_parts([agent for agent in agents if agent.find()], signal.SIGINT)
-        end_parts([part for part in [self.coordinator] if part.find()], signal.SIGTERM)
+        sure = self._sure([*agents, self.coordinator])
+        end_parts([part for part in sure if part is not self.coordinator], signal.SIGINT)
+        end_parts([part for part in sure if part is self.coordinator], signal.SIGTERM)
         for agent in agents:
-            clear(agent.folder)
-        return names
+            if is_mine(agent.folder, self.state):
+                clear(agent.folder)
+            elif any((agent.folder / "runs").glob("*")):
+                self.doubts.append(
+                    f"tasks that {agent.name} may have left were not looked for: they are noted in a directory of "
+                    f"another user, {owner_of(self.state)}, who can run the same command"
+                )
+        doubtful = {part.name for part in (*agents, self.coordinator) if part.doubt}
+        return [name for name in names if name not in doubtful]
+
+    def _sure(self, parts: Sequence[Part]) -> list[Part]:
+        """Those of the parts that run, and are certain to be of this site."""
+        found = [part for part in parts if part.find()]
+        self.doubts += [part.doubt for part in found if part.doubt]
+        return [part for part in found if not part.doubt]
 
     def forget(self) -> list[str]:
         """Remove the site's files from its directory; call ``down`` first. Returns the names of all other files."""
         if not self.state.is_dir():
             return []
+        if not is_trusted(self.state):
+            raise ConfigError(f"{self.state} belongs to {owner_of(self.state)}, who must remove what is in it")
         with (
             hold(self.state, "coordinator; end it first: tapfinger down"),
             hold(self.state, "tapfinger up; end it first: tapfinger down", UP_LOCK),

@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tapfinger.errors import CoordinatorError
+from tapfinger.live.ownership import author, doubt, left_alone, send_noted
 from tapfinger.live.state_dir import alive, held, noted
 
 #: Most seconds that processes may take to start or to end.
@@ -26,10 +26,14 @@ MAX_LOG = 32 << 20
 class Part:
     """One process of a site: its coordinator, or the agent of a cluster. It may have been started by another ``up``."""
 
-    def __init__(self, name: str, note: Path, log: Path, lock: str = "lock") -> None:
-        """``name``: as people are told. ``note``: file in which the process announces itself, beside its ``lock``."""
+    def __init__(self, name: str, note: Path, log: Path, lock: str = "lock", state: Path | None = None) -> None:
+        """``name``: as people are told. ``note``: file in which the process announces itself, beside its ``lock``.
+
+        ``state``: the directory of its site, if the note is not in it but below it.
+        """
         self.name = name
         self.folder = note.parent
+        self._state = state or note.parent
         self._note = note
         self.log = log
         self._lock = lock
@@ -37,6 +41,7 @@ class Part:
         self._child: int | None = None
         self._ended: int | None = None  # pid of the last child that has ended
         self._found: dict[str, Any] | None = None
+        self._writer: int | None = None  # user who has written the note of what was found
         self._end = "ended"  # how the last one did
         #: Whether this process has started it, the last time that it was started.
         self.started = False
@@ -52,7 +57,16 @@ class Part:
             time.sleep(0.05)
         if note is not None:
             self._found, self.started, self._child, self._end = note, False, None, "ended"
+            self._writer = author(self._note, self._state, note)
         return note is not None
+
+    @property
+    def doubt(self) -> str:
+        """Why the process that was found must not be signalled, in a sentence; empty if it may be."""
+        if self.started or self._found is None or not alive(self._found):
+            return ""
+        why = doubt(self._found, self._writer)
+        return left_alone(self.name, self._found["pid"], why) if why else ""
 
     @property
     def pid(self) -> int | None:
@@ -116,17 +130,45 @@ class Part:
             os.close(read)
 
     def tell(self, number: int) -> None:
-        """Send it a signal, if it runs."""
-        if self.running() and self.pid is not None:
+        """Send it a signal, if it runs. Raises CoordinatorError if it is not certain that it is what was noted."""
+        if not self.running() or self.pid is None:
+            return
+        if self.started or self._found is None:
             send(self.pid, number, self.name)
+        else:
+            send_noted(self._found, self._writer, number, self.name)
 
     def put_log_aside(self) -> None:
         """Keep its log short. The process has it open for appending, so the file is emptied, not replaced."""
-        with suppress(OSError):
-            if self.log.stat().st_size > MAX_LOG:
-                shutil.copy(self.log, self.log.with_name(f"{self.log.name}.1"))  # only its owner may read this one too
-                os.truncate(self.log, 0)
-                self._logged = 0
+        if put_aside(self.log):
+            self._logged = 0
+
+
+def put_aside(log: Path) -> bool:
+    """Keep a log short: the older part of a long one becomes ``LOG.1``, in place of the one before.
+
+    Where there is no room for it, such as on a full disk, it is dropped: the log must not grow on. Returns whether the
+    log is empty now.
+    """
+    older = log.with_name(f"{log.name}.1")
+    try:
+        if log.stat().st_size <= MAX_LOG:
+            return False
+        try:
+            older.unlink(missing_ok=True)
+            with log.open("rb") as source, open(older, "xb", opener=_private) as target:
+                shutil.copyfileobj(source, target)
+        except OSError:
+            older.unlink(missing_ok=True)
+        os.truncate(log, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _private(name: str, flags: int) -> int:
+    """Open a file that only its owner may read."""
+    return os.open(name, flags, 0o600)
 
 
 def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input: int, quiet: bool) -> int:
@@ -138,8 +180,10 @@ def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input:
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0) if quiet else (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
     command = [sys.executable, "-m", "tapfinger", *words]
-    # A token of whoever calls is nothing for them, and everyone of this user could read it there.
-    env = {name: value for name, value in os.environ.items() if name != "TAPFINGER_TOKEN"}
+    # A token of whoever calls is nothing for them, and everyone of this user could read it there. The store is the
+    # coordinator's alone.
+    others = {"TAPFINGER_TOKEN", "PGPASSWORD"} if words[0] == "agent" else {"TAPFINGER_TOKEN"}
+    env = {name: value for name, value in os.environ.items() if name not in others}
     return os.posix_spawn(
         command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
     )

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.http.client import Client
 from tapfinger.live.local_site import UP_LOCK, LocalSite, clear
+from tapfinger.live.ownership import is_mine
 from tapfinger.live.site_parts import ENDING, PATIENCE, Part, end_parts
 from tapfinger.live.site_plan import SitePlan, address_of
 from tapfinger.live.state_dir import announce, hold, make_directory, noted, read_note
@@ -244,6 +245,7 @@ class Supervisor:
         """Start again whatever dies, until an interrupt."""
         complaint = ""
         while True:
+            self._site.watcher.put_log_aside()
             try:
                 self._look_around(time.monotonic())
             except (TapfingerError, OSError) as error:  # a full disk, a note that somebody has changed
@@ -271,7 +273,6 @@ class Supervisor:
         if one.part.running():
             if now > one.since + STEADY:
                 one.pause = FIRST_PAUSE
-                one.part.put_log_aside()
         elif one.due is None:
             self._wait_for(one, f"(pid {one.part.pid}) {one.part.how_it_ended()}", now)
         elif now >= one.due and (note is not None or one is self._coordinator):
@@ -280,6 +281,7 @@ class Supervisor:
                 self._start_again(one, note)
             except (TapfingerError, OSError) as error:
                 self._wait_for(one, f"could not be started: {error}", now)
+        one.part.put_log_aside()  # also of one that dies again and again, and writes why each time
 
     def _wait_for(self, one: _Watched, why: str, now: float) -> None:
         one.due = now + one.pause
@@ -314,7 +316,8 @@ class Supervisor:
             end_parts(agents, signal.SIGINT)
             end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
             for part in agents:
-                clear(part.folder)
+                if is_mine(part.folder, self.state):
+                    clear(part.folder)
             (self.state / "up.json").unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()

@@ -39,6 +39,14 @@ NO_MEMORY = 86
 HEADER = struct.Struct("!Q")
 #: Set for the process unless they are set already: each thread of a library needs address space.
 FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+#: The coordinator's variables that the process gets, all others may be secrets such as PGPASSWORD: where programs,
+#: modules and caches are, how texts and times are written, which devices there are.
+PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8"),
+    *("VIRTUAL_ENV", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "CUDA_VISIBLE_DEVICES"),
+    *FEW_THREADS,
+)
 
 
 class Writer(pickle.Pickler):
@@ -52,6 +60,11 @@ class Writer(pickle.Pickler):
     def persistent_id(self, obj: Any) -> str | None:
         """The name of a task type that is known."""
         return obj.name if isinstance(obj, TaskType) and self._known.get(obj.name) is obj else None
+
+
+def environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the process of a scheduler gets, of a coordinator with ``ours``."""
+    return FEW_THREADS | {name: ours[name] for name in PASSED_ON if name in ours}
 
 
 @dataclass(frozen=True)
@@ -123,7 +136,7 @@ class ProcessScheduler:
                 stdout=2,  # what it prints belongs into the coordinator's log
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**FEW_THREADS, **os.environ},
+                env=environment(os.environ),
             )
         self._line = ours
         # A module that hangs while it is imported must not hang the coordinator.

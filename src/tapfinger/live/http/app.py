@@ -66,6 +66,8 @@ class NewToken(_Body):
     cluster: Name | None = None
     #: Seconds until the token expires; None for never.
     lasts: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
+    #: Whether it gets the tasks that are left of a revoked token of this name; without it such a name is refused.
+    inherit: bool = False
 
 
 def make_app(service: Service, on_failure: Callable[[], None] | None = None, runs_service: bool = True) -> FastAPI:
@@ -296,7 +298,8 @@ def _operators(app: FastAPI, service: Service, workers: AnswerThreads, may: Call
     @app.post("/api/v1/tokens", status_code=201, dependencies=[may("operate")])
     async def new_token(body: NewToken, request: Request) -> dict[str, str]:
         request.state.detail = f"{body.name!r}, {body.role}{f' of {body.cluster}' if body.cluster else ''}"
-        made = partial(service.issue, body.name, body.role, body.cluster, body.lasts)
+        request.state.detail += ", inherits what is left of that name" if body.inherit else ""
+        made = partial(service.issue, body.name, body.role, body.cluster, body.lasts, body.inherit)
         return {"token": await workers.run(request, made)}
 
     @app.get("/api/v1/tokens", dependencies=[may("operate")], response_model=dict[str, Any])

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, NotFound, TooMany
-from tapfinger.live.http.fetching import TaskFile, fetched, listed
+from tapfinger.live.http.fetching import TaskFile, fetch_all, listed
 from tapfinger.live.http.tls import trust
 from tapfinger.live.protocol.records import DEFAULT_TYPE, ENDED, TaskSpec, unknown_field
 
@@ -293,9 +293,10 @@ class Client:
     def fetch(self, task: int, path: str = "", to: str | Path = ".", attempt: int | None = None) -> Sequence[Path]:
         """Fetch a file of a task, or all files below a directory, into the directory ``to``. Returns where they are.
 
-        Call it again after an error: it goes on where it stopped. Links and special files are left out.
+        Call it again after an error: it goes on where it stopped. Links and special files are left out. NotFetched
+        says which files could not be written; all others are there.
         """
-        return [*fetched(self._get, task, path, Path(to), attempt)]
+        return fetch_all(self._get, task, path, Path(to), attempt)
 
     def _get(self, path: str, params: dict[str, Any]) -> httpx.Response:
         return self._call("GET", path, params=params)
@@ -386,9 +387,14 @@ class Client:
             asked = {"after": page[-1]["seq"]}
         return found
 
-    def new_token(self, name: str, role: str, cluster: str | None = None, lasts: float | None = None) -> str:
-        """Make a token, valid for ``lasts`` seconds or forever. An earlier token of the same name stops working."""
-        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts}
+    def new_token(
+        self, name: str, role: str, cluster: str | None = None, lasts: float | None = None, inherit: bool = False
+    ) -> str:
+        """Make a token, valid for ``lasts`` seconds or forever. An earlier token of the same name stops working.
+
+        A name that was revoked, and of which tasks are left, is refused without ``inherit``.
+        """
+        body = {"name": name, "role": role, "cluster": cluster, "lasts": lasts, "inherit": inherit}
         token: str = self._call("POST", "tokens", json=body).json()["token"]
         return token
 

@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tapfinger.live.http.agents import AGENT_PATH
+from tapfinger.live.http.crowd import Crowd
 from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom, Kind
+from tapfinger.live.http.known_addresses import KnownAddresses, origin_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.tls import AGENT_PROTOCOL
 
@@ -35,6 +37,9 @@ BATCH = 64
 PAUSE, LOG_PAUSE = 0.5, 60.0
 #: Connections of strangers who say they are agents: from one address per second, and at once.
 KNOCKS, KNOCKS_AT_ONCE = 50.0, 300.0
+#: The same from all addresses together from which no agent has shown a token lately: each costs about a millisecond of
+#: the loop with the leases.
+UNKNOWN, UNKNOWN_AT_ONCE = 200.0, 600.0
 #: Handles that are kept for the store, logs and the like.
 SPARE = 128
 #: Most connections: waiting at the door; people's; of those who say they are agents; and room kept for agents.
@@ -60,10 +65,11 @@ def rooms(handles: int) -> tuple[int, dict[Kind, GuestRoom]]:
     }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     guest: Guest
     peer: tuple[str, int]
+    origin: str
     until: float
     #: Bytes seen so far.
     seen: int = 0
@@ -79,15 +85,21 @@ class Door:
         people: Callable[[Guest], None],
         agents: Callable[[Guest], None],
         proxy: str | None = None,
+        known: KnownAddresses | None = None,
     ) -> None:
-        """``people`` and ``agents`` take connections over; ``proxy``: an address that stands for many."""
+        """``people`` and ``agents`` take connections over; ``proxy``: an address that stands for many.
+
+        ``known``: addresses from which agents have shown a token.
+        """
         self._listener = listener
         self._encrypted = encrypted
         self._halls: dict[Kind, Callable[[Guest], None]] = {"people": people, "strangers": agents}
         self._most, found = rooms(raise_handles())
-        self.book = GuestBook(found, proxy)
+        self.book = GuestBook(found, proxy, known)
         self._knocks = Buckets(KNOCKS, KNOCKS_AT_ONCE, time.monotonic)
+        self._unknown = Buckets(UNKNOWN, UNKNOWN_AT_ONCE, time.monotonic)
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()  # by file handle, oldest first
+        self._crowd: Crowd[_Waiting] = Crowd()  # the same by address
         self._selector = selectors.DefaultSelector()
         self._closed_until = 0.0
         self._logged = -LOG_PAUSE
@@ -157,12 +169,17 @@ class Door:
                     self._logged = time.monotonic()
                     logger.warning("no connection can be accepted for now: %s", error.strerror)
                 return
+            origin = origin_of(str(peer[0]))
             if len(self._waiting) >= self._most:
-                self._dismiss(next(iter(self._waiting.values())))  # who came first has said nothing for longest
+                if (gone := self._crowd.makes_room(origin, self.book.known.__contains__)) is None:
+                    connection.close()
+                    continue
+                self._dismiss(gone)
             guest = Guest(fileno=connection.detach())
             guest.setblocking(False)
-            waiting = _Waiting(guest, (str(peer[0]), int(peer[1])), time.monotonic() + FIRST_BYTES)
+            waiting = _Waiting(guest, (str(peer[0]), int(peer[1])), origin, time.monotonic() + FIRST_BYTES)
             self._waiting[guest.fileno()] = waiting
+            self._crowd.add(origin, waiting)
             self._selector.register(guest, selectors.EVENT_READ)
             self._look(waiting)  # most have spoken already
 
@@ -186,8 +203,7 @@ class Door:
 
     def _hand_over(self, waiting: _Waiting, kind: Kind) -> None:
         guest, peer = waiting.guest, waiting.peer
-        knock = self._knocks.take(peer[0]) if kind == "strangers" else 0.0
-        if knock or not self.book.enter(guest, kind, peer):
+        if (kind == "strangers" and not self._may_knock(waiting.origin)) or not self.book.enter(guest, kind, peer):
             self._dismiss(waiting)
             return
         self._forget(waiting)
@@ -197,8 +213,15 @@ class Door:
             guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._halls[kind](guest)
 
+    def _may_knock(self, origin: str) -> bool:
+        """Whether one more stranger may come in now, from this address and from all that are not known."""
+        if self._knocks.take(origin):
+            return False
+        return origin in self.book.known or not self._unknown.take("")
+
     def _forget(self, waiting: _Waiting) -> None:
         self._waiting.pop(waiting.guest.fileno(), None)
+        self._crowd.remove(waiting.origin, waiting)
         with suppress(KeyError, ValueError):
             self._selector.unregister(waiting.guest)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tapfinger.errors import ConfigError, CoordinatorError, DataError, NotFound
+from tapfinger.errors import ConfigError, CoordinatorError, NotFetched, NotFound
 
 #: Ending of files that are not complete yet.
 PART = ".part"
@@ -59,32 +59,43 @@ def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[
             yield TaskFile(inner, entry["kind"], entry["size"], entry["modified"])
 
 
-def fetched(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> Iterator[Path]:
-    """Fetch a file, or all files below a directory, into the directory ``to``; yields each one when it is complete."""
-    found = False
+def fetch_all(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> list[Path]:
+    """Fetch a file, or all files below a directory, into the directory ``to``. Returns where they are.
+
+    A file that cannot be written, or is gone, does not keep others from being fetched; NotFetched then names it.
+    """
+    done: list[Path] = []
+    failed: list[str] = []
     for entry in listed(ask, task, path, attempt):
         if entry.kind == "file":
-            found = True
-            yield _fetch(ask, task, entry, to / entry.path, attempt)
-    if not found:
+            target = to / entry.path
+            try:
+                done.append(_fetch(ask, task, entry, target, attempt))
+            except OSError as error:
+                failed.append(f"{target} cannot be written: {error.strerror or error}")
+            except UnicodeError:
+                failed.append(f"{target} cannot be written: its name is no text here")
+            except NotFound as error:
+                failed.append(f"{target} cannot be fetched: {error}")
+    if failed:
+        raise NotFetched([str(one) for one in done], failed)
+    if not done:
         raise NotFound(f"task {task} has left no file at {path or 'its directory'!r}")
+    return done
 
 
 def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | None) -> Path:
     # Named after what it is a part of: a file that has changed meanwhile is fetched from its beginning.
     part = target.with_name(f".{target.name}.{entry.size}.{entry.modified:.6f}{PART}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("ab") as file:
-            while True:
-                params = _params(path=entry.path, offset=file.tell(), attempt=attempt)
-                answer = ask(f"tasks/{task}/files/content", params)
-                file.write(answer.content)
-                if not answer.content or file.tell() >= int(answer.headers["X-Size"]):
-                    break
-        os.replace(part, target)
-    except OSError as error:
-        raise DataError(f"{target} cannot be written: {error.strerror}") from None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("ab") as file:
+        while True:
+            params = _params(path=entry.path, offset=file.tell(), attempt=attempt)
+            answer = ask(f"tasks/{task}/files/content", params)
+            file.write(answer.content)
+            if not answer.content or file.tell() >= int(answer.headers["X-Size"]):
+                break
+    os.replace(part, target)
     return target
 
 

@@ -19,6 +19,7 @@ from tapfinger.live.http.agents import AgentEndpoint
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.connections import LoopServer
 from tapfinger.live.http.door import Door
+from tapfinger.live.http.known_addresses import KnownAddresses
 from tapfinger.live.http.options import ServeOptions
 from tapfinger.live.http.tls import AGENT_PROTOCOL, Certificate, covers, is_loopback
 from tapfinger.live.service.service import Service
@@ -80,7 +81,7 @@ def serve_site(state: Path, service: Service, options: ServeOptions, tls: Certif
     port = listener.getsockname()[1]
     here = addresses(options.host, port, None if tls is None else tls.names(), options.advertise)
     service.url = here["advertised"]
-    site = _Serving(service, listener, tls, options.trust_proxy)
+    site = _Serving(service, listener, tls, options.trust_proxy, KnownAddresses(state / "agent-addresses.json"))
     note = announce(state, "coordinator", **here, **({} if tls is None else {"ca": str(tls.cert)}))
     try:
         asyncio.run(site.run())
@@ -107,7 +108,15 @@ def _listen(host: str, port: int) -> socket.socket:
 class _Serving:
     """A coordinator's event loops: the service's with the agents on the main thread, and one for people on another."""
 
-    def __init__(self, service: Service, listener: socket.socket, tls: Certificate | None, proxy: str | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        listener: socket.socket,
+        tls: Certificate | None,
+        proxy: str | None,
+        known: KnownAddresses,
+    ) -> None:
+        """``proxy``: an address that stands for many. ``known``: addresses from which agents have shown a token."""
         self._service = service
         #: Whether the service could not go on; the signal that ended it.
         self.failed = False
@@ -116,7 +125,7 @@ class _Serving:
         self._people = LoopServer(make_app(service, runs_service=False), context, proxy)
         endpoint = AgentEndpoint(service, lambda scope: self._door.book.prove(tuple(scope["client"])))
         self._agents = LoopServer(endpoint, context, lifespan=False)
-        self._door = Door(listener, tls is not None, self._people.admit, self._agents.admit, proxy)
+        self._door = Door(listener, tls is not None, self._people.admit, self._agents.admit, proxy, known)
         self._thread = threading.Thread(target=self._serve_people, name="people")
 
     def _serve_people(self) -> None:

@@ -223,13 +223,15 @@ class Service(Leading):
         before = self.now() - days * DAY
         return before, self.store.count_before(before)
 
-    def issue(self, name: str, role: str, cluster: str | None, lasts: float | None = None) -> str:
-        """Make a token. ``lasts``: seconds, None for unlimited."""
+    def issue(
+        self, name: str, role: str, cluster: str | None, lasts: float | None = None, inherit: bool = False
+    ) -> str:
+        """Make a token. ``lasts``: seconds, None for unlimited. ``inherit``: tasks left of a revoked name are its."""
         if self._leading is None:
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
-        return tokens.issue(self.store, name, role, cluster, self.now(), lasts)
+        return tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
 
     def revoke(self, name: str) -> None:
         """Revoke the token of this name."""

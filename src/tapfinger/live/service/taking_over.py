@@ -16,6 +16,7 @@ from tapfinger.live.coordinator.machine import Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.state_dir import hold, make_directory
+from tapfinger.live.store import copies
 from tapfinger.live.store.audit import Audit
 from tapfinger.live.store.copies import SKIPPED
 from tapfinger.live.store.leadership import TERM
@@ -34,6 +35,8 @@ class Kept:
         make_directory(state)
         self._lock = hold(state, "coordinator; end it first: tapfinger down")
         try:
+            if not config.store:
+                copies.finish(state / "store.db")
             self.store = Store(config.store or state / "store.db")
         except BaseException:
             self._lock.close()

@@ -433,6 +433,12 @@ class Store:
         """All tokens, by name."""
         return [Token(*row) for row in self._db.query("SELECT * FROM tokens ORDER BY name")]
 
+    def is_left(self, name: str) -> bool:
+        """Whether tasks belong to this name although it has no token (any more). Looks through all tasks."""
+        if self._db.query("SELECT 1 FROM tokens WHERE name = ?", (name,)):
+            return False
+        return bool(self._db.query("SELECT 1 FROM tasks WHERE owner = ? LIMIT 1", (name,)))
+
     def remove_token(self, name: str) -> bool:
         """Remove a token and its holder's secrets. Returns whether there was one of that name."""
         with self._transaction() as work:

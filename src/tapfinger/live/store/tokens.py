@@ -25,12 +25,29 @@ def hashed(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def issue(store: Store, name: str, role: str, cluster: str | None, now: float, lasts: float | None = None) -> str:
-    """Make a token; an earlier one of the same name stops working. ``lasts``: seconds; None for unlimited."""
+def issue(
+    store: Store,
+    name: str,
+    role: str,
+    cluster: str | None,
+    now: float,
+    lasts: float | None = None,
+    inherit: bool = False,
+) -> str:
+    """Make a token; an earlier one of the same name stops working. ``lasts``: seconds; None for unlimited.
+
+    ``inherit``: also if the name was revoked and tasks are left of whoever had it; the token is then the owner's.
+    """
     if role not in ROLES:
         raise ConfigError(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
     if (role == "agent") != (cluster is not None):
         raise ConfigError("a token for an agent names its cluster, and no other token names one")
+    sees_tasks = role not in ("agent", "metrics")  # the others need not be looked up, which takes long
+    if sees_tasks and not inherit and store.is_left(name):
+        raise ConfigError(
+            f"the name {name!r} was revoked, and tasks of it are left: whoever has the name next sees all of them and "
+            "may cancel them. Choose another name; or, for the same person, say so with --inherit"
+        )
     token = f"tf_{secrets.token_urlsafe(32)}"
     store.add_token(Token(hashed(token), name, role, cluster, now, None if lasts is None else now + lasts))
     return token
@@ -52,7 +69,7 @@ def first(store: Store, state: Path, now: float) -> str:
     if store.shared and any(token.name == "first" for token in store.tokens()):
         return ""
     path.unlink(missing_ok=True)
-    token = issue(store, "first", "operator", None, now)
+    token = issue(store, "first", "operator", None, now, inherit=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{token}\n")
     return token

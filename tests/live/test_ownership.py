@@ -1,0 +1,127 @@
+"""Whose processes ``tapfinger down`` ends: those of the site, whatever somebody has written into its directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tapfinger.cli import app
+from tapfinger.errors import ConfigError, CoordinatorError
+from tapfinger.live import local_site, ownership
+from tapfinger.live.agent.leases import boot_id
+from tapfinger.live.backends.supervise import start_time
+from tapfinger.live.local_site import LocalSite
+
+#: A user who is not root; nothing of theirs is needed.
+OTHER = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as others")
+Start = Callable[[int | None], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes that do nothing, as this user or another."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin(user: int | None) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen(["sleep", "3600"], user=user, cwd="/"))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.kill()
+        one.wait()
+
+
+def note(path: Path, process: subprocess.Popen[bytes], user: int | None = None) -> None:
+    """The note of a process, as if it had announced itself. ``user``: who has written it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"pid": process.pid, "start": start_time(process.pid), "boot": boot_id(), "url": "http://127.0.0.1:1"}
+    path.write_text(json.dumps(about))
+    (path.parent / "agent.json").write_text("{}")
+    if user is not None:
+        for one in (path, path.parent):
+            os.chown(one, user, user)
+
+
+def test_a_process_of_another_user_than_the_note_is_left_alone(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(None)
+    note(tmp_path / "coordinator.json", process)
+    whose = ownership.owners
+    monkeypatch.setattr(ownership, "owners", lambda pid: {OTHER} if pid == process.pid else whose(pid))
+    site = LocalSite(tmp_path)
+    assert site.down() == []
+    (why,) = site.doubts
+    assert why.startswith(f"coordinator (pid {process.pid}) is left alone: it is a process of user ")
+    told = CliRunner().invoke(app, ["down", "--state", str(tmp_path)])
+    assert isinstance(told.exception, CoordinatorError)
+    assert "Nothing was running" not in told.output
+    with pytest.raises(CoordinatorError, match="is left alone"):
+        site.coordinator.tell(signal.SIGTERM)
+    assert process.poll() is None
+    monkeypatch.undo()
+    assert site.down() == ["coordinator"]
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_links_in_another_users_directory_lead_to_no_process(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, coordinator, up = start(None), start(None), start(None)
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    (theirs / "agents").mkdir(parents=True)
+    note(mine / "agents" / "left" / "process.json", agent)
+    (theirs / "agents" / "left").symlink_to(mine / "agents" / "left")
+    note(mine / "coordinator.json", coordinator)
+    (theirs / "coordinator.json").symlink_to(mine / "coordinator.json")
+    note(mine / "up.json", up)
+    (theirs / "up.json").hardlink_to(mine / "up.json")
+    cleared: list[Path] = []
+    monkeypatch.setattr(local_site, "clear", cleared.append)
+    monkeypatch.setattr(ownership, "is_trusted", lambda directory: directory != theirs)
+    monkeypatch.setattr(local_site, "is_trusted", lambda directory: directory != theirs)
+    site = LocalSite(theirs)
+    assert site.down() == []
+    assert [why.partition(" (pid")[0] for why in site.doubts] == ["tapfinger up", "agent left", "coordinator"]
+    assert cleared == []
+    with pytest.raises(ConfigError, match="who must remove what is in it"):
+        site.forget()
+    assert [one.poll() for one in (agent, coordinator, up)] == [None] * 3
+    assert sorted(LocalSite(mine).down()) == ["agent left", "coordinator"], "in one's own, links are one's own affair"
+    assert cleared == [mine / "agents" / "left"]
+
+
+def test_a_pid_that_is_in_use_again_is_not_signalled(tmp_path: Path, start: Start) -> None:
+    process = start(None)
+    for wrong in ({"start": "1"}, {"boot": "of before"}, {"pid": os.getppid()}):
+        about = {"pid": process.pid, "start": start_time(process.pid), "boot": boot_id(), **wrong}
+        ownership.send_noted(about, os.geteuid(), signal.SIGKILL, "agent left")
+    assert process.poll() is None
+
+
+@as_root
+def test_root_ends_what_is_another_users_and_nothing_that_they_only_name(tmp_path: Path, start: Start) -> None:
+    state = tmp_path / "state"
+    theirs, mine = start(OTHER), start(None)
+    note(state / "coordinator.json", theirs, OTHER)
+    note(state / "agents" / "left" / "process.json", mine, OTHER)
+    (state / "agents" / "left" / "runs" / "1.1").mkdir(parents=True)
+    site = LocalSite(state)
+    assert site.down() == ["coordinator"]
+    assert theirs.wait() == -signal.SIGTERM
+    assert mine.poll() is None
+    assert len(site.doubts) == 2
+    assert "is left alone: it is a process of user root, and the note about it is of user" in site.doubts[0]
+    assert "tasks that agent left may have left were not looked for" in site.doubts[1]
+    with pytest.raises(ConfigError, match="who must remove what is in it"):
+        site.forget()
