@@ -42,8 +42,7 @@ def issue(
         raise ConfigError(f"there is no role {role!r}; roles are {', '.join(ROLES)}")
     if (role == "agent") != (cluster is not None):
         raise ConfigError("a token for an agent names its cluster, and no other token names one")
-    sees_tasks = role not in ("agent", "metrics")  # the others need not be looked up, which takes long
-    if sees_tasks and not inherit and store.is_left(name):
+    if not inherit and store.is_left(name):
         raise ConfigError(
             f"the name {name!r} was revoked, and tasks of it are left: whoever has the name next sees all of them and "
             "may cancel them. Choose another name; or, for the same person, say so with --inherit"
