@@ -93,9 +93,17 @@ def _move(supervisor: int, cores: Iterable[int]) -> None:
     cores = set(cores)
     # Twice: processes forked during the first pass still have the old cores.
     for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
-        with suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(thread), cores)
+        for thread in _threads(pid):
+            with suppress(OSError):  # that one has ended
+                os.sched_setaffinity(thread, cores)
+
+
+def _threads(pid: int) -> list[int]:
+    """Threads of a process; none if it has ended."""
+    try:
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 def _group(run: Run) -> Path | None:

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,23 @@ class Supervised:
         wanted, left = f"{MARK}={plan['mark']}".encode(), set(known)
         for pid, _ in supervise.parents():
             with suppress(OSError):
-                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if wanted in _environment_of(pid).split(b"\0"):
                     left.add(pid)
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
         return bool(left)
+
+
+def _environment_of(pid: int) -> bytes:
+    """The environment of a process. One whose first thread has ended has it in the others alone."""
+    process = Path(f"/proc/{pid}")
+    for path in chain([process / "environ"], process.glob("task/*/environ")):
+        with suppress(ProcessLookupError):
+            if found := path.read_bytes():
+                return found
+    return b""
 
 
 def _send(run: Run, pid: int, number: int) -> None:
