@@ -81,7 +81,8 @@ class Process(Supervised):
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
         """Also kill the processes in the task's control group, and remove the group once it is empty."""
-        group = _group(run)
+        path = (self.plan_of(run) or {}).get("cgroup")
+        group = Path(path) if path else None
         found = super().sweep(run, known if group is None else [*known, *members(group)])
         if group is not None and not found:
             remove(group)

@@ -23,15 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends import starting
-    from tapfinger.live.backends.spool import Spool
+    from tapfinger.live.backends.spool import Spool, make_anew, read_part
 else:  # files next to this one, wherever they were copied
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    Spool, starting = import_module("spool").Spool, import_module("starting")
+    spool, starting = import_module("spool"), import_module("starting")
+    Spool, make_anew, read_part = spool.Spool, spool.make_anew, spool.read_part
 
 _AT_ONCE = signal.SIGUSR1
 SIGNALS = starting.SIGNALS
 #: File with the task's environment, which may hold secrets: the supervisor deletes it as soon as it is read.
 ENVIRONMENT = "environment.json"
+#: File that says why a task that has ended, or should have, counts as running.
+WAITS = "waits.json"
+#: Most bytes that are read of the file with the agent's lease.
+_LONGEST_LEASE = 1 << 12
 #: Seconds between looks at processes that were killed and live on: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
 
@@ -50,8 +55,7 @@ def boot_id() -> str:
 def lease_end(path: str) -> float:
     """Same as ``leases.read_lease``, without imports."""
     try:
-        with open(path, encoding="utf-8") as file:
-            lease = json.load(file)
+        lease = json.loads(read_part(path, 0, _LONGEST_LEASE))
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
@@ -92,7 +96,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 def write(name: str, data: Any) -> None:
     """Write a JSON file atomically, and to disk."""
-    with open(f".{name}.part", "w", encoding="utf-8") as file:
+    with os.fdopen(make_anew(f".{name}.part"), "w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()
         os.fsync(file.fileno())
@@ -124,13 +128,21 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def signal_all(number: int, besides: int = 0) -> set[int]:
-    """Send a signal to all descendants of this process but one. Returns which there were."""
+def signal_all(number: int, besides: int = 0) -> tuple[set[int], set[int]]:
+    """Send a signal to all descendants of this process but one.
+
+    Returns which there were, and those of them that belong to another user and may not be signalled.
+    """
     found = {pid for pid in descendants(os.getpid()) if pid != besides}
+    refused = set()
     for pid in found:
-        with suppress(ProcessLookupError):
+        try:
             os.kill(pid, number)
-    return found
+        except PermissionError:
+            refused.add(pid)
+        except ProcessLookupError:
+            continue  # it has ended meanwhile
+    return found, refused
 
 
 class Pauses:
@@ -187,6 +199,8 @@ class Supervision:
         self._heeds_lease = not run["keep"]
         #: Why the task was ended, and the resulting outcome; both empty if it ended by itself.
         self.reason, self.result = "", ""
+        #: What its end had to wait for; empty if for nothing.
+        self.waited = ""
         self.status: int | None = None
 
     def wait(self) -> None:
@@ -220,7 +234,7 @@ class Supervision:
             self._end("failed", reason, now, self._run["stop_seconds"])
         if self._kill_at is not None and now >= self._kill_at:
             # Again after a pause, in case a fork was faster.
-            self._kill_at = now + self._pauses.after(signal_all(signal.SIGKILL))
+            self._kill_at = now + self._pauses.after(self._kill())
 
     def _end(self, result: str, reason: str, now: float, patience: float) -> None:
         self.result, self.reason = self.result or result, self.reason or reason
@@ -244,8 +258,20 @@ class Supervision:
 
     def clear(self) -> None:
         """Kill every process that the task has left: other tasks will get its resources."""
-        while (found := signal_all(signal.SIGKILL)) or self.reap():
+        while (found := self._kill()) or self.reap():
             signal.sigtimedwait({signal.SIGCHLD}, self._pauses.after(found))
+
+    def _kill(self) -> set[int]:
+        """Kill all descendants. Returns which there were."""
+        found, refused = signal_all(signal.SIGKILL)
+        if refused:
+            pids = ", ".join(map(str, sorted(refused)))
+            waited = f"its end had to wait for what its agent's user may not end (sudo, for example): process {pids}"
+            if waited != self.waited:
+                self.waited = waited
+                with suppress(OSError):
+                    write(WAITS, {"reason": waited})
+        return found
 
     def outcome(self) -> dict[str, Any]:
         """How the task ended."""
@@ -253,6 +279,7 @@ class Supervision:
         reason = self.reason
         if not reason and code is not None and code < 0:
             reason = f"ended by signal {-code} ({signal.strsignal(-code)})"
+        reason = "; ".join(filter(None, (reason, self.waited)))
         return {"result": self.result or ("failed" if code else "finished"), "code": code, "reason": reason}
 
 
