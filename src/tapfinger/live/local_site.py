@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tapfinger.errors import TapfingerError
+from tapfinger.errors import CoordinatorError, TapfingerError
 from tapfinger.live.config import BackendConfig
 from tapfinger.live.site_parts import PATIENCE, Part, end_parts
 from tapfinger.live.state_dir import hold
@@ -66,8 +66,11 @@ class LocalSite:
             end_parts([self.watcher], signal.SIGTERM, 3 * PATIENCE)  # it ends in order what it has started
         end_parts([agent for agent in agents if agent.find()], signal.SIGINT)
         end_parts([part for part in [self.coordinator] if part.find()], signal.SIGTERM)
-        for agent in agents:
-            clear(agent.folder)
+        if left := [agent.name for agent in agents if not clear(agent.folder)]:
+            raise CoordinatorError(
+                f"tasks of {', '.join(left)} could not be ended within {PATIENCE:g} s: processes of another user, or "
+                f"that the kernel does not let go; see the logs in {self.state}, end them, and repeat: tapfinger down"
+            )
         return names
 
     def forget(self) -> list[str]:
@@ -83,13 +86,15 @@ class LocalSite:
             left = sorted(path.name for path in self.state.iterdir() if path.name not in LOCKS)
             for name in LOCKS:
                 (self.state / name).unlink()
-        if not left:
-            self.state.rmdir()
+        # The directory stays: with it would go what hides it from other tasks that run, and they would see the next one.
         return left
 
 
-def clear(agent: Path) -> None:
-    """Stop the tasks that a killed agent has left behind. ``agent``: its directory."""
+def clear(agent: Path, patience: float = PATIENCE) -> bool:
+    """Stop the tasks that a killed agent has left behind. Returns False if some have not ended in time.
+
+    ``agent``: its directory. ``patience``: in seconds.
+    """
     from tapfinger.live.agent.devices import Devices
     from tapfinger.live.agent.main import BACKEND_NOTE
     from tapfinger.live.agent.runtime import Host
@@ -100,6 +105,13 @@ def clear(agent: Path) -> None:
         note = agent / BACKEND_NOTE
         backend = BackendConfig(**json.loads(note.read_text(encoding="utf-8") if note.exists() else "{}"))
         host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0)
-        while host.stop_all():
-            time.sleep(0.02)
-        host.close()
+        deadline = time.monotonic() + patience
+        try:
+            while left := host.stop_all():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+        finally:
+            host.close()
+        return not left
+    return True

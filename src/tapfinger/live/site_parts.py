@@ -140,9 +140,14 @@ def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input:
     command = [sys.executable, "-m", "tapfinger", *words]
     # A token of whoever calls is nothing for them, and everyone of this user could read it there.
     env = {name: value for name, value in os.environ.items() if name != "TAPFINGER_TOKEN"}
-    return os.posix_spawn(
-        command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
-    )
+    try:
+        return os.posix_spawn(
+            command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
+        )
+    except OSError as error:  # which always names the program
+        if log.parent.is_dir():
+            raise
+        raise CoordinatorError(f"the directory of its log, {log.parent}, is not there: {error.strerror}") from None
 
 
 def send(pid: int, number: int, name: str) -> None:

@@ -314,7 +314,8 @@ class Supervisor:
             end_parts(agents, signal.SIGINT)
             end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
             for part in agents:
-                clear(part.folder)
+                if not clear(part.folder):
+                    self._say(f"tasks of {part.name} could not be ended within {PATIENCE:g} s, and are left behind")
             (self.state / "up.json").unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()

@@ -4,8 +4,8 @@ Positions count bytes in the whole stream, so a reader can continue from where i
 and the last bytes may have been left out. The first bytes are in the file itself; the last ones are in files in a
 directory next to it, each named by the position of its first byte.
 
-A task that is not isolated may put anything in their place, such as a pipe that blocks whoever opens it, or a link. What
-is no regular file does not count.
+A task that is not isolated may put anything in their place, such as a pipe that blocks whoever opens it, or a link.
+What is no regular file does not count.
 """
 
 from __future__ import annotations
