@@ -86,7 +86,7 @@ class LocalSite:
             left = sorted(path.name for path in self.state.iterdir() if path.name not in LOCKS)
             for name in LOCKS:
                 (self.state / name).unlink()
-        # The directory stays: with it would go what hides it from other tasks that run, and they would see the next one.
+        # The directory stays: what hides it from tasks that run would go with it, and they would see the next one.
         return left
 
 
