@@ -260,3 +260,45 @@ def test_what_a_sandbox_hides(tmp_path: Path) -> None:
     sandbox = Sandbox("bwrap", hidden)
     assert sandbox.covers(tmp_path / "state" / "agent" / "x") == tmp_path / "state"
     assert sandbox.covers(tmp_path / "elsewhere") is None
+
+
+def test_a_hidden_link_is_followed_at_every_start(tmp_path: Path) -> None:
+    key, old, new = tmp_path / "key", tmp_path / "old", tmp_path / "new"
+    old.touch()
+    new.touch()
+    key.symlink_to(old)
+    sandbox = Sandbox("bwrap", (key,))
+    assert sandbox.command()[-4:-2] == [os.devnull, str(old)]
+    key.unlink()
+    key.symlink_to(new)
+    assert sandbox.command()[-4:-2] == [os.devnull, str(new)]
+    assert sandbox.covers(new) == new
+
+
+def test_directories_that_a_task_may_permit_itself_to_change_are_held_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home" / "x" / "state").mkdir(parents=True)
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.os.access", lambda *_: False)  # as with mode 0555
+    words = Sandbox("bwrap", (tmp_path / "home" / "x" / "state",)).command()
+    bound = [words[i + 1] for i, word in enumerate(words) if word == "--dev-bind"]
+    assert {str(tmp_path / "home"), str(tmp_path / "home" / "x")} < set(bound)
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.os.geteuid", lambda: -1)
+    assert Sandbox("bwrap", (tmp_path / "home" / "x" / "state",)).command().count("--dev-bind") == 1
+
+
+def test_what_is_to_be_hidden_and_does_not_exist_is_made_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TAPFINGER_STATE", raising=False)
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.shutil.which", lambda _: "bwrap")
+    monkeypatch.setattr("tapfinger.live.backends.sandbox._try", lambda _: "")
+    site = tmp_path / "site.toml"
+    site.write_text(CONFIG + f'hidden = ["{tmp_path / "key"}"]\n')
+    make_host(AgentSettings("left", tmp_path / "state", site, pin=False)).close()
+    made = tmp_path / "home" / "tapfinger"
+    assert made.is_dir()
+    assert made.stat().st_mode & 0o077 == 0
+    assert not (tmp_path / "key").exists()
+    assert f"{tmp_path / 'key'} is to be hidden from tasks and does not exist" in caplog.text

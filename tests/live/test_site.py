@@ -262,7 +262,7 @@ def test_the_minute_a_newcomer_has(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["mine.txt"]
     (tmp_path / "state" / "mine.txt").unlink()
     assert tapfinger("down", "--forget")[0] == 0
-    assert not (tmp_path / "state").exists()
+    assert list((tmp_path / "state").iterdir()) == []
 
 
 def test_a_site_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from live.test_backends import end_of
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.process import Process
-from tapfinger.live.backends.spool import Spool
+from tapfinger.live.backends.spool import Spool, read_part
 from tapfinger.live.protocol.messages import Launch
 
 
@@ -74,3 +75,26 @@ def test_a_task_that_writes_without_end_does_not_fill_the_disk(tmp_path: Path) -
     assert text.startswith("line 0\nline 1\n")
     assert text.endswith("line 199999\nthe end\n")
     assert left_out == written - len(text) > 2_000_000
+
+
+def test_what_is_no_file_of_the_output_is_neither_read_nor_waited_for(tmp_path: Path) -> None:
+    spool, private, tail = Spool(tmp_path / "output", 8), tmp_path / "private", tmp_path / "output.tail"
+    spool.append(b"0123456789")
+    before = read_all(spool, 100)
+    private.write_text("private")
+    os.mkfifo(tail / f"{98:020d}")
+    (tail / f"{99:020d}").symlink_to(private)
+    for name in ("100", "words", "+0000000000000000001"):
+        (tail / name).write_text("more")
+    assert read_all(spool, 100) == before
+    assert spool.end == 10
+    other = tmp_path / "other"
+    other.symlink_to(private)
+    assert Spool(other).read(0, 100) == (0, b"")
+    with pytest.raises(OSError, match="symbolic links"):
+        Spool(other).append(b"more")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        Spool(tmp_path / "pipe").append(b"more")
+    with pytest.raises(OSError, match="no regular file"):
+        read_part(tmp_path / "pipe", 0, 100)

@@ -21,8 +21,10 @@ from live.sites import CONFIG, python
 from live.up_sites import WAITS, UpSite
 from waiting import PATIENCE, wait_for
 
-from tapfinger.errors import ConfigError
+from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.agent.leases import replace_file
+from tapfinger.live.agent.runtime import Host
+from tapfinger.live.local_site import LocalSite, clear
 from tapfinger.live.site_parts import MAX_LOG, Part, put_aside
 from tapfinger.live.state_dir import noted
 from tapfinger.live.supervisor import FIRST_PAUSE, LAST_PAUSE, STEADY, Supervisor
@@ -103,6 +105,33 @@ def test_what_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pyte
     assert [line.partition(";")[0] for line in lines[1:]] == [
         "coordinator could not be started: [Errno 28] No space left on device"
     ] * 2
+
+
+def test_a_missing_directory_is_named_where_nothing_can_be_started(tmp_path: Path) -> None:
+    part = Part("coordinator", tmp_path / "gone" / "coordinator.json", tmp_path / "gone" / "serve.log")
+    with pytest.raises(CoordinatorError, match=f"directory of its log, {tmp_path / 'gone'}, is not there"):
+        part.start(["serve"])
+
+
+def test_tasks_that_do_not_end_do_not_hold_up_the_end_of_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    site = watched(tmp_path, lines)
+    agent = site._agents[0].part
+    agent.folder.mkdir(parents=True)
+    (agent.folder / "agent.json").write_text('{"name": "a", "cluster": "left", "incarnation": 1}')
+    monkeypatch.setattr(Host, "stop_all", lambda _: True)
+    assert not clear(agent.folder, patience=0.0)
+    monkeypatch.setattr("tapfinger.live.local_site.clear", lambda folder: clear(folder, 0.0))
+    with pytest.raises(CoordinatorError, match="tasks of agent left could not be ended within 60 s"):
+        LocalSite(site.state).down()
+    monkeypatch.setattr("tapfinger.live.supervisor.clear", lambda folder: clear(folder, 0.0))
+    agent.started = True
+    site.end()
+    assert lines == ["tasks of agent left could not be ended within 60 s, and are left behind"]
+    monkeypatch.setattr(Host, "stop_all", lambda _: False)
+    assert clear(agent.folder, patience=0.0)
 
 
 def test_logs_are_kept_short(tmp_path: Path) -> None:

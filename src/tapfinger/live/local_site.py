@@ -76,14 +76,20 @@ class LocalSite:
         sure = self._sure([*agents, self.coordinator])
         end_parts([part for part in sure if part is not self.coordinator], signal.SIGINT)
         end_parts([part for part in sure if part is self.coordinator], signal.SIGTERM)
+        left = []
         for agent in agents:
             if is_mine(agent.folder, self.state):
-                clear(agent.folder)
+                left += [] if clear(agent.folder) else [agent.name]
             elif any((agent.folder / "runs").glob("*")):
                 self.doubts.append(
                     f"tasks that {agent.name} may have left were not looked for: they are noted in a directory of "
                     f"another user, {owner_of(self.state)}, who can run the same command"
                 )
+        if left:
+            self.doubts.append(
+                f"tasks of {', '.join(left)} could not be ended within {PATIENCE:g} s: processes of another user, or "
+                f"that the kernel does not let go; see the logs in {self.state}, end them, and repeat: tapfinger down"
+            )
         doubtful = {part.name for part in (*agents, self.coordinator) if part.doubt}
         return [name for name in names if name not in doubtful]
 
@@ -108,13 +114,15 @@ class LocalSite:
             left = sorted(path.name for path in self.state.iterdir() if path.name not in LOCKS)
             for name in LOCKS:
                 (self.state / name).unlink()
-        if not left:
-            self.state.rmdir()
+        # The directory stays: what hides it from tasks that run would go with it, and they would see the next one.
         return left
 
 
-def clear(agent: Path) -> None:
-    """Stop the tasks that a killed agent has left behind. ``agent``: its directory."""
+def clear(agent: Path, patience: float = PATIENCE) -> bool:
+    """Stop the tasks that a killed agent has left behind. Returns False if some have not ended in time.
+
+    ``agent``: its directory. ``patience``: in seconds.
+    """
     from tapfinger.live.agent.devices import Devices
     from tapfinger.live.agent.main import BACKEND_NOTE
     from tapfinger.live.agent.runtime import Host
@@ -125,6 +133,13 @@ def clear(agent: Path) -> None:
         note = agent / BACKEND_NOTE
         backend = BackendConfig(**json.loads(note.read_text(encoding="utf-8") if note.exists() else "{}"))
         host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0)
-        while host.stop_all():
-            time.sleep(0.02)
-        host.close()
+        deadline = time.monotonic() + patience
+        try:
+            while left := host.stop_all():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+        finally:
+            host.close()
+        return not left
+    return True

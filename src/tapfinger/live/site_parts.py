@@ -184,9 +184,14 @@ def _spawn(words: Sequence[str], log: Path, mask: Iterable[int], standard_input:
     # coordinator's alone.
     others = {"TAPFINGER_TOKEN", "PGPASSWORD"} if words[0] == "agent" else {"TAPFINGER_TOKEN"}
     env = {name: value for name, value in os.environ.items() if name not in others}
-    return os.posix_spawn(
-        command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
-    )
+    try:
+        return os.posix_spawn(
+            command[0], command, env, file_actions=files, setsid=True, setsigmask=list(mask), setsigdef=list(ENDING)
+        )
+    except OSError as error:  # which always names the program
+        if log.parent.is_dir():
+            raise
+        raise CoordinatorError(f"the directory of its log, {log.parent}, is not there: {error.strerror}") from None
 
 
 def send(pid: int, number: int, name: str) -> None:

@@ -316,8 +316,8 @@ class Supervisor:
             end_parts(agents, signal.SIGINT)
             end_parts([part for part in [self._coordinator.part] if part.started], signal.SIGTERM)
             for part in agents:
-                if is_mine(part.folder, self.state):
-                    clear(part.folder)
+                if is_mine(part.folder, self.state) and not clear(part.folder):
+                    self._say(f"tasks of {part.name} could not be ended within {PATIENCE:g} s, and are left behind")
             (self.state / "up.json").unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()

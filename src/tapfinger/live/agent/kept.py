@@ -19,6 +19,7 @@ from tapfinger.live.agent.output import Shipping
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import load_began
 from tapfinger.live.backends.base import LAUNCH, Run
+from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
 from tapfinger.live.protocol.messages import Launch
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def find_runs(directory: Path, lease: Path) -> tuple[list[KeptRun], list[Path]]:
     found, useless = [], []
     for place in sorted((directory / "runs").glob("[0-9]*")):
         try:
-            saved = json.loads((place / LAUNCH).read_text(encoding="utf-8"))
+            saved = json.loads(read_part(place / LAUNCH, 0, LARGEST_NOTE))
             launch, began = _launches.validate_python(saved["launch"]), load_began(saved)
         except (OSError, ValueError, KeyError, TypeError):
             useless.append(place)

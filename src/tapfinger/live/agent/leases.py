@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tapfinger.live.backends.spool import make_anew, read_part
+
 #: Length of the file with the end of a lease, in bytes.
 LEASE_LENGTH = 128
 
@@ -47,7 +49,7 @@ def write_lease(path: Path, until: float) -> None:
 def read_lease(path: Path) -> float:
     """The end of the lease on the boot clock; 0 if there is none, or if it is from another boot."""
     try:
-        lease = json.loads(path.read_text(encoding="utf-8"))
+        lease = json.loads(read_part(path, 0, 2 * LEASE_LENGTH))
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
@@ -61,7 +63,7 @@ def replace_file(path: Path, data: object, sync: bool = False) -> None:
 def _replace(path: Path, text: str, sync: bool = False) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with os.fdopen(make_anew(part), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if sync:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tapfinger.live.backends.starting import hide_from_others
 from tapfinger.live.backends.supervision import Supervised
 from tapfinger.live.config import LiveConfig, cluster_capacities, load_site
 from tapfinger.live.logging_setup import set_up_logging
-from tapfinger.live.state_dir import announce, state_directory
+from tapfinger.live.state_dir import announce, make_directory, state_directory
 from tapfinger.workloads.resource_types import resource_types
 
 #: Value of --token-file that means standard input: nobody finds the token in a file, an environment or a command line.
@@ -128,8 +129,12 @@ def _sandbox(settings: AgentSettings, config: LiveConfig, backend: Backend) -> S
             )
         return None
     # The user's own site is hidden as well: its token is that of an operator.
-    private = (settings.state, state_directory(None), *map(Path, config.hidden), *settings.hidden)
-    return find_sandbox(config.isolation, private)
+    own = (settings.state, state_directory(None))
+    if config.isolation != "none":
+        for place in own:
+            with suppress(ConfigError):  # where this user can make none, it will have none
+                make_directory(place)  # what does not exist cannot be hidden from tasks that run when it is made
+    return find_sandbox(config.isolation, (*own, *map(Path, config.hidden), *settings.hidden))
 
 
 def run_agent(

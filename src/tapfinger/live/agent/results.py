@@ -15,6 +15,7 @@ from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
 from tapfinger.live.agent.trees import remove_tree, size_of
 from tapfinger.live.backends.base import TASK, WORK, Run
+from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Results:
 
     def _kept(self, path: Path) -> dict[str, Any]:
         try:
-            kept = json.loads(self._note(path).read_text(encoding="utf-8"))
+            kept = json.loads(read_part(self._note(path), 0, LARGEST_NOTE))
             return {"boot": str(kept["boot"]), **{name: float(kept[name]) for name in ("at", "wall", "size")}}
         except (OSError, ValueError, KeyError, TypeError):
             # Nothing is noted: it counts from now on.

@@ -81,7 +81,8 @@ class Process(Supervised):
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
         """Also kill the processes in the task's control group, and remove the group once it is empty."""
-        group = _group(run)
+        path = (self.plan_of(run) or {}).get("cgroup")
+        group = Path(path) if path else None
         found = super().sweep(run, known if group is None else [*known, *members(group)])
         if group is not None and not found:
             remove(group)
@@ -93,9 +94,17 @@ def _move(supervisor: int, cores: Iterable[int]) -> None:
     cores = set(cores)
     # Twice: processes forked during the first pass still have the old cores.
     for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
-        with suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(thread), cores)
+        for thread in _threads(pid):
+            with suppress(OSError):  # that one has ended
+                os.sched_setaffinity(thread, cores)
+
+
+def _threads(pid: int) -> list[int]:
+    """Threads of a process; none if it has ended."""
+    try:
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 def _group(run: Run) -> Path | None:

@@ -34,12 +34,17 @@ class Sandbox:
 
     #: Path of bubblewrap.
     program: str
-    #: Directories and files that tasks must not see, without links.
+    #: Directories and files that tasks must not see. Links are followed at every start: they may be replaced.
     hidden: tuple[Path, ...] = ()
+
+    @property
+    def _places(self) -> list[Path]:
+        return sorted({path.resolve() for path in self.hidden})
 
     def command(self, shown: Path | None = None) -> list[str]:
         """The beginning of a command that runs in a new sandbox. ``shown``: a private directory that is the task's."""
-        covers = [path for path in self.hidden if path.exists() and not any(p in self.hidden for p in path.parents)]
+        places = self._places
+        covers = [path for path in places if path.exists() and not any(p in places for p in path.parents)]
         folders = [str(path) for path in covers if path.is_dir()]
         # PID 1 is our own: bubblewrap's would hide which signal has ended the task.
         words = [self.program, "--unshare-pid", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL"]
@@ -59,27 +64,38 @@ class Sandbox:
 
     def covers(self, path: Path) -> Path | None:
         """The hidden directory or file that keeps tasks from this path; None if they can see it."""
-        return next((hidden for hidden in self.hidden if path.is_relative_to(hidden)), None)
+        return next((hidden for hidden in self._places if path.is_relative_to(hidden)), None)
 
 
 def _movable(covers: Iterable[Path]) -> list[Path]:
     """Directories above these that a task could move, and with them what would then be hidden no more."""
     above = {parent for path in covers for parent in path.parents if parent != parent.parent}
-    return sorted(path for path in above if os.access(path.parent, os.W_OK))
+    return sorted(path for path in above if _may_change(path.parent))
+
+
+def _may_change(folder: Path) -> bool:
+    """Whether this user may change a directory, or permit itself to."""
+    return os.access(folder, os.W_OK) or folder.stat().st_uid == os.geteuid()
 
 
 def find_sandbox(isolation: Isolation, hidden: Iterable[Path]) -> Sandbox | None:
     """A sandbox that works for this user, or None, which is logged. Raises ConfigError if one is required."""
     if isolation == "none":
         return None
-    places = tuple(sorted({path.resolve() for path in hidden}))
-    if Path("/") in places:
+    places = tuple(path.absolute() for path in hidden)
+    if any(path.resolve() == Path("/") for path in places):
         raise ConfigError("live.hidden names /, without which no task could run; name directories of the site alone")
     program = shutil.which("bwrap")
     fault = "bwrap is not installed (package bubblewrap)" if program is None else ""
     if program is not None:
         sandbox = Sandbox(program, places)
         if not (fault := _try(sandbox.command())):
+            if missing := [str(path) for path in places if not path.exists()]:
+                logger.warning(
+                    "%s is to be hidden from tasks and does not exist: tasks that start before it is made will see "
+                    "it; make it, or hide the directory that it will be in",
+                    ", ".join(missing),
+                )
             return sandbox
     if isolation == "required":
         raise ConfigError(f'live.isolation = "required", but tasks cannot be isolated: {fault}')

@@ -3,12 +3,24 @@
 Positions count bytes in the whole stream, so a reader can continue from where it stopped. What lies between the first
 and the last bytes may have been left out. The first bytes are in the file itself; the last ones are in files in a
 directory next to it, each named by the position of its first byte.
+
+A task that is not isolated may put anything in their place, such as a pipe that blocks whoever opens it, or a link.
+What is no regular file does not count.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 from contextlib import suppress
+
+#: Name of a file in the directory with the last bytes.
+_SEGMENT = re.compile(r"[0-9]{20}", re.ASCII)
+#: Most bytes that are read of a note beside the output.
+LARGEST_NOTE = 64 << 20
+#: Flags of everything that is opened: no link is followed, and no pipe waited for.
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Spool:
@@ -47,8 +59,7 @@ class Spool:
         if not segments and position == end:
             room = self._head - end
             if room > 0:
-                with open(self._path, "ab") as file:
-                    file.write(data[:room])
+                _append(self._path, data[:room])
                 data, position = data[room:], position + room
         while data:
             last = segments[-1] if segments else None
@@ -59,8 +70,7 @@ class Spool:
                 os.makedirs(self._tail, exist_ok=True)
                 last, room = position, self._segment
                 segments.append(position)
-            with open(self._name(last or 0), "ab") as file:
-                file.write(data[:room])
+            _append(self._name(last or 0), data[:room])
             data, position = data[room:], position + room
             segments = self._prune(segments)
         return self.end
@@ -69,13 +79,13 @@ class Spool:
         """Some bytes, and the position of the first: ``position``, or later if bytes there were left out."""
         head = _size(self._path)
         if position < head:
-            return position, _read(self._path, position, min(most, head - position))
+            return position, read_part(self._path, position, min(most, head - position))
         for start in self._segments():
             name = self._name(start)
             if position < start + _size(name):
                 at = max(position, start)
                 with suppress(FileNotFoundError):  # removed at this moment: try the next one
-                    return at, _read(name, at - start, most)
+                    return at, read_part(name, at - start, most)
         return position, b""
 
     def _prune(self, segments: list[int]) -> list[int]:
@@ -88,8 +98,13 @@ class Spool:
 
     def _segments(self) -> list[int]:
         try:
-            return sorted(int(name) for name in os.listdir(self._tail))
-        except FileNotFoundError:
+            with os.scandir(self._tail) as entries:
+                return sorted(
+                    int(entry.name)
+                    for entry in entries
+                    if _SEGMENT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+                )
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _name(self, start: int) -> str:
@@ -98,12 +113,33 @@ class Spool:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        status = os.lstat(path)
     except FileNotFoundError:
         return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def _read(path: str, position: int, most: int) -> bytes:
-    with open(path, "rb") as file:
+def _append(path: str, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, 0o666)
+    with os.fdopen(handle, "ab") as file:
+        file.write(data)
+
+
+def make_anew(path: str | os.PathLike[str]) -> int:
+    """A handle to write to a new file, in place of whatever has its name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
+    try:
+        return os.open(path, flags, 0o666)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o666)
+
+
+def read_part(path: str | os.PathLike[str], position: int, most: int) -> bytes:
+    """Bytes of a regular file. Anything else raises OSError, and is not waited for."""
+    handle = os.open(path, os.O_RDONLY | _SAFELY)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{os.fspath(path)} is no regular file")
         file.seek(position)
         return file.read(most)

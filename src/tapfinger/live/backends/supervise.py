@@ -23,15 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends import starting
-    from tapfinger.live.backends.spool import Spool
+    from tapfinger.live.backends.spool import Spool, make_anew, read_part
 else:  # files next to this one, wherever they were copied
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    Spool, starting = import_module("spool").Spool, import_module("starting")
+    spool, starting = import_module("spool"), import_module("starting")
+    Spool, make_anew, read_part = spool.Spool, spool.make_anew, spool.read_part
 
 _AT_ONCE = signal.SIGUSR1
 SIGNALS = starting.SIGNALS
 #: File with the task's environment, which may hold secrets: the supervisor deletes it as soon as it is read.
 ENVIRONMENT = "environment.json"
+#: File that says why a task that has ended, or should have, counts as running.
+WAITS = "waits.json"
+#: Most bytes that are read of the file with the agent's lease.
+_LONGEST_LEASE = 1 << 12
+#: Seconds between looks at processes that were killed and live on: the first time, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
 
 
 def clock() -> float:
@@ -48,11 +55,21 @@ def boot_id() -> str:
 def lease_end(path: str) -> float:
     """Same as ``leases.read_lease``, without imports."""
     try:
-        with open(path, encoding="utf-8") as file:
-            lease = json.load(file)
+        lease = json.loads(read_part(path, 0, _LONGEST_LEASE))
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
+
+
+def _facts(pid: int | str) -> list[str]:
+    """What ``/proc/PID/stat`` says of a process, without its pid and name: state, parent and so on."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def _has_ended(facts: list[str]) -> bool:
+    """Whether a process has ended and is not reaped. If its first thread alone has, it looks the same but runs on."""
+    return facts[0] in "ZX" and int(facts[17]) <= 1
 
 
 def start_time(pid: int) -> str:
@@ -60,16 +77,14 @@ def start_time(pid: int) -> str:
 
     Empty for a zombie.
     """
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
+    facts = _facts(pid)
+    return "" if _has_ended(facts) else facts[19]
 
 
 def is_frozen(pid: int) -> bool:
     """Whether a process was stopped by a signal, and does nothing until it gets another."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "T"
+        return _facts(pid)[0] == "T"
     except (OSError, IndexError):
         return False
 
@@ -81,7 +96,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 def write(name: str, data: Any) -> None:
     """Write a JSON file atomically, and to disk."""
-    with open(f".{name}.part", "w", encoding="utf-8") as file:
+    with os.fdopen(make_anew(f".{name}.part"), "w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()
         os.fsync(file.fileno())
@@ -93,12 +108,11 @@ def parents() -> Iterator[tuple[int, int]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
-                    state, parent = file.read().rpartition(")")[2].split()[:2]
+                facts = _facts(entry)
             except OSError:
                 continue  # it has ended meanwhile
-            if state not in "ZX":
-                yield int(entry), int(parent)
+            if not _has_ended(facts):
+                yield int(entry), int(facts[1])
 
 
 def descendants(root: int) -> list[int]:
@@ -114,13 +128,36 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def signal_all(number: int, besides: int = 0) -> bool:
-    """Send a signal to all descendants of this process but one. Returns whether there were any."""
-    found = [pid for pid in descendants(os.getpid()) if pid != besides]
+def signal_all(number: int, besides: int = 0) -> tuple[set[int], set[int]]:
+    """Send a signal to all descendants of this process but one.
+
+    Returns which there were, and those of them that belong to another user and may not be signalled.
+    """
+    found = {pid for pid in descendants(os.getpid()) if pid != besides}
+    refused = set()
     for pid in found:
-        with suppress(ProcessLookupError):
+        try:
             os.kill(pid, number)
-    return bool(found)
+        except PermissionError:
+            refused.add(pid)
+        except ProcessLookupError:
+            continue  # it has ended meanwhile
+    return found, refused
+
+
+class Pauses:
+    """Pauses between looks at processes that were killed: they grow while no new process is found."""
+
+    def __init__(self) -> None:
+        """Begin with the shortest."""
+        self._seen: set[int] = set()
+        self._length = _FIRST_PAUSE
+
+    def after(self, found: set[int]) -> float:
+        """Seconds until the next look. ``found``: processes that the last one has found."""
+        self._length = _FIRST_PAUSE if found - self._seen else min(_LONGEST_PAUSE, 2 * self._length)
+        self._seen = found
+        return self._length
 
 
 class Pump(threading.Thread):
@@ -158,9 +195,12 @@ class Supervision:
         limit = run["time_limit"]
         self._limit = None if limit is None else clock() + limit
         self._kill_at: float | None = None
+        self._pauses = Pauses()
         self._heeds_lease = not run["keep"]
         #: Why the task was ended, and the resulting outcome; both empty if it ended by itself.
         self.reason, self.result = "", ""
+        #: What its end had to wait for; empty if for nothing.
+        self.waited = ""
         self.status: int | None = None
 
     def wait(self) -> None:
@@ -193,8 +233,8 @@ class Supervision:
             reason = f"it took longer than {self._run['time_limit']:g} s"
             self._end("failed", reason, now, self._run["stop_seconds"])
         if self._kill_at is not None and now >= self._kill_at:
-            signal_all(signal.SIGKILL)
-            self._kill_at = now + 0.05  # again, in case a fork was faster
+            # Again after a pause, in case a fork was faster.
+            self._kill_at = now + self._pauses.after(self._kill())
 
     def _end(self, result: str, reason: str, now: float, patience: float) -> None:
         self.result, self.reason = self.result or result, self.reason or reason
@@ -218,8 +258,20 @@ class Supervision:
 
     def clear(self) -> None:
         """Kill every process that the task has left: other tasks will get its resources."""
-        while signal_all(signal.SIGKILL) or self.reap():
-            time.sleep(0.005)
+        while (found := self._kill()) or self.reap():
+            signal.sigtimedwait({signal.SIGCHLD}, self._pauses.after(found))
+
+    def _kill(self) -> set[int]:
+        """Kill all descendants. Returns which there were."""
+        found, refused = signal_all(signal.SIGKILL)
+        if refused:
+            pids = ", ".join(map(str, sorted(refused)))
+            waited = f"its end had to wait for what its agent's user may not end (sudo, for example): process {pids}"
+            if waited != self.waited:
+                self.waited = waited
+                with suppress(OSError):
+                    write(WAITS, {"reason": waited})
+        return found
 
     def outcome(self) -> dict[str, Any]:
         """How the task ended."""
@@ -227,6 +279,7 @@ class Supervision:
         reason = self.reason
         if not reason and code is not None and code < 0:
             reason = f"ended by signal {-code} ({signal.strsignal(-code)})"
+        reason = "; ".join(filter(None, (reason, self.waited)))
         return {"result": self.result or ("failed" if code else "finished"), "code": code, "reason": reason}
 
 

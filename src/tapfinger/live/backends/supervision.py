@@ -2,10 +2,14 @@
 
 The supervisor (``supervise.py``) starts the task, keeps its output, and ends the task with all its processes: on
 order, at its time limit, or with the agent's lease. A backend only decides how the supervisor itself is launched.
+
+Where tasks are not isolated, a run's directory is a place where its task may change and remove anything. So what it
+takes to end a run is kept in memory as well.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -15,6 +19,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +29,25 @@ from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
-from tapfinger.live.backends.spool import Spool
+from tapfinger.live.backends.spool import LARGEST_NOTE, Spool, read_part
 from tapfinger.live.backends.starting import MARK
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.live.state_dir import exited
 from tapfinger.reporting import VARIABLE as REPORT
 
 logger = logging.getLogger(__name__)
+
+#: Errors of a run's directory that its task has removed or changed: no later try can do better.
+_SPOILT = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.ENOTEMPTY,
+}
 
 
 class Supervised:
@@ -50,6 +67,18 @@ class Supervised:
         """Process ids of supervisors that were told to end their task."""
         told: dict[AttemptId, int] = self.__dict__.setdefault("_ending", {})
         return told
+
+    @property
+    def _known(self) -> dict[AttemptId, _Known]:
+        """What to know of runs that have not ended, for when their directory is spoilt."""
+        known: dict[AttemptId, _Known] = self.__dict__.setdefault("_remembered", {})
+        return known
+
+    @property
+    def _explained(self) -> set[AttemptId]:
+        """Attempts of which the log says why they count as running."""
+        explained: set[AttemptId] = self.__dict__.setdefault("_said_why", set())
+        return explained
 
     def open(self, context: BackendContext) -> None:
         """Remember the context."""
@@ -85,9 +114,11 @@ class Supervised:
         replace_file(run.directory / "run.json", plan)  # not synced: it serves processes, which end with the machine
         # In a file of its own, which the supervisor deletes: it may hold secrets.
         replace_file(run.directory / supervise.ENVIRONMENT, self._environment(run, mark))
+        self._known[run.id] = _Known(plan)
         try:
             pid = self.launch(run, [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())])
         except BaseException as error:
+            self._known.pop(run.id, None)
             _forget_environment(run)
             if not isinstance(error, OSError):
                 raise
@@ -142,10 +173,29 @@ class Supervised:
             unwritten = error
         pid = supervisor_of(run)
         if pid is None and unwritten is not None:
-            raise unwritten
+            pid = self._remembered_supervisor(run)
+            if pid is None and unwritten.errno not in _SPOILT:
+                raise unwritten
         if pid is not None:
-            _send(run, pid, signal.SIGUSR1 if at_once else signal.SIGTERM)
+            self._send(run, pid, signal.SIGUSR1 if at_once else signal.SIGTERM)
             self._told_to_stop[run.id] = pid
+
+    def _remembered_supervisor(self, run: Run) -> int | None:
+        """Process id of the supervisor, without a look at the run's directory; None if it has ended."""
+        child = self._children.get(run.id)
+        if child is not None:
+            return child  # nobody else has its pid until it is reaped
+        return self._known[run.id].alive() if run.id in self._known else None
+
+    def _send(self, run: Run, pid: int, number: int) -> None:
+        """Send a signal to the supervisor of a run, and to no other process that may have its pid by now."""
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)  # refers to this process even if its pid is reused
+            try:
+                if pid in (supervisor_of(run), self._remembered_supervisor(run)):
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
 
     def poll(self, run: Run) -> Outcome | None:
         """The end that the supervisor has recorded. If the supervisor was killed, the attempt is lost.
@@ -154,50 +204,83 @@ class Supervised:
         """
         told = self._told_to_stop.get(run.id)
         if told is not None and supervise.is_frozen(told):
-            _send(run, told, signal.SIGKILL)
+            self._send(run, told, signal.SIGKILL)
         outcome = self._polled(run)
         if outcome is not None:
             self._told_to_stop.pop(run.id, None)
+            self._explained.discard(run.id)
+            self._known.pop(run.id, None)
         return outcome
 
     def _polled(self, run: Run) -> Outcome | None:
         child = self._children.get(run.id)
         if child is not None:
             if not exited(child):
+                self._say_why(run)
                 return None
             del self._children[run.id]
+        elif run.id not in self._known and (plan := read_plan(run)) is not None:
+            self._known[run.id] = _Known(plan, _read(run, "pid.json") or _read(run, "spawned.json"))
         return _read_end(run) or self._bury(run)
+
+    def _say_why(self, run: Run) -> None:
+        """Log why a task whose end has come counts as running, once."""
+        if run.id not in self._explained and (why := _read(run, supervise.WAITS)) is not None:
+            self._explained.add(run.id)
+            logger.warning("task %d attempt %d counts as running: %s", *run.id, why.get("reason"))
 
     def _bury(self, run: Run) -> Outcome | None:
         """For a supervisor that is not a child of this process: None if alive, else record the attempt as lost."""
-        with (run.directory / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return None  # alive
+        try:
+            lock = os.open(run.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno not in _SPOILT:
+                raise
+            return self._lost(run, "its directory was removed or changed, by itself or another task")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (end := _read_end(run)) is not None:
                 return end
             if supervisor_of(run, "spawned.json") is not None:
                 return None  # about to begin
             # While holding the lock: a supervisor that starts late finds the end recorded, and does not begin.
+            return self._lost(run, "its supervisor was killed, or the machine restarted")
+        except BlockingIOError:
+            self._say_why(run)
+            return None  # alive
+        finally:
+            os.close(lock)
+
+    def _lost(self, run: Run, reason: str) -> Outcome | None:
+        """Record a run without a supervisor as lost, once nothing of it is left; None until then."""
+        if self._remembered_supervisor(run) is not None:
+            return None  # the lock is another one than that which it holds
+        if self.sweep(run):
+            return None
+        try:
             _forget_environment(run)
-            if self.sweep(run):
-                return None
-            reason = "its supervisor was killed, or the machine restarted"
             outcome = Outcome("lost", reason=reason, output=Spool(run.output).end)
-            end_data = {"result": "lost", "code": None, "reason": outcome.reason, "output": outcome.output}
-            replace_file(run.directory / "end.json", end_data, sync=True)
-            return outcome
+            end = {"result": "lost", "code": None, "reason": reason, "output": outcome.output}
+            replace_file(run.directory / "end.json", end, sync=True)
+        except OSError as error:
+            if error.errno not in _SPOILT:
+                raise
+            return Outcome("lost", reason=reason)
+        return outcome
+
+    def plan_of(self, run: Run) -> dict[str, Any] | None:
+        """The ``mark`` and ``cgroup`` of a run's plan, from memory if possible; None if there is no plan yet."""
+        return self._known[run.id].plan if run.id in self._known else read_plan(run)
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
         """Kill the processes that a dead supervisor has left, and ``known`` ones. Returns whether there were any."""
-        plan = read_plan(run)
+        plan = self.plan_of(run)
         if plan is None:
             return False  # nothing was started
-        wanted, left = f"{MARK}={plan['mark']}".encode(), set(known)
+        wanted, left = f"{MARK}={plan.get('mark')}".encode(), set(known)
         for pid, _ in supervise.parents():
             with suppress(OSError):
-                if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if wanted in _environment_of(pid).split(b"\0"):
                     left.add(pid)
         for pid in left:
             with suppress(OSError):
@@ -206,15 +289,14 @@ class Supervised:
         return bool(left)
 
 
-def _send(run: Run, pid: int, number: int) -> None:
-    """Send a signal to the supervisor of a run, and to no other process that may have its pid by now."""
-    with suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)  # refers to this process even if its pid is reused
-        try:
-            if supervisor_of(run) == pid:
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
+def _environment_of(pid: int) -> bytes:
+    """The environment of a process. One whose first thread has ended has it in the others alone."""
+    process = Path(f"/proc/{pid}")
+    for path in chain([process / "environ"], process.glob("task/*/environ")):
+        with suppress(ProcessLookupError):
+            if found := path.read_bytes():
+                return found
+    return b""
 
 
 def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
@@ -253,25 +335,51 @@ def supervisor_log(run: Run) -> Path:
 
 def supervisor_of(run: Run, note: str = "pid.json") -> int | None:
     """Process id of the supervisor; None if it has ended, even if its pid was reused."""
+    return _alive(_read(run, note))
+
+
+def _alive(noted: dict[str, Any] | None) -> int | None:
+    """Process id of a process that was noted, if it has not ended."""
     try:
-        noted = json.loads((run.directory / note).read_text(encoding="utf-8"))
-        same = noted.get("boot", boot_id()) == boot_id() and supervise.start_time(noted["pid"]) == noted["start"]
-        return int(noted["pid"]) if same else None
-    except (OSError, ValueError, KeyError):
+        pid, start, boot = (noted or {})["pid"], (noted or {})["start"], (noted or {}).get("boot", boot_id())
+        return pid if isinstance(pid, int) and boot == boot_id() and supervise.start_time(pid) == start else None
+    except (OSError, KeyError):
         return None
 
 
 def read_plan(run: Run) -> dict[str, Any] | None:
     """The supervisor's plan; None if there is none yet."""
-    try:
-        plan: dict[str, Any] = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # ValueError: the machine went down before it was on disk
-        return None
-    return plan
+    return _read(run, "run.json")
 
 
 def _read_end(run: Run) -> Outcome | None:
     try:
-        return Outcome(**json.loads((run.directory / "end.json").read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        return Outcome(**(_read(run, "end.json") or {}))
+    except TypeError:  # also of what the task has put there
         return None
+
+
+def _read(run: Run, name: str) -> dict[str, Any] | None:
+    """A note in the run's directory; None if there is none, or none that makes sense."""
+    try:
+        note = json.loads(read_part(run.directory / name, 0, LARGEST_NOTE))
+    except ValueError:  # the machine went down before it was on disk, or the task has written it
+        return None
+    except OSError as error:
+        if error.errno is None or error.errno in _SPOILT:
+            return None
+        raise
+    return note if isinstance(note, dict) else None
+
+
+class _Known:
+    """What it takes to end a run."""
+
+    def __init__(self, plan: dict[str, Any], supervisor: dict[str, Any] | None = None) -> None:
+        """``supervisor``: its note; None if it is a child of this process."""
+        self.plan = {name: plan.get(name) for name in ("mark", "cgroup")}
+        self._supervisor = supervisor
+
+    def alive(self) -> int | None:
+        """Process id of the supervisor; None if it has ended."""
+        return _alive(self._supervisor)
