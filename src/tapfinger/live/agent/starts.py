@@ -74,7 +74,7 @@ class Starts:
             self._backend.start(run)
         except BackendError as error:
             return Outcome("failed", 127, str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
             try:
                 self._backend.stop(run, at_once=True)  # whatever of it has started
@@ -103,6 +103,8 @@ class Starts:
     @property
     def trouble(self) -> str:
         """Why nothing can be started now; empty if something can."""
+        if self._workers.stranded:
+            return "its machine lets the agent start no thread: there are too many processes, or there is no memory"
         if len(self.hanging()) < THREADS:
             return ""
         return f"its backend hangs: {THREADS} starts have taken longer than {self.patience:g} s"
