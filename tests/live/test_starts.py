@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,21 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live.sites import opened
 from live.starting import start_many
 from live.test_faults import hosting
 from live.test_machines import orders
 from live.test_resize import told
 from waiting import wait_for
 
-from tapfinger.errors import UnsupportedOperation
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent import starts
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import read_lease
 from tapfinger.live.agent.machine import Agent, Condition, StartRun
 from tapfinger.live.agent.runtime import Host
-from tapfinger.live.agent.starts import MOST, THREADS
+from tapfinger.live.agent.starts import MOST, REST, THREADS
+from tapfinger.live.backends import starting, supervise
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.process import Process
+from tapfinger.live.backends.starting import TOO_LITTLE
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, SizeOrder
 
 
@@ -332,6 +338,101 @@ def test_orders_for_a_run_that_nobody_knows_end_it(tmp_path: Path) -> None:
             del host._runs[ident]  # whatever has made it forget
         runs = told(host, 2, stops=((1, 1),), sizes=(SizeOrder((2, 1), 1, {"memory": 2.0}),))
         assert [run.outcome for run in runs] == [Outcome("lost", reason="its agent knows nothing of it")] * 2
+
+
+# ------------------------------------------------------------------- a short machine
+
+
+class Short(Fake):
+    """Its machine has no more processes at times."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 10.0)
+        self.error: OSError | None = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.tried: list[int] = []
+
+    def start(self, run: Run) -> None:
+        self.tried.append(run.id[0])
+        if self.error is not None:
+            raise self.error
+        super().start(run)
+
+
+def test_who_starts_on_a_machine_that_lacks_something_is_given_back(tmp_path: Path) -> None:
+    backend, now = Short(), [1000.0]
+    with hosting(tmp_path, backend) as (host, devices):
+        host.starts._clock = lambda: now[0]
+        one, two, three, four = (Launch((n, 1), ("x",), {"cpu": 1.0}, {}) for n in (1, 2, 3, 4))
+        (first,) = told(host, 1, starts=(one,))
+        assert first.outcome is not None
+        assert first.outcome.result == "lost"
+        assert first.outcome.reason.startswith(f"{TOO_LITTLE}: [Errno 11] ")
+        assert (devices.free, TOO_LITTLE in host.report().trouble) == ({"cpu": 4}, True)
+        now[0] += REST - 1.0
+        told(host, 2, starts=(two,))
+        assert backend.tried == [1], "nothing is tried meanwhile"
+        now[0] += 2.0
+        host.step()
+        assert host.report().trouble == ""
+        told(host, 3, starts=(three, four))
+        assert backend.tried == [1, 3], "one attempt shows whether it is over"
+        assert TOO_LITTLE in host.report().trouble
+        backend.error = None
+        now[0] += REST + 1.0
+        host.step()
+        told(host, 4, starts=(four,))
+        assert backend.tried == [1, 3, 4]
+        assert host.starts.room(60.0) > 1
+        backend.error = OSError(errno.ENOENT, "No such file or directory")
+        *_, last = told(host, 5, starts=(Launch((5, 1), ("x",), {"cpu": 1.0}, {}),))
+        assert last.outcome is not None
+        assert (last.outcome.result, host.report().trouble) == ("failed", "")
+
+
+def test_a_supervisor_too_may_find_that_the_machine_lacks_something() -> None:
+    pool = starts.Starts(Fake(), clock=lambda: 10.0)
+    pool.ended(Outcome("failed", 127, f"{TOO_LITTLE}: no"))
+    pool.ended(Outcome("lost", reason="its supervisor was killed"))
+    assert pool.trouble == ""
+    pool.ended(Outcome("lost", reason=f"{TOO_LITTLE}: no"))
+    assert TOO_LITTLE in pool.trouble
+
+
+@pytest.mark.parametrize(
+    ("fault", "short"),
+    [
+        ("[Errno 11] Resource temporarily unavailable: '/bin/x'", True),
+        ("its sandbox could not be made: bwrap: Creating new namespace failed: No space left on device", True),
+        ("[Errno 2] No such file or directory: '[Errno 11] No space left on device'", False),
+        ("its sandbox could not be made: bwrap: No permissions to create new namespace", False),
+        ("", False),
+    ],
+)
+def test_a_fault_of_the_machine_is_told_from_one_of_the_task(fault: str, short: bool) -> None:
+    assert starting.Started(0, fault).short is short
+
+
+def test_a_supervisor_that_cannot_fork_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(starting, "prctl", lambda *_: None)  # of this process
+    run = {"argv": ["x"], "cpus": [], "cgroup": "", "max_log": 1}
+    end = supervise.follow(run, {})
+    assert (end["result"], end["reason"].startswith(f"{TOO_LITTLE}: 'x' could not be started: ")) == ("lost", True)
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EAGAIN, OSError), (errno.ENOENT, LaunchFailed)])
+def test_a_supervisor_that_cannot_be_launched(tmp_path: Path, number: int, error: type[Exception]) -> None:
+    class Refused(Process):
+        def launch(self, run: Run, command: list[str]) -> int:
+            raise OSError(number, os.strerror(number))
+
+    run = Run(Launch((1, 1), ("x",), {"cpu": 1.0}, {}), tmp_path / "run")
+    with pytest.raises(error, match=os.strerror(number)):
+        opened(Refused(), tmp_path).start(run)
+    assert not (run.directory / supervise.ENVIRONMENT).exists()
 
 
 @pytest.mark.parametrize(("pace", "lease", "most"), [(0.01, 60.0, MOST), (2.0, 10.0, THREADS), (0.5, 15.0, 48)])

@@ -200,6 +200,7 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
+                self.starts.ended(outcome)
                 kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)

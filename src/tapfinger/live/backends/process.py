@@ -57,13 +57,13 @@ class Process(Supervised):
             (os.POSIX_SPAWN_OPEN, 1, str(supervisor_log(run)), log, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        try:
-            # Not subprocess.Popen: it expects to be waited for, but a supervisor must outlive the agent.
-            return os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
-        except OSError:
-            if (group := _group(run)) is not None:
-                remove(group)
-            raise
+        # Not subprocess.Popen: it expects to be waited for, but a supervisor must outlive the agent.
+        return os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
+
+    def undo(self, plan: Mapping[str, Any]) -> None:
+        """Remove the control group."""
+        if plan["cgroup"]:
+            remove(Path(plan["cgroup"]))
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
         """Move all threads of the task to other cores, and inform the task. Nothing else can be changed."""

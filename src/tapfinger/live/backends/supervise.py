@@ -284,6 +284,8 @@ def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     env.clear()
     os.close(output)
     if not started.pid:
+        if started.short:
+            return {"result": "lost", "code": None, "reason": f"{starting.TOO_LITTLE}: {started.fault}"}
         return {"result": "failed", "code": 127, "reason": started.fault}
     pump = Pump(source, Spool("output", run["max_log"]))
     pump.start()
