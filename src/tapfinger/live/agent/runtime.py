@@ -236,7 +236,7 @@ class Host:
 
     def _hold_lease(self, until: float) -> None:
         try:
-            write_lease(self._lease, until)
+            self.house.disk.refuses = write_lease(self._lease, until)
             self.house.disk.unwritable = ""
         except OSError as error:  # tasks then end with the lease that is written
             self.house.disk.unwritable = str(error)

@@ -87,6 +87,7 @@ class Supervised:
         if self.context.sandbox is not None:
             plan["sandbox"] = self.context.sandbox.command(run.visible.resolve())
         try:
+            (run.directory / supervise.SPARE).write_bytes(b" " * supervise.SPARE_SIZE)
             # Not synced: it serves processes, which end with the machine.
             replace_file(run.directory / "run.json", plan)
             # In a file of its own, which the supervisor deletes: it may hold secrets.
@@ -194,7 +195,7 @@ class Supervised:
             reason = "its supervisor was killed, or the machine restarted"
             outcome = Outcome("lost", reason=reason, output=Spool(run.output).end)
             end_data = {"result": "lost", "code": None, "reason": outcome.reason, "output": outcome.output}
-            replace_file(run.directory / "end.json", end_data, sync=True)
+            supervise.write_end(str(run.directory), end_data)
             return outcome
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
@@ -280,6 +281,6 @@ def read_plan(run: Run) -> dict[str, Any] | None:
 
 def _read_end(run: Run) -> Outcome | None:
     try:
-        return Outcome(**json.loads((run.directory / "end.json").read_text(encoding="utf-8")))
+        return Outcome(**json.loads((run.directory / supervise.END).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
