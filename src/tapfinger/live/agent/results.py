@@ -13,7 +13,7 @@ from typing import Any
 
 from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.agent.trees import remove_tree, size_of
+from tapfinger.live.agent.trees import make_open, remove_tree, size_of
 from tapfinger.live.backends.base import TASK, WORK, Run
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 
@@ -60,7 +60,8 @@ class Results:
     def _wanted(self, run: Run) -> bool:
         """Whether there is something to keep. A limit of 0 keeps nothing."""
         keeps = self._rules.keep_results_hours > 0.0 and self._rules.max_results_gb > 0.0
-        return keeps and run.launch.cwd is None and _has_files(run.work)
+        # Opened first: a directory that its task has closed can be neither read nor moved.
+        return keeps and run.launch.cwd is None and make_open(run.work) and _has_files(run.work)
 
     def keep(self, run: Run) -> None:
         """Keep the files of a run that may be forgotten, and remove the rest of its directory."""
@@ -68,11 +69,11 @@ class Results:
         if self._wanted(run) and not place.exists():
             try:
                 self._results.mkdir(mode=0o700, exist_ok=True)
-                kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(run.work)}
-                replace_file(self._note(place), kept)
                 run.work.rename(place)
             except OSError as error:
                 logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
+            else:
+                self._kept(place)  # on a full disk nothing is noted, and it counts from the next look on
         self.discard(run.directory)
 
     def discard(self, path: Path) -> None:
@@ -87,6 +88,7 @@ class Results:
         """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""
         for left in (*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")):
             remove_tree(left)
+        self._forget_gone()
         entries = sorted(self._entries(), key=lambda entry: -entry.age)
         total = sum(entry.size for entry in entries)
         for entry in entries:
@@ -99,6 +101,13 @@ class Results:
                     self._note(entry.path).unlink()
                 total -= entry.size
                 full = False
+
+    def _forget_gone(self) -> None:
+        """Remove notes about what is not there any more."""
+        with suppress(OSError):
+            for note in self._results.glob(".[0-9]*.json"):
+                if not self._results.joinpath(note.name[1:].removesuffix(".json")).is_dir():
+                    note.unlink()
 
     def _entries(self) -> list[_Entry]:
         found = []
