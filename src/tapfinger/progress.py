@@ -154,7 +154,9 @@ class ProgressCheck:
         if reader.garbage:
             self.fault("garbage", "its file of reports has lines that are no reports; they are passed over")
         if reader.skipped:
-            self.fault("skipped", f"its file of reports grew by more than {reader.limit} at once; some were passed over")
+            self.fault(
+                "skipped", f"its file of reports grew by more than {reader.limit} at once; some were passed over"
+            )
         return believed
 
     def _judge(self, report: ProgressReport) -> tuple[str, str]:

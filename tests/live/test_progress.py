@@ -21,7 +21,7 @@ from live.test_machines import Driven, granted
 from typer.testing import CliRunner
 from waiting import PATIENCE, wait_for
 
-from tapfinger import progress
+from tapfinger import progress as progress_module
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
 from tapfinger.evaluation.live_history import read_history
@@ -232,8 +232,8 @@ def test_an_agent_tells_soon_but_not_all_the_time() -> None:
 
 def test_a_look_takes_the_end_of_what_a_task_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    real = progress._parsed
-    monkeypatch.setattr(progress, "_parsed", lambda line: (parsed.append(line), real(line))[1])
+    real = progress_module._parsed
+    monkeypatch.setattr(progress_module, "_parsed", lambda line: (parsed.append(line), real(line))[1])
     path, following = tmp_path / "reports", Following(tmp_path / "reports", None, taken_over=True)
 
     def say(*lines: str) -> Said | None:

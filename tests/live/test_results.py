@@ -134,7 +134,7 @@ def test_a_directory_that_its_task_has_closed_is_kept(
 
     def strict(self: Path, target: Path) -> Path:
         """Binds root as others: a directory's entry for the one above it changes."""
-        if self.stat().st_mode & 0o200 == 0:
+        if self.stat().st_mode & self.parent.stat().st_mode & 0o200 == 0:
             raise PermissionError(errno.EACCES, "Permission denied")
         return rename(self, target)
 
@@ -142,6 +142,7 @@ def test_a_directory_that_its_task_has_closed_is_kept(
     kept, run = Results(tmp_path, DiskRules()), run_in(tmp_path)
     (run.work / "model.bin").write_text("weights")
     run.work.chmod(mode)
+    run.visible.chmod(mode)
     place = tmp_path / "results" / "1.1"
     assert kept.told(run, Outcome("finished", 0)).results == str(place)
     kept.keep(run)

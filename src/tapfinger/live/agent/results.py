@@ -61,7 +61,8 @@ class Results:
         """Whether there is something to keep. A limit of 0 keeps nothing."""
         keeps = self._rules.keep_results_hours > 0.0 and self._rules.max_results_gb > 0.0
         # Opened first: a directory that its task has closed can be neither read nor moved.
-        return keeps and run.launch.cwd is None and make_open(run.work) and _has_files(run.work)
+        opened = keeps and run.launch.cwd is None and make_open(run.visible) and make_open(run.work)
+        return opened and _has_files(run.work)
 
     def keep(self, run: Run) -> None:
         """Keep the files of a run that may be forgotten, and remove the rest of its directory."""

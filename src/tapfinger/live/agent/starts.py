@@ -25,7 +25,7 @@ MOST = 64
 SHARE = 0.2
 #: Seconds after which a start hangs. If all threads hang, what waits behind them is given back.
 HANGS = 30.0
-#: Seconds without starts after one for which the machine had too little. The first one then shows whether it has enough.
+#: Seconds without starts after one for which the machine had too little. The next one shows whether it has enough.
 REST = 30.0
 
 
