@@ -158,6 +158,15 @@ def test_what_cannot_be_opened_is_not_promised(tmp_path: Path, monkeypatch: pyte
     assert kept.told(run, Outcome("finished", 0)).results == ""
 
 
+def test_nothing_is_promised_without_a_place_for_it(tmp_path: Path) -> None:
+    kept, run = Results(tmp_path, DiskRules()), run_in(tmp_path)
+    (run.work / "model.bin").touch()
+    (tmp_path / "results").touch()  # as on a full disk, no directory can be made
+    assert kept.told(run, Outcome("finished", 0)).results == ""
+    kept.keep(run)
+    assert not run.directory.exists()
+
+
 def test_files_are_kept_when_nothing_can_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

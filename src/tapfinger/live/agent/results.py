@@ -52,10 +52,16 @@ class Results:
     def told(self, run: Run, outcome: Outcome) -> Outcome:
         """An outcome that also says where the files of the attempt are, and until when, if it has left any."""
         place = self.place(run.id)
-        if not self._wanted(run) and not place.is_dir():
+        if not place.is_dir() and not (self._wanted(run) and self._can_keep()):
             return outcome
         until = time.time() + self._rules.keep_results_hours * 3600.0
         return replace(outcome, results=str(place), results_until=until)
+
+    def _can_keep(self) -> bool:
+        """Whether there is the directory for what is kept; on a full disk it cannot be made."""
+        with suppress(OSError):
+            self._results.mkdir(mode=0o700, exist_ok=True)
+        return self._results.is_dir()
 
     def _wanted(self, run: Run) -> bool:
         """Whether there is something to keep. A limit of 0 keeps nothing."""
@@ -69,7 +75,7 @@ class Results:
         place = self.place(run.id)
         if self._wanted(run) and not place.exists():
             try:
-                self._results.mkdir(mode=0o700, exist_ok=True)
+                self._can_keep()
                 run.work.rename(place)
             except OSError as error:
                 logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
