@@ -83,12 +83,13 @@ class Starts:
         except BackendError as error:
             return Outcome("failed", 127, str(error))
         except (Exception, SystemExit) as error:
-            logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
+            if not (short := is_shortage(error)):
+                logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
             try:
                 self._backend.stop(run, at_once=True)  # whatever of it has started
             except Exception:
                 logger.exception("task %d attempt %d: nor could what has started be stopped", *run.id)
-            if is_shortage(error):
+            if short:
                 return self._lost(f"{TOO_LITTLE}: {str(error) or type(error).__name__}", error)
             return Outcome("failed", 127, f"the backend failed to start it: {type(error).__name__}: {error}")
         return None
@@ -131,7 +132,7 @@ class Starts:
         if self._workers.stranded:
             return "its machine lets the agent start no thread: there are too many processes, or there is no memory"
         if self._lacks and self._clock() < self._again:
-            return f"its machine could not start a task, and rests for {REST:g} s: {self._lacks}"
+            return f"{self._lacks}; it is tried again {REST:g} s later"
         if len(self.hanging()) < THREADS:
             return ""
         return f"its backend hangs: {THREADS} starts have taken longer than {self.patience:g} s"
