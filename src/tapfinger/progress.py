@@ -35,22 +35,31 @@ class ProgressReport:
 class ProgressReader:
     """Follows the file to which a task reports. A new reader starts at the beginning of the file."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """The file need not exist yet."""
+    def __init__(self, path: str | os.PathLike[str], most: int = MOST, lines: int | None = None) -> None:
+        """The file need not exist yet. ``most``: bytes read at once, the last ones. ``lines``: the same of lines."""
         self._path = Path(path)
+        self._most, self._lines = most, lines
         self._offset = 0
         self._rest = b""
         #: Number of lines that were not reports, and of bytes skipped because there were too many.
         self.garbage = 0
         self.skipped = 0
 
+    @property
+    def limit(self) -> str:
+        """How much is read at once, in words."""
+        return f"{self._most} bytes" if self._lines is None else f"{self._lines} lines or {self._most} bytes"
+
     def read(self) -> list[ProgressReport]:
         """Reports since the last call, oldest first; lines that are not reports are counted and skipped."""
         lines = self._new().split(b"\n")
         self._rest = lines.pop()
-        if len(self._rest) > MOST // 4:  # no line is that long
+        if len(self._rest) > self._most // 4:  # no line is that long
             self._rest = b""
             self.garbage += 1
+        if self._lines is not None and len(lines) > self._lines:
+            self.skipped += sum(len(line) + 1 for line in lines[: -self._lines])
+            lines = lines[-self._lines :]
         found = [_parsed(line) for line in lines if line.strip()]
         reports = [report for report in found if report is not None]
         self.garbage += len(found) - len(reports)
@@ -69,15 +78,15 @@ class ProgressReader:
             size = status.st_size
             if size < self._offset:  # the file was truncated
                 self._offset, self._rest = 0, b""
-            if size > self._offset + MOST:
-                self.skipped += size - MOST - self._offset
-                self._offset, self._rest = size - MOST, b""
+            if size > self._offset + self._most:
+                self.skipped += size - self._most - self._offset
+                self._offset, self._rest = size - self._most, b""
                 os.lseek(handle, self._offset, os.SEEK_SET)
-                data = os.read(handle, MOST)
+                data = os.read(handle, self._most)
                 self._offset += len(data)
                 return data.partition(b"\n")[2]  # the data begins in the middle of a line
             os.lseek(handle, self._offset, os.SEEK_SET)
-            data = os.read(handle, MOST)
+            data = os.read(handle, self._most)
         except OSError:
             return self._rest
         finally:
@@ -145,7 +154,9 @@ class ProgressCheck:
         if reader.garbage:
             self.fault("garbage", "its file of reports has lines that are no reports; they are passed over")
         if reader.skipped:
-            self.fault("skipped", f"its file of reports grew by more than {MOST} bytes at once; some were passed over")
+            self.fault(
+                "skipped", f"its file of reports grew by more than {reader.limit} at once; some were passed over"
+            )
         return believed
 
     def _judge(self, report: ProgressReport) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.devices import Devices, NoRoom, can_pin, cores_of, make_devices, parse_cores, split_cores
 from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.main import AgentSettings, make_host
-from tapfinger.live.backends import supervise
+from tapfinger.live.backends import process, supervise
 from tapfinger.live.backends.base import Backend, BackendContext, Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
@@ -276,6 +277,41 @@ def test_cores_of_a_running_task_can_be_changed_and_nothing_else(start: Callable
         Process().resize(run, {"cpu": 2.0, "gpu": 0.0}, {})
     with pytest.raises(UnsupportedOperation, match="does not pause"):
         Process().resize(run, {"cpu": 0.0, "gpu": 0.0}, {})
+
+
+def test_a_task_that_cannot_be_told_its_size_has_it_all_the_same(start: Callable[..., Run]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    run = start("import time; print('begun', flush=True); time.sleep(600)", devices={"cpu": (cores[0],), "gpu": (0,)})
+    wait_for(lambda: "begun" in said(run))
+    run.allotment.unlink()
+    run.allotment.mkdir()
+    Process().resize(run, {"cpu": 1.0, "gpu": 1.0}, {"cpu": (cores[-1],)})
+    (task,) = tree_of(run)
+    assert os.sched_getaffinity(task) == {cores[-1]}
+
+
+def test_a_move_that_fails_is_undone(tmp_path: Path, lease: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[int, set[int]]] = []
+    passes = iter([[7, 8], OSError(errno.EMFILE, "Too many open files"), [7, 8], [7, 8]])
+
+    def descendants(_supervisor: int) -> list[int]:
+        found = next(passes)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    monkeypatch.setattr(process, "supervisor_of", lambda _: 6)
+    monkeypatch.setattr(process, "_threads", lambda pid: [pid])
+    monkeypatch.setattr(supervise, "descendants", descendants)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: moved.append((pid, cores)))
+    shares: list[float] = []
+    monkeypatch.setattr(process, "_group", lambda _: tmp_path)
+    monkeypatch.setattr(process, "change_share", lambda _, cpus: shares.append(cpus))
+    run = Run(Launch((1, 1), ("x",), {"cpu": 2.0}, {}), tmp_path, {"cpu": (0, 1)}, lease)
+    with pytest.raises(OSError, match="Too many open files"):
+        Process().resize(run, {"cpu": 1.0}, {"cpu": (0,)})
+    assert moved == [(7, {0}), (8, {0}), *[(7, {0, 1}), (8, {0, 1})] * 2]
+    assert shares == [1.0, 2.0]
 
 
 # ------------------------------------------------------------------ devices, leases

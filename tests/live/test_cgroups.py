@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import signal
@@ -18,6 +19,7 @@ from waiting import wait_for
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, write_lease
+from tapfinger.live.backends import supervision
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.cgroups import Cgroups, members
 from tapfinger.live.backends.process import Process
@@ -56,8 +58,10 @@ def test_limits_of_a_control_group(tmp_path: Path) -> None:
         "cpu.max": "150000 100000",
         "memory.max": str(3 * 1024**3),
         "memory.oom.group": "1",
+        "pids.max": "2432",
     }
     assert groups.limits({"cpu": 1.0, "memory": 8.0})["memory.max"] == str(8 * 1024**3)
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+pids", "the last one that was switched on"
     made = Path(groups.make((3, 1), {"cpu": 1.0}))
     assert ((made / "cpu.max").read_text(), made.name.endswith("3.1")) == ("100000 100000", True)
     run = run_of(tmp_path, "print('limited')")
@@ -68,7 +72,7 @@ def test_limits_of_a_control_group(tmp_path: Path) -> None:
 
 
 def test_the_share_of_a_resized_task_follows_and_its_memory_stays(tmp_path: Path) -> None:
-    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory"), TYPES, memory_per_cpu=1.0)
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory pids"), TYPES, memory_per_cpu=1.0)
     backend, run = limited_by(groups, pin=False), run_of(tmp_path, "import time; time.sleep(600)")
     backend.start(run)
     (group,) = [path for path in tmp_path.glob("tapfinger-*-1.1")]
@@ -76,6 +80,7 @@ def test_the_share_of_a_resized_task_follows_and_its_memory_stays(tmp_path: Path
         # An agent that was started without --cgroup still knows what its predecessor has limited.
         opened(Process(), pin=False).resize(run, {"cpu": 3.0}, {})
         assert (group / "cpu.max").read_text() == "300000 100000"
+        assert (group / "pids.max").read_text() == "2816"
         assert (group / "memory.max").read_text() == str(1024**3)
         for path in group.iterdir():
             path.unlink()
@@ -86,6 +91,21 @@ def test_the_share_of_a_resized_task_follows_and_its_memory_stays(tmp_path: Path
     finally:
         backend.stop(run, at_once=True)
         end_of(run)
+
+
+def test_what_a_start_has_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory"), TYPES)
+    monkeypatch.setattr(groups, "limits", lambda _: {})
+    backend, run = limited_by(groups), run_of(tmp_path, "pass")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(supervision, "replace_file", full)
+    monkeypatch.setattr(supervision, "tell_allotment", lambda *_: None)
+    with pytest.raises(OSError, match="No space left"):
+        backend.start(run)
+    assert not list(tmp_path.glob("tapfinger-*"))
 
 
 def test_a_place_without_limits_is_refused(tmp_path: Path) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from live.disks import fill, small_disk
-from live.sites import CONFIG, RealSite, python
+from live.sites import CONFIG, RealSite, opened, python
 from live.test_faults import LAUNCH, OTHER, hosting
 from live.test_resize import told
 from waiting import PATIENCE, wait_for
@@ -18,13 +23,15 @@ from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent import leases, runtime
 from tapfinger.live.agent.devices import Devices
-from tapfinger.live.agent.disk import MB, DiskWatch
+from tapfinger.live.agent.disk import FILES, MB, DiskWatch
 from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.runtime import Host
+from tapfinger.live.agent.trees import Extent
 from tapfinger.live.backends import supervise
-from tapfinger.live.backends.base import BackendContext
+from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.protocol.messages import Outcome
+from tapfinger.live.backends.process import Process
+from tapfinger.live.protocol.messages import AttemptId, Outcome
 
 # --------------------------------------------------------------------------- the lease
 
@@ -35,11 +42,11 @@ def test_a_lease_is_renewed_on_a_full_disk(tmp_path: Path) -> None:
         write_lease(lease, 1000.0)
         filler = fill(disk)
         for n in range(50):
-            write_lease(lease, 2000.5 + n)
+            assert write_lease(lease, 2000.5 + n).endswith("No space left on device")
             assert read_lease(lease) == supervise.lease_end(str(lease)) == 2000.5 + n
         assert sorted(path.name for path in disk.iterdir()) == ["filler", "lease"], "nothing half-written is left"
         filler.unlink()
-        write_lease(lease, 1e9 / 3)
+        assert write_lease(lease, 1e9 / 3) == ""
         assert read_lease(lease) == 1e9 / 3
         assert lease.stat().st_size == leases.LEASE_LENGTH
 
@@ -49,10 +56,89 @@ def test_a_lease_is_renewed_on_a_full_disk(tmp_path: Path) -> None:
 
 def test_who_is_to_blame(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path, 100.0)
-    assert watch.blame({}) is None
-    assert watch.blame({(1, 1): 40 * MB}) is None, "without it the disk would be full as well"
-    assert watch.blame({(1, 1): 400 * MB, (2, 1): 300 * MB}) is None, "it is not by far the largest"
-    assert watch.blame({(1, 1): 30 * MB, (2, 1): 300 * MB}) == (2, 1)
+
+    def blamed(*megabytes: int) -> AttemptId | None:
+        return watch.blame({(n, 1): Extent(size * MB, 1) for n, size in enumerate(megabytes, 1)})
+
+    assert blamed() is None
+    assert blamed(40) is None, "without it the disk would be full as well"
+    assert blamed(400, 300) is None, "it is not by far the largest"
+    assert blamed(30, 300) == (2, 1)
+
+
+class Room(NamedTuple):
+    """What a file system says of its room."""
+
+    f_files: int = 1_000_000
+    f_favail: int = 900_000
+    f_bavail: int = 1 << 30
+    f_frsize: int = 4096
+    f_flag: int = 0
+
+
+def test_a_disk_without_room_for_more_files_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, room = DiskWatch(tmp_path, 100.0), Room()
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
+    assert watch.look() == ""
+    room = Room(f_favail=FILES - 1)
+    assert "nearly full, with room for less than 1000 more files; remove something" in watch.look()
+    few, many = Extent(300 * MB, 20), Extent(0, FILES)
+    assert watch.blame({(1, 1): few, (2, 1): many}) == (2, 1), "bytes are not what is lacking"
+    assert watch.blame({(1, 1): few}) is None
+    room = Room(f_favail=FILES + 1)
+    assert watch.look() != "", "not well again at once"
+    room = Room(f_favail=2 * FILES)
+    assert (watch.look(), watch.full) == ("", False)
+    room = Room(f_files=500, f_favail=20)
+    assert "less than 25 more files" in watch.look(), "of a small disk, a share"
+    room = Room(f_files=0, f_favail=0)
+    assert DiskWatch(tmp_path, 100.0).look() == "", "a file system that does not count files"
+
+
+def test_a_disk_that_takes_no_file_is_full_whatever_it_says_of_its_room(tmp_path: Path) -> None:
+    """As with a quota of the agent's user."""
+    watch = DiskWatch(tmp_path, 0.0)
+    watch.refuses = "Disk quota exceeded"
+    (tmp_path / ".room").mkdir()  # so it takes none
+    assert (".room" in watch.look(), watch.full) == (True, True)
+    assert watch.blame({(1, 1): Extent(0, 3 * FILES), (2, 1): Extent(0, 10)}) == (1, 1)
+    (tmp_path / ".room").rmdir()
+    assert (watch.look(), watch.full) == ("", False)
+
+
+def test_an_end_needs_no_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1, files=20) as disk:
+        run = Run(LAUNCH, disk / "run", {}, tmp_path / "lease")
+        write_lease(run.lease, boot_clock() + 600.0)
+        backend = opened(Process(), disk)
+        launch = replace(LAUNCH, argv=(sys.executable, "-c", WAITS, str(tmp_path / "go")))
+        backend.start(replace(run, launch=launch))
+        wait_for((run.directory / "pid.json").exists)
+        wait_for(lambda: not (run.directory / supervise.ENVIRONMENT).exists())
+        fill(disk)
+        with suppress(OSError):
+            for n in range(20):
+                (disk / f"{n}").touch()
+        (tmp_path / "go").touch()
+        assert wait_for(lambda: backend.poll(run)) == Outcome("finished", 0, output=0)
+
+
+def test_so_does_the_end_of_one_whose_supervisor_was_killed(tmp_path: Path) -> None:
+    run = Run(LAUNCH, tmp_path / "run", {}, tmp_path / "lease")
+    run.directory.mkdir()
+    (run.directory / supervise.SPARE).write_bytes(b" " * supervise.SPARE_SIZE)
+    number = (run.directory / supervise.SPARE).stat().st_ino
+    outcome = Process().poll(run)
+    assert outcome is not None
+    assert (outcome.result, Process().poll(run)) == ("lost", outcome)
+    assert (run.directory / supervise.END).stat().st_ino == number
+
+
+def test_an_end_is_written_whatever_has_become_of_the_file_for_it(tmp_path: Path) -> None:
+    end = {"result": "finished", "code": 0, "reason": "", "output": 0}
+    os.mkfifo(tmp_path / supervise.SPARE)
+    supervise.write_end(str(tmp_path), end)
+    assert json.loads((tmp_path / supervise.END).read_text()) == end
 
 
 def test_a_full_disk_is_said_and_attempts_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

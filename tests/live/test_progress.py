@@ -21,12 +21,13 @@ from live.test_machines import Driven, granted
 from typer.testing import CliRunner
 from waiting import PATIENCE, wait_for
 
+from tapfinger import progress as progress_module
 from tapfinger.cli import app
 from tapfinger.core.model import Resources
 from tapfinger.evaluation.live_history import read_history
 from tapfinger.live.agent.leases import boot_clock, boot_id
 from tapfinger.live.agent.machine import LIVELY, Agent, AgentTick, Observed, Progressed, Said
-from tapfinger.live.agent.reports import Following
+from tapfinger.live.agent.reports import LINES, Following
 from tapfinger.live.agent.starts import Began
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
@@ -227,6 +228,35 @@ def test_an_agent_tells_soon_but_not_all_the_time() -> None:
     end = agent.handle(Observed({(1, 1): Outcome("finished", 0)}), 4.2)
     assert isinstance(end[0], Report)
     assert end[0].runs[0].progress == pytest.approx(0.41)
+
+
+def test_a_look_takes_the_end_of_what_a_task_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    real = progress_module._parsed
+    monkeypatch.setattr(progress_module, "_parsed", lambda line: (parsed.append(line), real(line))[1])
+    path, following = tmp_path / "reports", Following(tmp_path / "reports", None, taken_over=True)
+
+    def say(*lines: str) -> Said | None:
+        with path.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        parsed.clear()
+        return following.look(0.0, at_once=True)
+
+    def report(percent: int) -> str:
+        return json.dumps({"t": 1.0, "progress": percent / 100})
+
+    # An agent of before has read all of this.
+    assert say(*[report(1)] * 5000, report(20)) == Said(0.2, {}, None, ())
+    assert len(parsed) == LINES
+    told = say(*["x"] * 500_000, report(30))
+    assert told is not None
+    assert (told.progress, len(parsed)) == (0.3, LINES)
+    assert any("no reports" in fault for fault in told.faults)
+    assert any("more than 200 lines or 65536 bytes at once" in fault for fault in told.faults)
+    assert say(report(40)) == replace(told, progress=0.4)
+    path.write_text("")
+    assert say(*[report(50)] * (LINES - 1), report(60)) == replace(told, progress=0.6)
+    assert len(parsed) == LINES, "all of what an ordinary task says"
 
 
 class Talkative(protocol.Host):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -126,6 +127,69 @@ def test_directories_that_a_task_has_closed_are_removed_too(tmp_path: Path) -> N
     kept.tidy()
     assert names(tmp_path) == []
     assert tmp_path.is_dir()
+
+
+@pytest.mark.parametrize("mode", [0o555, 0])
+def test_a_directory_that_its_task_has_closed_is_kept(
+    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def strict(self: Path, target: Path) -> Path:
+        """Binds root as others: a directory's entry for the one above it changes."""
+        if self.stat().st_mode & self.parent.stat().st_mode & 0o200 == 0:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", strict)
+    kept, run = Results(tmp_path, DiskRules()), run_in(tmp_path)
+    (run.work / "model.bin").write_text("weights")
+    run.work.chmod(mode)
+    run.visible.chmod(mode)
+    place = tmp_path / "results" / "1.1"
+    assert kept.told(run, Outcome("finished", 0)).results == str(place)
+    kept.keep(run)
+    assert (place / "model.bin").read_text() == "weights"
+    kept.tidy()
+    assert names(tmp_path) == ["1.1"]
+
+
+def test_what_cannot_be_opened_is_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, run = Results(tmp_path, DiskRules()), run_in(tmp_path)
+    (run.work / "model.bin").touch()
+    monkeypatch.setattr(results, "make_open", lambda _: False)
+    assert kept.told(run, Outcome("finished", 0)).results == ""
+
+
+def test_nothing_is_promised_without_a_place_for_it(tmp_path: Path) -> None:
+    kept, run = Results(tmp_path, DiskRules()), run_in(tmp_path)
+    (run.work / "model.bin").touch()
+    (tmp_path / "results").touch()  # as on a full disk, no directory can be made
+    assert kept.told(run, Outcome("finished", 0)).results == ""
+    kept.keep(run)
+    assert not run.directory.exists()
+
+
+def test_files_are_kept_when_nothing_can_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "replace_file", full)
+        kept = keep_three(tmp_path, DiskRules())
+        kept.tidy()
+    assert names(tmp_path) == ["1.1", "2.1", "3.1"]
+    kept.tidy()
+    assert len(os.listdir(tmp_path / "results")) == 6, "it is noted when it can be"
+
+
+def test_notes_about_nothing_go(tmp_path: Path) -> None:
+    kept = keep_three(tmp_path, DiskRules())
+    (tmp_path / "results" / ".9.1.json").write_text("{}")
+    (tmp_path / "results" / "2.1" / "data").unlink()
+    (tmp_path / "results" / "2.1").rmdir()
+    kept.tidy()
+    assert sorted(os.listdir(tmp_path / "results")) == [".1.1.json", ".3.1.json", "1.1", "3.1"]
 
 
 def test_an_agent_keeps_files_when_a_run_may_be_forgotten(tmp_path: Path) -> None:

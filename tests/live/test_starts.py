@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from live.sites import opened
 from live.starting import start_many
 from live.test_faults import hosting
 from live.test_machines import orders
 from live.test_resize import told
 from waiting import wait_for
 
+from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent import starts
+from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import read_lease
 from tapfinger.live.agent.machine import Agent, Condition, StartRun
 from tapfinger.live.agent.runtime import Host
-from tapfinger.live.agent.starts import MOST, THREADS
+from tapfinger.live.agent.starts import MOST, REST, THREADS
+from tapfinger.live.backends import starting, supervise
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
-from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report
+from tapfinger.live.backends.process import Process
+from tapfinger.live.backends.starting import TOO_LITTLE
+from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, SizeOrder
 
 
 def launches(*numbers: int) -> tuple[Launch, ...]:
@@ -185,6 +196,34 @@ def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts(tmp_path: Path) -> 
         wait_for(lambda: host.step() is not None and backend.begun == [1, 2])
 
 
+def test_a_growth_that_fails_while_its_task_ends_gives_its_devices_back(tmp_path: Path) -> None:
+    class Ends(Fake):
+        """Its task is found to have ended before it can grow."""
+
+        def __init__(self) -> None:
+            super().__init__(clock=lambda: 10.0)
+            self.asked, self.go = threading.Event(), threading.Event()
+
+        def poll(self, run: Run) -> Outcome | None:
+            self.asked.set()
+            self.go.wait()
+            return Outcome("finished", 0)
+
+        def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
+            raise UnsupportedOperation("its group is gone")
+
+    backend = Ends()
+    with hosting(tmp_path, backend) as (host, devices):
+        hear(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}),))
+        wait_for(lambda: host.step() is not None and backend.asked.is_set())
+        hear(host, 2, sizes=(SizeOrder((1, 1), 1, {"cpu": 3.0}),))
+        assert devices.free == {"cpu": 1}
+        backend.go.set()
+        wait_for(lambda: not host.step() and not host.busy)
+        assert host.report().runs[0].outcome == Outcome("finished", 0)
+        assert devices.free == {"cpu": 4}
+
+
 def test_one_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     class Picky(Slow):
         def start(self, run: Run) -> None:
@@ -209,6 +248,191 @@ def test_what_was_accepted_and_not_started_is_unknown_to_the_next_agent(tmp_path
         assert not (tmp_path / "runs" / f"{waiting}.1").exists(), "so the coordinator may give it to another"
         assert all((tmp_path / "runs" / f"{n}.1" / "launch.json").exists() for n in backend.begun)
         backend.go.set()
+
+
+# ------------------------------------------------------------------------- no threads
+
+
+def refuse_threads(patch: pytest.MonkeyPatch) -> None:
+    """As on a machine whose user has as many processes as it may have."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", refuse)
+
+
+def test_a_pool_without_threads_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, done = JobPool("x", 2), []
+
+    def work(number: int) -> Then:
+        done.append(number)
+        return list
+
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        pool.do(partial(work, 1))
+        withdrawn = pool.do(partial(work, 2))
+        assert pool.settle(600.0) == [], "nobody is waited for"
+        assert (pool.stranded, pool.in_hand) == (True, 2)
+        assert pool.withdraw(withdrawn)
+    pool.settle(600.0)
+    assert (done, pool.stranded, pool.in_hand) == ([1], False, 0)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        pool.do(partial(work, 3))
+        pool.do(partial(work, 4))
+        pool.settle(600.0)
+        assert (done, pool.stranded) == ([1, 3, 4], False), "the thread that there is does all"
+    pool.close()
+
+
+def test_a_job_that_exits_does_not_end_its_thread() -> None:
+    pool = JobPool("x", 1)
+    pool.do(lambda: sys.exit(3))
+    pool.do(lambda: list)
+    pool.settle(600.0)
+    assert pool.in_hand == 0
+    pool.close()
+
+
+def test_without_threads_nothing_is_lost_and_the_cluster_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Slow()
+    backend.go.set()
+    with slowly(tmp_path, backend) as host:
+        told(host, 2)
+        with monkeypatch.context() as patch:
+            refuse_threads(patch)
+            hear(host, 3, starts=launches(1, 2, 3))
+            host.step()
+            assert "lets the agent start no thread" in host.report().trouble
+            hear(host, 4, stops=((2, 1),))
+        wait_for(lambda: host.step() is not None and not host.busy and not host.report().trouble)
+        ends = {run.id[0]: run.outcome for run in host.report().runs}
+        assert ends == {1: None, 2: Outcome("stopped", reason="it had not started"), 3: None}
+        assert sorted(backend.begun) == [1, 3]
+
+
+def test_a_start_that_cannot_begin_stops_no_other_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, devices):
+        begin = host.starts.begin
+
+        def choosy(run: Run, *more: Any) -> Job:
+            if run.id[0] == 1:
+                raise MemoryError("no memory")
+            return begin(run, *more)
+
+        monkeypatch.setattr(host.starts, "begin", choosy)
+        both = tuple(Launch((n, 1), ("x",), {"cpu": 1.0}, {}) for n in (1, 2))
+        first, second = told(host, 1, starts=both)
+        assert first.outcome == Outcome("lost", reason="its agent could not start it: MemoryError: no memory")
+        assert (second.outcome, devices.free) == (None, {"cpu": 3})
+
+
+def test_orders_for_a_run_that_nobody_knows_end_it(tmp_path: Path) -> None:
+    with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, _):
+        told(host, 1, starts=launches(1, 2))
+        for ident in ((1, 1), (2, 1)):
+            del host._runs[ident]  # whatever has made it forget
+        runs = told(host, 2, stops=((1, 1),), sizes=(SizeOrder((2, 1), 1, {"memory": 2.0}),))
+        assert [run.outcome for run in runs] == [Outcome("lost", reason="its agent knows nothing of it")] * 2
+
+
+# ------------------------------------------------------------------- a short machine
+
+
+class Short(Fake):
+    """Its machine has no more processes at times."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 10.0)
+        self.error: OSError | None = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        self.tried: list[int] = []
+
+    def start(self, run: Run) -> None:
+        self.tried.append(run.id[0])
+        if self.error is not None:
+            raise self.error
+        super().start(run)
+
+
+def test_who_starts_on_a_machine_that_lacks_something_is_given_back(tmp_path: Path) -> None:
+    backend, now = Short(), [1000.0]
+    with hosting(tmp_path, backend) as (host, devices):
+        host.starts._clock = lambda: now[0]
+        one, two, three, four = (Launch((n, 1), ("x",), {"cpu": 1.0}, {}) for n in (1, 2, 3, 4))
+        (first,) = told(host, 1, starts=(one,))
+        assert first.outcome is not None
+        assert first.outcome.result == "lost"
+        assert first.outcome.reason.startswith(f"{TOO_LITTLE}: [Errno 11] ")
+        assert (devices.free, TOO_LITTLE in host.report().trouble) == ({"cpu": 4}, True)
+        now[0] += REST - 1.0
+        told(host, 2, starts=(two,))
+        assert backend.tried == [1], "nothing is tried meanwhile"
+        now[0] += 2.0
+        host.step()
+        assert host.report().trouble == ""
+        told(host, 3, starts=(three, four))
+        assert backend.tried == [1, 3], "one attempt shows whether it is over"
+        assert TOO_LITTLE in host.report().trouble
+        backend.error = None
+        now[0] += REST + 1.0
+        host.step()
+        told(host, 4, starts=(four,))
+        assert backend.tried == [1, 3, 4]
+        assert host.starts.room(60.0) > 1
+        backend.error = OSError(errno.ENOENT, "No such file or directory")
+        *_, last = told(host, 5, starts=(Launch((5, 1), ("x",), {"cpu": 1.0}, {}),))
+        assert last.outcome is not None
+        assert (last.outcome.result, host.report().trouble) == ("failed", "")
+
+
+def test_a_supervisor_too_may_find_that_the_machine_lacks_something() -> None:
+    pool = starts.Starts(Fake(), clock=lambda: 10.0)
+    pool.ended(Outcome("failed", 127, f"{TOO_LITTLE}: no"))
+    pool.ended(Outcome("lost", reason="its supervisor was killed"))
+    assert pool.trouble == ""
+    pool.ended(Outcome("lost", reason=f"{TOO_LITTLE}: no"))
+    assert TOO_LITTLE in pool.trouble
+
+
+@pytest.mark.parametrize(
+    ("fault", "short"),
+    [
+        ("[Errno 11] Resource temporarily unavailable: '/bin/x'", True),
+        ("its sandbox could not be made: bwrap: Creating new namespace failed: No space left on device", True),
+        ("[Errno 2] No such file or directory: '[Errno 11] No space left on device'", False),
+        ("its sandbox could not be made: bwrap: No permissions to create new namespace", False),
+        ("", False),
+    ],
+)
+def test_a_fault_of_the_machine_is_told_from_one_of_the_task(fault: str, short: bool) -> None:
+    assert starting.Started(0, fault).short is short
+
+
+def test_a_supervisor_that_cannot_fork_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(starting, "prctl", lambda *_: None)  # of this process
+    run = {"argv": ["x"], "cpus": [], "cgroup": "", "max_log": 1}
+    end = supervise.follow(run, {})
+    assert (end["result"], end["reason"].startswith(f"{TOO_LITTLE}: 'x' could not be started: ")) == ("lost", True)
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.EAGAIN, OSError), (errno.ENOENT, LaunchFailed)])
+def test_a_supervisor_that_cannot_be_launched(tmp_path: Path, number: int, error: type[Exception]) -> None:
+    class Refused(Process):
+        def launch(self, run: Run, command: list[str]) -> int:
+            raise OSError(number, os.strerror(number))
+
+    run = Run(Launch((1, 1), ("x",), {"cpu": 1.0}, {}), tmp_path / "run")
+    with pytest.raises(error, match=os.strerror(number)):
+        opened(Refused(), tmp_path).start(run)
+    assert not (run.directory / supervise.ENVIRONMENT).exists()
 
 
 @pytest.mark.parametrize(("pace", "lease", "most"), [(0.01, 60.0, MOST), (2.0, 10.0, THREADS), (0.5, 15.0, 48)])

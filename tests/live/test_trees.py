@@ -12,7 +12,7 @@ from live.test_results import LAUNCH, run_in
 
 from tapfinger.live.agent.disk import DiskRules
 from tapfinger.live.agent.results import Results
-from tapfinger.live.agent.trees import remove_tree, size_of
+from tapfinger.live.agent.trees import extent_of, remove_tree, size_of
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.protocol.messages import Outcome
 from tapfinger.live.protocol.wire import FileRequest, LogSize
@@ -45,6 +45,18 @@ def test_depth_hides_nothing_and_keeps_nothing(tmp_path: Path) -> None:
     assert size_of(top) >= SIZE
     remove_tree(top)
     assert not top.exists()
+
+
+def test_a_file_with_many_names_counts_once(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "below").mkdir(parents=True)
+    (top / "big").write_bytes(b"x" * SIZE)
+    for n in range(40):
+        (top / "below" / f"{n}").hardlink_to(top / "big")
+    (top / "small").touch()
+    extent = extent_of(top)
+    assert SIZE <= extent.size == size_of(top) < 2 * SIZE
+    assert extent.files == 3
 
 
 def test_a_link_in_place_of_a_directory_leads_nowhere(tmp_path: Path) -> None:

@@ -124,8 +124,9 @@ def test_tasks_that_do_not_end_do_not_hold_up_the_end_of_a_site(
     monkeypatch.setattr(Host, "stop_all", lambda _: True)
     assert not clear(agent.folder, patience=0.0)
     monkeypatch.setattr("tapfinger.live.local_site.clear", lambda folder: clear(folder, 0.0))
-    with pytest.raises(CoordinatorError, match="tasks of agent left could not be ended within 60 s"):
-        LocalSite(site.state).down()
+    whole = LocalSite(site.state)
+    whole.down()
+    assert whole.doubts[0].startswith("tasks of agent left could not be ended within 60 s")
     monkeypatch.setattr("tapfinger.live.supervisor.clear", lambda folder: clear(folder, 0.0))
     agent.started = True
     site.end()

@@ -119,7 +119,10 @@ class TaskRunner:
 
     def _follow(self, run: Run, deadline: float, waiting: Callable[[], None]) -> Outcome | None:
         self._renew()
-        self._backend.start(run)
+        try:
+            self._backend.start(run)
+        except OSError as error:  # of a machine that lacks something
+            raise LaunchFailed(f"run {run.id[0]} could not be started: {error}") from None
         begun = time.monotonic()
         while (outcome := self._backend.poll(run)) is None:
             now = time.monotonic()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tapfinger.live.agent.trees import Extent
 from tapfinger.live.protocol.messages import AttemptId
 
 MB, GB = 1 << 20, 1 << 30
-#: Share beyond ``min_free_mb`` that must be free before a full disk is taken to be well again.
+#: Files that should still find room on the disk: so many, or this share of all that it can hold, if that is less.
+FILES, FILES_SHARE = 1000, 0.05
+#: Share beyond ``min_free_mb``, and beyond ``FILES``, that must be free before a full disk is taken to be well again.
 RELIEF = 1.25
 #: How many times larger than any other the largest directory is if it alone is to blame for a full disk.
 BY_FAR = 2.0
-#: Size below which a directory is not to blame, as a share of ``min_free_mb``: removing it would not help.
+#: Size below which a directory is not to blame, as a share of what should be free: removing it would not help.
 LEAST = 0.5
 
 
@@ -41,6 +45,10 @@ class DiskWatch:
         self.full = False
         #: Why the lease could not be written lately; empty if it could.
         self.unwritable = ""
+        #: Why the disk has lately not taken another file, whatever it says of its room; empty if it has.
+        self.refuses = ""
+        self._lacks_room = self._lacks_files = False
+        self._files = float(FILES)
 
     def look(self) -> str:
         """What is wrong; empty if nothing is."""
@@ -48,22 +56,49 @@ class DiskWatch:
             status = os.statvfs(self._directory)
         except OSError as error:
             return f"its disk cannot be read: {error.strerror}"
+        refuses = self.refuses = self._try() if self.refuses else ""
         free = status.f_bavail * status.f_frsize
-        self.full = free < self._least * (RELIEF if self.full else 1.0)
+        self._lacks_room = free < self._least * (RELIEF if self._lacks_room else 1.0)
+        if status.f_files:  # else the file system does not count them
+            self._files = min(FILES, FILES_SHARE * status.f_files)
+            self._lacks_files = status.f_favail < self._files * (RELIEF if self._lacks_files else 1.0)
+        self.full = self._lacks_room or self._lacks_files or bool(refuses)
         if status.f_flag & os.ST_RDONLY:
             return "its disk is read-only"
         if self.full:
-            return (
-                f"its disk is nearly full, with less than live.min_free_mb = {self._least / MB:g} MB free; remove "
-                f"something from the file system of {self._directory}"
-            )
+            what = f"with less than live.min_free_mb = {self._least / MB:g} MB free"
+            if not self._lacks_room:
+                what = f"with room for less than {self._files:.0f} more files" if self._lacks_files else refuses
+            return f"its disk is nearly full, {what}; remove something from the file system of {self._directory}"
         return f"its disk cannot be written: {self.unwritable}" if self.unwritable else ""
 
-    def blame(self, sizes: Mapping[AttemptId, int]) -> AttemptId | None:
-        """The attempt that has by far the largest directory, if the disk would be well without it."""
-        if not sizes:
-            return None
-        largest, second = [*sorted(sizes, key=lambda ident: -sizes[ident]), None][:2]
-        if largest is None or sizes[largest] < LEAST * self._least:
-            return None
-        return largest if second is None or sizes[largest] >= BY_FAR * sizes[second] else None
+    def _try(self) -> str:
+        """Why the disk does not take another file; empty if it does."""
+        path = self._directory / ".room"
+        try:
+            path.write_bytes(b" " * 4096)
+        except OSError as error:
+            return str(error)
+        finally:
+            with suppress(OSError):
+                path.unlink()
+        return ""
+
+    def blame(self, extents: Mapping[AttemptId, Extent]) -> AttemptId | None:
+        """The attempt that has by far the most room or files, whichever is lacking, if it helps to remove them."""
+        found = None
+        if self._lacks_room or not self._lacks_files:
+            found = _largest({ident: extent.size for ident, extent in extents.items()}, LEAST * self._least)
+        if found is None and (self._lacks_files or self.refuses):
+            found = _largest({ident: extent.files for ident, extent in extents.items()}, LEAST * self._files)
+        return found
+
+
+def _largest(amounts: Mapping[AttemptId, int], least: float) -> AttemptId | None:
+    """Who has by far the most, and not less than ``least``."""
+    if not amounts:
+        return None
+    largest, second = [*sorted(amounts, key=lambda ident: -amounts[ident]), None][:2]
+    if largest is None or amounts[largest] < least:
+        return None
+    return largest if second is None or amounts[largest] >= BY_FAR * amounts[second] else None

@@ -12,7 +12,7 @@ from tapfinger.live.agent.job_pool import JobPool, Then
 from tapfinger.live.agent.kept import KeptRun
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.agent.results import Results
-from tapfinger.live.agent.trees import size_of
+from tapfinger.live.agent.trees import Extent, extent_of
 from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
@@ -74,20 +74,20 @@ class Housekeeping:
         condemned = [kept for kept in runs if kept.verdict]
         for kept in condemned:  # it ends when its end can be written down, which needs room
             self.results.discard(kept.run.work)
-        sizes: dict[AttemptId, int] = {}
+        extents: dict[AttemptId, Extent] = {}
         if full and not condemned:
-            sizes = {kept.run.id: size_of(kept.run.directory) for kept in runs}
-        blamed = self.disk.blame(sizes)
+            extents = {kept.run.id: extent_of(kept.run.directory) for kept in runs}
+        blamed = self.disk.blame(extents)
         self.results.tidy(full and blamed is None and not condemned)
         found = next((kept for kept in runs if kept.run.id == blamed), None)
-        return list if found is None else partial(self._blame, found, sizes[found.run.id])
+        return list if found is None else partial(self._blame, found, extents[found.run.id])
 
-    def _blame(self, kept: KeptRun, size: int) -> list[Report]:
+    def _blame(self, kept: KeptRun, extent: Extent) -> list[Report]:
         if kept.ended or not self.disk.full:
             return []
         kept.verdict = (
-            f"the disk of its cluster was nearly full, and it had put {size / MB:.0f} MB there, by far the most; its "
-            "files were removed"
+            f"the disk of its cluster was nearly full, and it had put {extent.size / MB:.0f} MB there, in "
+            f"{extent.files} files, by far the most; they were removed"
         )
         logger.error("task %d attempt %d is ended: %s", *kept.run.id, kept.verdict)
         return self._stop(kept)

@@ -38,19 +38,32 @@ class JobPool:
         self._threads: list[threading.Thread] = []
         self._change = threading.Condition()
         self._closed = False
+        #: Whether the machine has refused the latest thread.
+        self._refused = False
 
     def do(self, work: Callable[[], Then]) -> Job:
         """Do this as soon as a thread is free."""
         job = Job(work)
         with self._change:
             self._waiting.append(job)
-            if len(self._active) + len(self._waiting) > len(self._threads) < self._count:
-                # Daemons: an agent that is told to end does not wait for a backend that hangs.
-                thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._man()
             self._change.notify_all()
         return job
+
+    def _man(self) -> None:
+        """Start the threads that are lacking. What the machine refuses now is tried again with the next call."""
+        while len(self._active) + len(self._waiting) > len(self._threads) < self._count and not self._closed:
+            # Daemons: an agent that is told to end does not wait for a backend that hangs.
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                if not self._refused:
+                    logger.error("%s: %s; it is tried again", self._name, error)
+                self._refused = True
+                return
+            self._refused = False
+            self._threads.append(thread)
 
     def withdraw(self, job: Job) -> bool:
         """Take back a job that no thread has begun. Returns False if one has."""
@@ -63,7 +76,8 @@ class JobPool:
     def settle(self, patience: float) -> list[Report]:
         """Wait until nothing is left to do, at most ``patience`` seconds; then finish what is done, in this thread."""
         with self._change:
-            self._change.wait_for(lambda: not self._waiting and not self._active, patience)
+            self._man()
+            self._change.wait_for(lambda: not self._waiting and not self._active, patience if self._threads else 0.0)
         reports: list[Report] = []
         while self._done:
             reports += self._done.popleft()()
@@ -74,6 +88,12 @@ class JobPool:
         """Number of jobs that wait or are under way."""
         with self._change:
             return len(self._waiting) + len(self._active)
+
+    @property
+    def stranded(self) -> bool:
+        """Whether jobs wait and there is no thread for any."""
+        with self._change:
+            return bool(self._waiting) and not self._threads
 
     def hanging(self, seconds: float) -> list[Job]:
         """Jobs that have been under way for so long."""
@@ -93,7 +113,7 @@ class JobPool:
             then: Then = list
             try:
                 then = job.work()
-            except Exception:
+            except (Exception, SystemExit):  # a thread that ends would take its place in the pool along
                 logger.exception("%s: a job failed; the agent goes on", self._name)
             with self._change:
                 self._done.append(then)

@@ -85,7 +85,7 @@ def find_runs(directory: Path, lease: Path) -> tuple[list[KeptRun], list[Path]]:
             useless.append(place)
             continue
         run = Run(launch, place, {k: tuple(v) for k, v in saved["devices"].items()}, lease)
-        found.append(KeptRun(run, Following(run.reports, began), int(saved.get("size", 0))))
+        found.append(KeptRun(run, Following(run.reports, began, taken_over=True), int(saved.get("size", 0))))
     return found, useless
 
 

@@ -28,10 +28,11 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def write_lease(path: Path, until: float) -> None:
+def write_lease(path: Path, until: float) -> str:
     """Write the end of the lease atomically: readers see the old or the new one.
 
-    On a full disk it is written over the old one, which needs no room: the length never changes.
+    On a full disk it is written over the old one, which needs no room: the length never changes. Returns why the disk
+    has not taken another file; empty if it has.
     """
     text = json.dumps({"boot": boot_id(), "until": until}).ljust(LEASE_LENGTH)
     try:
@@ -44,6 +45,8 @@ def write_lease(path: Path, until: float) -> None:
             os.pwrite(handle, text.encode(), 0)
         finally:
             os.close(handle)
+        return str(error)
+    return ""
 
 
 def read_lease(path: Path) -> float:

@@ -167,7 +167,10 @@ class CoordinatorLink:
     async def _answer(self, socket: ClientConnection, request: FileRequest, busy: bool) -> None:
         answer = FileAnswer(request.number, fault="the agent answers too many requests for files; try again")
         if not busy:
-            answer = await asyncio.to_thread(self._host.files, request)
+            try:
+                answer = await asyncio.to_thread(self._host.files, request)
+            except RuntimeError as error:  # no thread can be started
+                answer = FileAnswer(request.number, fault=f"the agent cannot read files now: {error}; try again")
         with suppress(ConnectionClosed):  # who has asked will ask again
             await socket.send(encode(answer))
 

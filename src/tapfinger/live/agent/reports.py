@@ -13,6 +13,8 @@ from tapfinger.progress import ProgressCheck, ProgressReader
 
 #: Seconds between reads of a report file.
 LOOK = 0.5
+#: Bytes and lines that are read at once, the last ones: one thread looks at all tasks, and the latest report counts.
+BYTES, LINES = 1 << 16, 200
 #: Seconds by which the wall clock may differ from the boot clock before it has jumped.
 JUMP = 2.0
 
@@ -24,6 +26,8 @@ class Following:
     path: Path
     #: When the attempt began; None if unknown.
     began: Began | None
+    #: Whether an earlier agent has followed them.
+    taken_over: bool = False
 
     _reader: ProgressReader | None = None
     _check: ProgressCheck | None = None
@@ -36,13 +40,20 @@ class Following:
             return None
         self._next = now + LOOK
         if self._reader is None or self._check is None:
-            self._reader, self._check = ProgressReader(self.path), ProgressCheck()
+            self._reader, self._check = ProgressReader(self.path, BYTES, LINES), ProgressCheck()
+            if self.taken_over:
+                self._catch_up(self._reader, self._check)
         new = self._check.read_of(self._reader)
         said = self._said(self._check, bool(new))
         if said == self._last or (said.progress is None and not said.faults):
             return None
         self._last = said
         return said
+
+    def _catch_up(self, reader: ProgressReader, check: ProgressCheck) -> None:
+        """Take the end of what was reported to an earlier agent: nobody misses what is passed over."""
+        check.take(reader.read())
+        reader.skipped = 0
 
     def _said(self, check: ProgressCheck, new: bool) -> Said:
         last = check.last

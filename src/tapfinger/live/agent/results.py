@@ -13,7 +13,7 @@ from typing import Any
 
 from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.agent.trees import remove_tree, size_of
+from tapfinger.live.agent.trees import make_open, remove_tree, size_of
 from tapfinger.live.backends.base import TASK, WORK, Run
 from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
 from tapfinger.live.protocol.messages import AttemptId, Outcome
@@ -53,27 +53,35 @@ class Results:
     def told(self, run: Run, outcome: Outcome) -> Outcome:
         """An outcome that also says where the files of the attempt are, and until when, if it has left any."""
         place = self.place(run.id)
-        if not self._wanted(run) and not place.is_dir():
+        if not place.is_dir() and not (self._wanted(run) and self._can_keep()):
             return outcome
         until = time.time() + self._rules.keep_results_hours * 3600.0
         return replace(outcome, results=str(place), results_until=until)
 
+    def _can_keep(self) -> bool:
+        """Whether there is the directory for what is kept; on a full disk it cannot be made."""
+        with suppress(OSError):
+            self._results.mkdir(mode=0o700, exist_ok=True)
+        return self._results.is_dir()
+
     def _wanted(self, run: Run) -> bool:
         """Whether there is something to keep. A limit of 0 keeps nothing."""
         keeps = self._rules.keep_results_hours > 0.0 and self._rules.max_results_gb > 0.0
-        return keeps and run.launch.cwd is None and _has_files(run.work)
+        # Opened first: a directory that its task has closed can be neither read nor moved.
+        opened = keeps and run.launch.cwd is None and make_open(run.visible) and make_open(run.work)
+        return opened and _has_files(run.work)
 
     def keep(self, run: Run) -> None:
         """Keep the files of a run that may be forgotten, and remove the rest of its directory."""
         place = self.place(run.id)
         if self._wanted(run) and not place.exists():
             try:
-                self._results.mkdir(mode=0o700, exist_ok=True)
-                kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(run.work)}
-                replace_file(self._note(place), kept)
+                self._can_keep()
                 run.work.rename(place)
             except OSError as error:
                 logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
+            else:
+                self._kept(place)  # on a full disk nothing is noted, and it counts from the next look on
         self.discard(run.directory)
 
     def discard(self, path: Path) -> None:
@@ -88,6 +96,7 @@ class Results:
         """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""
         for left in (*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")):
             remove_tree(left)
+        self._forget_gone()
         entries = sorted(self._entries(), key=lambda entry: -entry.age)
         total = sum(entry.size for entry in entries)
         for entry in entries:
@@ -100,6 +109,13 @@ class Results:
                     self._note(entry.path).unlink()
                 total -= entry.size
                 full = False
+
+    def _forget_gone(self) -> None:
+        """Remove notes about what is not there any more."""
+        with suppress(OSError):
+            for note in self._results.glob(".[0-9]*.json"):
+                if not self._results.joinpath(note.name[1:].removesuffix(".json")).is_dir():
+                    note.unlink()
 
     def _entries(self) -> list[_Entry]:
         found = []

@@ -200,6 +200,7 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
+                self.starts.ended(outcome)
                 kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)
@@ -217,36 +218,51 @@ class Host:
             elif isinstance(instruction, HoldLease):
                 self._hold_lease(instruction.until)
             elif isinstance(instruction, StartRun):
-                reports += self._start(instruction.launch)
+                reports += self._start_or_lose(instruction.launch)
             elif isinstance(instruction, StopRun):
-                reports += self._stop(self._runs[instruction.id], instruction.at_once)
+                reports += self._with(instruction.id, partial(self._stop, at_once=instruction.at_once))
             elif isinstance(instruction, ResizeRun):
-                self._resize(instruction.size)
+                reports += self._with(instruction.size.id, partial(self._resize, size=instruction.size))
             elif isinstance(instruction, ForgetRun) and instruction.id in self._runs:
                 self._runs[instruction.id].forgotten = True
                 self._clean(instruction.id)
         return reports
 
+    def _with(self, ident: AttemptId, act: Callable[[KeptRun], list[Report]]) -> list[Report]:
+        """Do this with a run. One of which nothing is known has never begun: the coordinator must hear of it."""
+        if (kept := self._runs.get(ident)) is not None:
+            return act(kept)
+        return self._not_started(ident, Outcome("lost", reason="its agent knows nothing of it"))
+
     def _hold_lease(self, until: float) -> None:
         try:
-            write_lease(self._lease, until)
+            self.house.disk.refuses = write_lease(self._lease, until)
             self.house.disk.unwritable = ""
         except OSError as error:  # tasks then end with the lease that is written
             self.house.disk.unwritable = str(error)
 
     # ------------------------------------------------------------------ starts and stops
 
+    def _start_or_lose(self, launch: Launch) -> list[Report]:
+        """Start a run. Whatever goes wrong, the instructions after this one are carried out."""
+        try:
+            return self._start(launch)
+        except Exception as error:
+            logger.exception("task %d attempt %d could not be started", *launch.id)
+            reason = f"its agent could not start it: {type(error).__name__}: {error}"
+            return self._not_started(launch.id, Outcome("lost", reason=reason))
+
     def _start(self, launch: Launch) -> list[Report]:
         if gone := [name for name, value in launch.secrets.items() if value is None]:
             reason = f"secret {gone[0]!r} was removed before the task could start; set it again, and submit it again"
             return self._not_started(launch.id, Outcome("failed", 127, reason))
+        began = Began.now()
         try:
             devices = self._devices.lease(launch.allocation)
         except NoRoom as error:
             # Not the task's fault: it goes back to the queue.
             return self._not_started(launch.id, Outcome("lost", reason=str(error)))
         run = Run(launch, self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}", devices, self._lease)
-        began = Began.now()
         kept = self._runs[run.id] = KeptRun(run, Following(run.reports, began))
         kept.starting = self.starts.begin(
             run, partial(save_run, run, 0, began), lambda o: partial(self._started, kept, o)
@@ -290,11 +306,10 @@ class Host:
         kept.stop_again = at_once or bool(kept.stop_again)
         return []
 
-    def _resize(self, size: SizeOrder) -> None:
+    def _resize(self, kept: KeptRun, size: SizeOrder) -> list[Report]:
         """Change a task's size, unless it is being started or resized: the coordinator repeats its order."""
-        kept = self._runs[size.id]
         if kept.starting is not None or kept.resizing:
-            return
+            return []
         kept.resizing = True
         devices: Mapping[str, tuple[int, ...]] | None = None
         try:
@@ -302,6 +317,7 @@ class Host:
         except NoRoom as error:
             logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
         self._workers.do(partial(self._change_size, kept, size, devices))
+        return []
 
     def _change_size(self, kept: KeptRun, size: SizeOrder, devices: Mapping[str, tuple[int, ...]] | None) -> Then:
         """Resize a run, if there are devices for it, and write it down. Runs in a thread."""
@@ -326,7 +342,8 @@ class Host:
         """``number``: None if it is not on disk. Then it is not confirmed, and the coordinator repeats its order."""
         kept.resizing = False
         if kept.ended:
-            self._devices.release(without(after.devices, kept.run.devices))  # the rest was released with its end
+            for run in (before, after):
+                self._devices.release(without(run.devices, kept.run.devices))  # the rest was released with its end
             return []
         self._devices.release(without(before.devices, after.devices))
         kept.run = after

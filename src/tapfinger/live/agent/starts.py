@@ -12,6 +12,7 @@ from tapfinger.errors import BackendError
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
 from tapfinger.live.backends.base import LAUNCH, Backend, Run
+from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage
 from tapfinger.live.protocol.messages import Outcome, Report
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ MOST = 64
 SHARE = 0.2
 #: Seconds after which a start hangs. If all threads hang, what waits behind them is given back.
 HANGS = 30.0
+#: Seconds without starts after one for which the machine had too little. The next one shows whether it has enough.
+REST = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Began:
 class Starts:
     """Attempts on their way from an order to a process."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         """``backend``: its method ``start`` is called in several threads at once, for different runs."""
         self._backend = backend
         self._workers = JobPool("start", THREADS)
@@ -52,14 +55,19 @@ class Starts:
         self._pace = 0.05
         #: Seconds after which a start hangs.
         self.patience = HANGS
+        self._clock = clock
+        #: What the machine lacked lately, and when starts are tried again; empty if it lacks nothing.
+        self._lacks, self._again = "", 0.0
 
     def begin(self, run: Run, save: Callable[[], None], then: Callable[[Outcome | None], Then]) -> Job:
         """Start a run in a thread. ``save`` writes it to disk first; ``then`` is given the reason if it failed."""
 
         def work() -> Then:
-            began = time.monotonic()
+            began = self._clock()
             outcome = self._start(run, save)
-            self._pace += 0.2 * (time.monotonic() - began - self._pace)
+            self._pace += 0.2 * (self._clock() - began - self._pace)
+            if outcome is None and began >= self._again:
+                self._lacks = ""
             return then(outcome)
 
         return self._workers.do(work)
@@ -69,25 +77,43 @@ class Starts:
             run.make_directories()
             save()  # before the start: a restarted agent must know every run that may be alive
         except OSError as error:
-            return Outcome("lost", reason=f"the agent cannot write to its disk: {error}")
+            return self._lost(f"the agent cannot write to its disk: {error}", error)
         try:
             self._backend.start(run)
         except BackendError as error:
             return Outcome("failed", 127, str(error))
-        except Exception as error:
-            logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
+        except (Exception, SystemExit) as error:
+            if not (short := is_shortage(error)):
+                logger.exception("task %d attempt %d: the backend failed to start it", *run.id)
             try:
                 self._backend.stop(run, at_once=True)  # whatever of it has started
             except Exception:
                 logger.exception("task %d attempt %d: nor could what has started be stopped", *run.id)
+            if short:
+                return self._lost(f"{TOO_LITTLE}: {str(error) or type(error).__name__}", error)
             return Outcome("failed", 127, f"the backend failed to start it: {type(error).__name__}: {error}")
         return None
+
+    def _lost(self, reason: str, error: BaseException) -> Outcome:
+        if is_shortage(error):
+            self._short(reason)
+        return Outcome("lost", reason=reason)
+
+    def _short(self, reason: str) -> None:
+        self._lacks, self._again = reason, self._clock() + REST
+
+    def ended(self, outcome: Outcome) -> None:
+        """Hear how an attempt has ended: also its supervisor may have found that the machine lacks something."""
+        if outcome.result == "lost" and outcome.reason.startswith(TOO_LITTLE):
+            self._short(outcome.reason)
 
     def room(self, lease: float) -> int:
         """How many more attempts to accept; ``lease``: its length in seconds. 0 until half of that is free again.
 
-        So few messages are needed to start many tasks.
+        So few messages are needed to start many tasks. After a shortage one attempt comes before the others.
         """
+        if self._lacks:
+            return 0 if self._workers.in_hand else 1
         most = max(THREADS, min(MOST, int(SHARE * lease * THREADS / max(self._pace, 0.001))))
         room = most - self._workers.in_hand
         return room if 2 * room >= most else 0
@@ -103,6 +129,10 @@ class Starts:
     @property
     def trouble(self) -> str:
         """Why nothing can be started now; empty if something can."""
+        if self._workers.stranded:
+            return "its machine lets the agent start no thread: there are too many processes, or there is no memory"
+        if self._lacks and self._clock() < self._again:
+            return f"{self._lacks}; it is tried again {REST:g} s later"
         if len(self.hanging()) < THREADS:
             return ""
         return f"its backend hangs: {THREADS} starts have taken longer than {self.patience:g} s"

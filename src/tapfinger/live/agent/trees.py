@@ -14,12 +14,15 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 #: Files that are removed or measured in one go, and seconds to rest after them, so that nobody waits for the disk.
 STEP, REST = 500, 0.01
 #: Times that a directory is looked through again because its task has put something into it meanwhile.
 AGAIN = 5
+#: Files with several names that are remembered, so that each counts once: what is beyond counts with every name.
+MOST_LINKED = 100_000
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -51,6 +54,15 @@ def _folder(name: str | Path, above: int | None = None, make_open: bool = False)
         os.close(handle)
 
 
+def make_open(path: Path) -> bool:
+    """Let the owner read, change and move a directory, whatever its task has forbidden. Returns whether it is one."""
+    try:
+        with _folder(path, make_open=True):
+            return True
+    except OSError:
+        return False
+
+
 def _identity(handle: int) -> tuple[int, int]:
     status = os.fstat(handle)
     return status.st_dev, status.st_ino
@@ -59,15 +71,55 @@ def _identity(handle: int) -> tuple[int, int]:
 # ------------------------------------------------------------------------- measuring
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What something takes on disk."""
+
+    #: Bytes.
+    size: int
+    #: Files and directories, whatever number of names they have.
+    files: int
+
+
+class _Scales:
+    """Adds up files, each one once."""
+
+    def __init__(self) -> None:
+        self.size = self.files = 0
+        #: Files that have more than one name and were counted, by device and number.
+        self._known: set[tuple[int, int]] = set()
+
+    def add(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            identity = status.st_dev, status.st_ino
+            if identity in self._known:
+                return
+            if len(self._known) < MOST_LINKED:
+                self._known.add(identity)
+        self.size += status.st_blocks * 512
+        self.files += 1
+
+
 def size_of(directory: Path) -> int:
     """Bytes that a directory takes on disk, with all below it. What cannot be read counts nothing."""
-    pace, total = _Breather(), 0
+    return extent_of(directory).size
+
+
+def extent_of(directory: Path) -> Extent:
+    """What a directory takes on disk, with all below it. What cannot be read counts nothing."""
+    scales = _Scales()
+    _weigh(directory, scales)
+    return Extent(scales.size, scales.files)
+
+
+def _weigh(directory: Path, scales: _Scales) -> None:
+    pace = _Breather()
     #: The directories from the top to the current one: which it is, and what in it was not entered yet.
     above: list[tuple[tuple[int, int], list[str]]] = []
     here = -1
     try:
         here = os.open(directory, _FLAGS)
-        total, folders = _measure(here, pace)
+        folders = _measure(here, pace, scales)
         while True:
             if folders:
                 name = folders.pop()
@@ -76,36 +128,35 @@ def size_of(directory: Path) -> int:
                     above.append((_identity(here), folders))
                     os.close(here)
                     here, folders = below, []
-                    size, folders = _measure(here, pace)
-                    total += size
+                    folders = _measure(here, pace, scales)
             elif above:
                 identity, folders = above.pop()
                 back = os.open("..", _FLAGS, dir_fd=here)
                 os.close(here)
                 here = back
                 if _identity(here) != identity:
-                    return total  # the task has moved it: the next look finds it elsewhere
+                    return  # the task has moved it: the next look finds it elsewhere
             else:
-                return total
+                return
     except OSError:
-        return total
+        return
     finally:
         if here >= 0:
             os.close(here)
 
 
-def _measure(handle: int, pace: _Breather) -> tuple[int, list[str]]:
-    """Bytes of the entries of a directory, and the directories among them."""
-    total, folders = 0, []
+def _measure(handle: int, pace: _Breather, scales: _Scales) -> list[str]:
+    """Add the entries of a directory; returns the directories among them."""
+    folders = []
     with os.scandir(handle) as entries:
         for entry in entries:
             pace.count()
             with suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
-                total += status.st_blocks * 512
+                scales.add(status)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(entry.name)
-    return total, folders
+    return folders
 
 
 # -------------------------------------------------------------------------- removing

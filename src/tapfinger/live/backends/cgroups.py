@@ -9,11 +9,14 @@ from pathlib import Path
 
 from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, LaunchFailed, UnsupportedOperation
+from tapfinger.live.backends.starting import is_shortage
 from tapfinger.live.protocol.messages import AttemptId
 
 #: Period over which processor time is limited, in microseconds.
 PERIOD = 100_000
 GIB = 1024**3
+#: Processes and threads that a task may have: so many, and so many more for each of its cores.
+PROCESSES, PROCESSES_PER_CPU = 2048, 256
 
 
 class Cgroups:
@@ -24,6 +27,8 @@ class Cgroups:
         self._root = root
         self._resources = resources
         self._memory_per_cpu = memory_per_cpu
+        #: Whether the number of processes can be limited.
+        self._counts = False
         wanted = {"cpu", "memory"}
         try:
             offered = set((root / "cgroup.controllers").read_text(encoding="ascii").split())
@@ -33,6 +38,8 @@ class Cgroups:
                     f"control group {root} has no controller for {missing}; a parent must offer it (with systemd: "
                     "Delegate=cpu memory in the agent's unit), or leave out --cgroup"
                 )
+            self._counts = "pids" in offered
+            wanted |= {"pids"} & offered
             on = set((root / "cgroup.subtree_control").read_text(encoding="ascii").split())
             for name in sorted(wanted - on):
                 (root / "cgroup.subtree_control").write_text(f"+{name}", encoding="ascii")
@@ -51,6 +58,8 @@ class Cgroups:
                 (path / name).write_text(value, encoding="ascii")
         except OSError as error:
             remove(path)
+            if is_shortage(error):
+                raise
             raise LaunchFailed(f"limits of task {ident[0]} cannot be set in {path}: {error}") from None
         return str(path)
 
@@ -58,6 +67,8 @@ class Cgroups:
         """The contents of a group's files, by name."""
         cpus = allocation.get(self._resources.enforced_by("cores"), 0.0)
         found = {"cpu.max": _share(cpus)} if cpus else {}
+        if self._counts:
+            found["pids.max"] = _processes(cpus)
         of_cpus = self._memory_per_cpu * cpus if self._memory_per_cpu else 0.0
         memory = allocation.get(self._resources.enforced_by("memory"), of_cpus)
         if memory:
@@ -69,9 +80,15 @@ def _share(cpus: float) -> str:
     return f"{int(cpus * PERIOD)} {PERIOD}"
 
 
+def _processes(cpus: float) -> str:
+    return str(int(PROCESSES + PROCESSES_PER_CPU * cpus))
+
+
 def change_share(group: Path, cpus: float) -> None:
     """Change the processor share of a running group. Its memory limit stays: used memory cannot be taken back."""
     try:
+        if (group / "pids.max").exists():
+            (group / "pids.max").write_text(_processes(cpus), encoding="ascii")
         (group / "cpu.max").write_text(_share(cpus), encoding="ascii")
     except OSError as error:
         raise UnsupportedOperation(f"the limit in {group} cannot be changed: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,8 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.cgroups import Cgroups, change_share, members, remove
 from tapfinger.live.backends.supervision import Supervised, read_plan, supervisor_log, supervisor_of, tell_allotment
+
+logger = logging.getLogger(__name__)
 
 
 class Process(Supervised):
@@ -57,13 +60,13 @@ class Process(Supervised):
             (os.POSIX_SPAWN_OPEN, 1, str(supervisor_log(run)), log, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        try:
-            # Not subprocess.Popen: it expects to be waited for, but a supervisor must outlive the agent.
-            return os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
-        except OSError:
-            if (group := _group(run)) is not None:
-                remove(group)
-            raise
+        # Not subprocess.Popen: it expects to be waited for, but a supervisor must outlive the agent.
+        return os.posix_spawn(command[0], command, {}, file_actions=files, setsid=True)
+
+    def undo(self, plan: Mapping[str, Any]) -> None:
+        """Remove the control group."""
+        if plan["cgroup"]:
+            remove(Path(plan["cgroup"]))
 
     def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
         """Move all threads of the task to other cores, and inform the task. Nothing else can be changed."""
@@ -72,12 +75,28 @@ class Process(Supervised):
         for name, amount in allocation.items():
             if name != self._cores and amount != run.launch.allocation.get(name, 0):
                 raise UnsupportedOperation(f"the process backend cannot change the {name} of a running task")
+        self._grant(run, allocation, devices)
+        try:
+            tell_allotment(run, allocation)
+        except OSError as error:  # the task may have made it impossible: it has its new size all the same
+            logger.warning("task %d attempt %d cannot be told its new allotment: %s", *run.id, error)
+
+    def _grant(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, Sequence[int]]) -> None:
+        """Change share and cores of a running task, or nothing."""
         if (group := _group(run)) is not None and allocation.get(self._cores):
             change_share(group, allocation[self._cores])
-        supervisor = supervisor_of(run)
-        if supervisor is not None and self.context.pin and devices.get(self._cores):
+        supervisor, before = supervisor_of(run), run.devices.get(self._cores)
+        if supervisor is None or not self.context.pin or not devices.get(self._cores):
+            return
+        try:
             _move(supervisor, devices[self._cores])
-        tell_allotment(run, allocation)
+        except BaseException:  # it may be half done, and others would be given the cores that it was to have
+            with suppress(OSError):
+                _move(supervisor, before or ())
+            with suppress(UnsupportedOperation):
+                if group is not None:
+                    change_share(group, run.launch.allocation[self._cores])
+            raise
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
         """Also kill the processes in the task's control group, and remove the group once it is empty."""

@@ -9,6 +9,7 @@ start waits for it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import marshal
 import os
 import signal
@@ -26,6 +27,20 @@ _SUBREAPER, _PARENT_DEATH_SIGNAL, _DUMPABLE = 36, 1, 4  # of prctl(2)
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 #: Most bytes of a message about a failed start, and most characters of the program's name in it.
 _LONGEST, _NAME = 4000, 500
+#: Errors of a machine that lacks processes, memory, open files or room on its disk: no task is at fault.
+SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+#: Beginning of the reason of an attempt that is lost for that.
+TOO_LITTLE = "its machine had too little to start it"
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that the machine lacks something."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES)
+
+
+def tells_shortage(fault: str) -> bool:
+    """The same of a text: that of an error, or what bubblewrap says. A name in the middle of it counts nothing."""
+    return any(fault.startswith(f"[Errno {number}] ") or fault.endswith(os.strerror(number)) for number in SHORTAGES)
 
 
 def prctl(option: int, value: int) -> None:
@@ -57,6 +72,8 @@ class Started:
         #: The process to wait for: the program, or bubblewrap above it; 0 if there is none.
         self.pid = pid
         self.fault = fault
+        #: Whether the machine is at fault, and not the task.
+        self.short = tells_shortage(fault)
         self._told = told
 
     @property
@@ -111,7 +128,12 @@ def start(run: dict[str, Any], env: dict[str, str], output: int) -> Started:
 def _fork(act: Callable[[], object]) -> tuple[int, str]:
     """Do this in a child process, which ends in executing a program. Returns its pid, or 0 and what went wrong."""
     faults, tell = os.pipe()  # closed by a successful exec
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(faults)
+        os.close(tell)
+        return 0, str(error)
     if pid == 0:
         try:
             act()

@@ -39,6 +39,10 @@ WAITS = "waits.json"
 _LONGEST_LEASE = 1 << 12
 #: Seconds between looks at processes that were killed and live on: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
+#: File with how the task ended, and the one that is made for it before the task starts: so an end needs no room.
+END, SPARE = "end.json", ".end.spare"
+#: Bytes of the latter: nearly every end fits into them.
+SPARE_SIZE = 4096
 
 
 def clock() -> float:
@@ -96,11 +100,26 @@ def identity(pid: int) -> dict[str, Any]:
 
 def write(name: str, data: Any) -> None:
     """Write a JSON file atomically, and to disk."""
-    with os.fdopen(make_anew(f".{name}.part"), "w", encoding="utf-8") as file:
+    part = os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.part")
+    with os.fdopen(make_anew(part), "w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(f".{name}.part", name)
+    os.replace(part, name)
+
+
+def write_end(directory: str, end: dict[str, Any]) -> None:
+    """Write down how a task ended, into the file that was made for it before the task could fill the disk."""
+    spare, name = os.path.join(directory, SPARE), os.path.join(directory, END)
+    try:
+        with os.fdopen(os.open(spare, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "wb") as file:
+            file.write(json.dumps(end).encode())
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(spare, name)
+    except OSError:  # none was made, or the task has changed it
+        write(name, end)
 
 
 def parents() -> Iterator[tuple[int, int]]:
@@ -291,7 +310,7 @@ def main(directory: str) -> None:
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     env = take_environment()
-    if os.path.exists("end.json"):
+    if os.path.exists(END):
         return  # the agent has declared it ended before it began
     with open("run.json", encoding="utf-8") as file:
         run = json.load(file)
@@ -313,7 +332,7 @@ def record(end: dict[str, Any]) -> None:
     """Write down how the task ended. On a full disk this waits for room: until then the agent sees it as running."""
     while True:
         try:
-            return write("end.json", end)
+            return write_end("", end)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise
@@ -337,6 +356,8 @@ def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     env.clear()
     os.close(output)
     if not started.pid:
+        if started.short:
+            return {"result": "lost", "code": None, "reason": f"{starting.TOO_LITTLE}: {started.fault}"}
         return {"result": "failed", "code": 127, "reason": started.fault}
     pump = Pump(source, Spool("output", run["max_log"]))
     pump.start()

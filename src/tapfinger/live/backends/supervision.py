@@ -30,7 +30,7 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
 from tapfinger.live.backends.spool import LARGEST_NOTE, Spool, read_part
-from tapfinger.live.backends.starting import MARK
+from tapfinger.live.backends.starting import MARK, is_shortage
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.live.state_dir import exited
 from tapfinger.reporting import VARIABLE as REPORT
@@ -92,13 +92,17 @@ class Supervised:
     def launch(self, run: Run, command: list[str]) -> int:
         """Start ``command`` so that it outlives the agent, with ``supervisor_log(run)`` as output. Return its pid.
 
-        Raise OSError or LaunchFailed if it cannot be started.
+        Raise OSError or LaunchFailed if it cannot be started. An OSError of a machine that lacks something
+        (``starting.SHORTAGES``) gives the attempt back; with others, it has failed.
         """
         raise NotImplementedError(f"{type(self).__name__} must define launch(run, command), which returns a pid")
 
     def extras(self, run: Run) -> dict[str, Any]:  # noqa: ARG002 - for others to use
         """Further entries of the supervisor's plan: ``cpus`` (cores to run on), ``cgroup`` (group to run in)."""
         return {}
+
+    def undo(self, plan: Mapping[str, Any]) -> None:
+        """Take back what ``extras`` has made, where the supervisor could not be launched."""
 
     def start(self, run: Run) -> None:
         """Write the supervisor's plan into the run's directory, and launch it."""
@@ -111,16 +115,19 @@ class Supervised:
         plan["lease"] = str(run.lease.resolve())
         if self.context.sandbox is not None:
             plan["sandbox"] = self.context.sandbox.command(run.visible.resolve())
-        replace_file(run.directory / "run.json", plan)  # not synced: it serves processes, which end with the machine
-        # In a file of its own, which the supervisor deletes: it may hold secrets.
-        replace_file(run.directory / supervise.ENVIRONMENT, self._environment(run, mark))
         self._known[run.id] = _Known(plan)
         try:
+            (run.directory / supervise.SPARE).write_bytes(b" " * supervise.SPARE_SIZE)
+            # Not synced: it serves processes, which end with the machine.
+            replace_file(run.directory / "run.json", plan)
+            # In a file of its own, which the supervisor deletes: it may hold secrets.
+            replace_file(run.directory / supervise.ENVIRONMENT, self._environment(run, mark))
             pid = self.launch(run, [sys.executable, "-I", "-S", supervise.__file__, str(run.directory.resolve())])
         except BaseException as error:
             self._known.pop(run.id, None)
             _forget_environment(run)
-            if not isinstance(error, OSError):
+            self.undo(plan)
+            if not isinstance(error, OSError) or is_shortage(error):
                 raise
             raise LaunchFailed(f"the supervisor of task {run.id[0]} could not be started: {error}") from None
         self._children[run.id] = pid
@@ -137,6 +144,8 @@ class Supervised:
             path = Path(wanted).resolve()
             there = path.is_dir()
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that lead in a circle
+            if is_shortage(error):
+                raise
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise LaunchFailed(f"working directory {wanted} cannot be used on this cluster: {why}") from None
         if roots and not any(path.is_relative_to(root) for root in roots):
@@ -261,7 +270,7 @@ class Supervised:
             _forget_environment(run)
             outcome = Outcome("lost", reason=reason, output=Spool(run.output).end)
             end = {"result": "lost", "code": None, "reason": reason, "output": outcome.output}
-            replace_file(run.directory / "end.json", end, sync=True)
+            supervise.write_end(str(run.directory), end)
         except OSError as error:
             if error.errno not in _SPOILT:
                 raise
@@ -354,7 +363,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
 
 def _read_end(run: Run) -> Outcome | None:
     try:
-        return Outcome(**(_read(run, "end.json") or {}))
+        return Outcome(**(_read(run, supervise.END) or {}))
     except TypeError:  # also of what the task has put there
         return None
 
