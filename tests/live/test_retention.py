@@ -215,8 +215,8 @@ def test_no_step_waits_for_all_and_reads_cost_what_they_show(opened: Opener) -> 
         return real(statement, values)
 
     store._db.query = query  # type: ignore[method-assign, assignment]
-    store.tasks([Phase.FAILED, Phase.FINISHED], 10, 400)
-    store.tasks([], 10, None)
+    list(store.tasks([Phase.FAILED, Phase.FINISHED], 10, 400))
+    list(store.tasks([], 10, None))
     store.task(5)
     store.unended()
     store.next_id()

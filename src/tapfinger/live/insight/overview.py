@@ -108,9 +108,9 @@ class Overview:
             **{kind: found.get(kind, 0) - count for kind, count in self._ends.items()},
         }
         # Running attempts may have been granted before the events that were read.
-        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS, None)
-        older = {r.attempt_id: self._old_run(r) for r in reversed(alive) if r.attempt_id not in self._runs}
-        self._runs = {**older, **self._runs}
+        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS)
+        older = [(r.attempt_id, self._old_run(r)) for r in alive if r.attempt_id not in self._runs]
+        self._runs = {**dict(reversed(older)), **self._runs}
 
     # --------------------------------------------------------------------- lines
 

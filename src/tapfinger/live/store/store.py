@@ -51,6 +51,8 @@ _LEARN = (
     "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
     "at = excluded.at, state = excluded.state"
 )
+#: Tasks that are read at a time: some have a megabyte of arguments.
+READ = 10
 _specs = TypeAdapter(TaskSpec)
 
 
@@ -258,16 +260,35 @@ class Store:
         with self.understood():
             return _record(rows[0]) if rows else None
 
-    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
-        """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging."""
-        rows: list[Row] = []
-        # One query for each phase: an index then has the rows in order, and none is read that is not shown.
-        for condition, values in [("phase = ? AND ", [phase.value]) for phase in phases] or [("", [])]:
-            page = (*values, 2**62 if before is None else before, limit)
-            rows += self._db.query(f"{_SELECT} WHERE {condition}id < ? ORDER BY id DESC LIMIT ?", page)
-        rows.sort(key=itemgetter(0), reverse=True)
-        with self.understood():
-            return [_record(row) for row in rows[:limit]]
+    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None = None) -> Iterator[TaskRecord]:
+        """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging.
+
+        They are read a few at a time, since some are long.
+        """
+        chosen = {phase.value for phase in phases}
+        while limit > 0:
+            step = min(READ, limit)
+            ids = self._latest(chosen, step, 2**62 if before is None else before)
+            rows = self._db.query(f"{_SELECT} WHERE id IN ({totals.marks(ids)})", ids) if ids else []
+            rows.sort(key=itemgetter(0), reverse=True)
+            for row in rows:
+                with self.understood():
+                    record = _record(row)
+                if not phases or record.phase in phases:  # it may have changed meanwhile
+                    limit -= 1
+                    yield record
+            if len(ids) < step:
+                return
+            before = ids[-1]
+
+    def _latest(self, phases: Iterable[str], limit: int, before: int) -> list[int]:
+        """Ids of the latest tasks in these phases, newest first."""
+        found: list[Row] = []
+        # One query for each phase: an index then has the ids in order.
+        for condition, values in [("phase = ? AND ", [phase]) for phase in phases] or [("", [])]:
+            query = f"SELECT id FROM tasks WHERE {condition}id < ? ORDER BY id DESC LIMIT ?"
+            found += self._db.query(query, (*values, before, limit))
+        return sorted((int(ident) for (ident,) in found), reverse=True)[:limit]
 
     def counts(self) -> dict[str, int]:
         """Number of tasks in each phase; of ended ones, all that there ever were, kept or not."""
