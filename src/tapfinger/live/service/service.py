@@ -96,6 +96,8 @@ class Service(Leading):
         self._check_secrets(fresh, owner, secrets)
         if len(fresh) > room:
             raise TooMany(f"{len(fresh)} tasks are more than the {max(0, room)} that may still wait; try again later")
+        if fresh:
+            self._machine.texts.check_room(fresh, owner, self.config.max_waiting_mb)
         made = self._act(Submit(fresh, owner)) if fresh else ()
         unsaved = {(owner, record.spec.key): record for record in made if record.spec.key is not None}
         self._unsaved |= unsaved

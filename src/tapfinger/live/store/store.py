@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ _LEARN = (
 )
 #: Tasks that are read at a time: some have a megabyte of arguments.
 READ = 10
+#: Rows that a new leader reads at a time.
+RESTORED = 50
 _specs = TypeAdapter(TaskSpec)
 
 
@@ -238,14 +241,22 @@ class Store:
     def unended(self) -> list[TaskRecord]:
         """Every task that has not ended: what a new leader must restore."""
         # Most tasks were submitted in batches of equal ones: each specification is decoded and kept once.
-        specs: dict[str, TaskSpec] = {}
-        rows: list[Row] = []
+        specs: dict[bytes, TaskSpec] = {}
+        found: list[TaskRecord] = []
         for phase in self._phases():
             if phase not in {phase.value for phase in ENDED}:
-                rows += self._db.query(f"{_SELECT} WHERE phase = ? ORDER BY id", (phase,))
-        rows.sort(key=itemgetter(0))
-        with self.understood():
-            return [_record(row, specs) for row in rows]
+                for rows in self._in_phase(phase):
+                    with self.understood():
+                        found += [_record(row, specs) for row in rows]
+        found.sort(key=attrgetter("id"))
+        return found
+
+    def _in_phase(self, phase: str) -> Iterator[list[Row]]:
+        """The rows of all tasks in a phase, a few at a time: as they are stored, some are far longer than decoded."""
+        query, last = f"{_SELECT} WHERE phase = ? AND id > ? ORDER BY id LIMIT ?", -(2**62)
+        while rows := self._db.query(query, (phase, last, RESTORED)):
+            yield rows
+            last = rows[-1][0]
 
     def _phases(self) -> Iterator[str]:
         """Every phase that any task has, also one that makes no sense; each takes one look at an index."""
@@ -505,16 +516,19 @@ def _row(record: TaskRecord) -> Row:
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
 
-def _record(row: Row, specs: dict[str, TaskSpec] | None = None) -> TaskRecord:
+def _record(row: Row, specs: dict[bytes, TaskSpec] | None = None) -> TaskRecord:
     """A record from a row in the order of the fields. Must be fast: a new leader may read a hundred thousand rows.
 
-    ``specs``: specifications that were decoded before, by their text.
+    ``specs``: specifications that were decoded before, by the hash of their text.
     """
     record = TaskRecord(*row)
-    known = None if specs is None else specs.get(row[1])
-    record.spec = _specs.validate_json(row[1]) if known is None else known
-    if specs is not None:
-        specs[row[1]] = record.spec
+    if specs is None:
+        record.spec = _specs.validate_json(row[1])
+    else:
+        text = blake2b(row[1].encode(), digest_size=32).digest()
+        if (known := specs.get(text)) is None:
+            known = specs[text] = _specs.validate_json(row[1])
+        record.spec = known
     record.phase = _PHASES[row[4]]
     if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all
         raise ValueError(f"task {record.id} has negative numbers")
