@@ -22,13 +22,14 @@ from tapfinger.live.insight.overview import Overview
 from tapfinger.live.protocol.events import AgentJoined, AttemptRefused, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
 from tapfinger.live.service.service import Service
+from tapfinger.live.store import migrations, totals
 from tapfinger.live.store import retention as retention_module
 from tapfinger.live.store.logs import Logs
 from tapfinger.live.store.retention import DAY, Limits, Retention
 from tapfinger.live.store.store import Piece, Store
 
 NOW = 1000 * DAY
-PLENTY = Limits(1000.0, 1000, 1e12)
+PLENTY = Limits(1000.0, 1000, 1e12, 1e12)
 
 
 def end(store: Store, *ids: int, days: float = 1.0) -> None:
@@ -66,6 +67,41 @@ def test_by_age_and_by_number_the_first_to_end_go_first(opened: Opener) -> None:
     assert {event.task for _, event in store.history(0, 1000)} == {1, 6, 7}
     pruned(store, PLENTY, before=NOW)
     assert (ids(store), store.kept) == ([1], 0)
+
+
+def test_what_ended_tasks_brought_with_them_is_bounded(opened: Opener) -> None:  # noqa: F811
+    store = opened()
+    for n in range(1, 8):
+        spec = replace(DONE.spec, env={"A": "ü\n" * (1000 if n == 2 else 10)})
+        store.save([replace(RECORD, id=n, spec=spec)], [])
+        if n > 1:
+            store.save([replace(DONE, id=n, spec=spec, ended=NOW - (20 - n) * DAY)], [])
+            store.save([replace(DONE, id=n, spec=spec, ended=NOW - (20 - n) * DAY)], [])
+    lengths = store.lengths(ids(store))
+    assert lengths[2] > 3000
+    del lengths[1]
+    assert store.kept_length == sum(lengths.values()), "each once, and those that have not ended not at all"
+    pruned(store, replace(PLENTY, length=sum(lengths.values()) - 1))
+    assert ids(store) == [1, 3, 4, 5, 6, 7]
+    pruned(store, replace(PLENTY, length=2.5 * lengths[3]))
+    assert (ids(store), store.kept_length) == ([1, 6, 7], 2 * lengths[3])
+    pruned(store, replace(PLENTY, tasks=1))
+    assert (ids(store), opened().kept_length) == ([1, 7], lengths[3])
+
+
+def test_what_ended_tasks_of_an_older_store_brought_is_counted_once(
+    opened: Opener,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:12])
+        store = opened()
+        end(store, 1, 2)
+        store.save([replace(RECORD, id=3)], [])
+        with store._db.transaction() as work:
+            work.execute("DELETE FROM totals WHERE name = ?", (totals.LENGTH,))
+    store = opened()
+    assert store.kept_length == sum(store.lengths([1, 2]).values()) > 0
 
 
 def test_numbers_are_never_given_out_again_and_counts_stay(opened: Opener) -> None:  # noqa: F811

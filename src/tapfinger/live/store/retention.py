@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Limits:
     tasks: int
     #: Most bytes of output.
     output: float
+    #: Most characters of ended tasks' specifications.
+    length: float = math.inf
 
 
 class Retention:
@@ -76,6 +79,7 @@ class Retention:
         limit = max(self._clock() - self._limits.days * DAY, before or 0.0)
         beyond = max(0, self._store.kept - self._limits.tasks)
         found = self._store.oldest(TASKS)
+        beyond = max(beyond, self._too_long(found))
         gone = [task for n, task in enumerate(found) if n < beyond or task.ended < limit]
         if not gone:
             return False
@@ -84,6 +88,18 @@ class Retention:
             self._forget(sum(self._files.remove(task.id, task.attempts) for task in gone))
         self._store.remove_tasks([task.id for task in gone])
         return True
+
+    def _too_long(self, tasks: list[EndedTask]) -> int:
+        """How many of these tasks go, one after another, for the rest to be short enough."""
+        beyond = self._store.kept_length - self._limits.length
+        if beyond <= 0:
+            return 0
+        lengths = self._store.lengths([task.id for task in tasks])
+        for done, task in enumerate(tasks):
+            if beyond <= 0:
+                return done
+            beyond -= lengths.get(task.id, 0)
+        return len(tasks)
 
     def _events(self, before: float | None) -> bool:
         now = self._clock()

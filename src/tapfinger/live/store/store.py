@@ -40,6 +40,7 @@ _changing = attrgetter(*_CHANGING)
 _PHASE = _CHANGING.index("phase")
 _PLAIN = tuple(_CHANGING.index(name) for name in ("phase", "cancelled", "incomplete"))
 _AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted", "lost"))
+_SPEC = _COLUMNS.index("spec")
 _METRICS, _WARNINGS, _LOST = (_COLUMNS.index(name) for name in ("metrics", "warnings", "lost"))
 _PHASES = {phase.value: phase for phase in Phase}
 _UPSERT = (
@@ -218,7 +219,7 @@ class Store:
             if self._leadership is not None and "epoch" in (meta or {}):
                 self._leadership.raise_epoch(work, (meta or {})["epoch"])
             if rows:
-                totals.count_ended(work, records)
+                totals.count_ended(work, records, [len(row[_SPEC]) for row in rows])
                 work.execute_many(_UPSERT, rows)
             if lines:
                 work.execute_many(
@@ -368,6 +369,11 @@ class Store:
         return totals.total(self._db, totals.KEPT)
 
     @property
+    def kept_length(self) -> int:
+        """Characters of the specifications of ended tasks in the store."""
+        return totals.total(self._db, totals.LENGTH)
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of output in the store."""
         return totals.total(self._db, totals.OUTPUT)
@@ -375,6 +381,10 @@ class Store:
     def oldest(self, limit: int, after: tuple[float, int] = (0.0, 0)) -> list[EndedTask]:
         """Ended tasks, those that ended first come first. ``after``: end and id of the last one already seen."""
         return pruning.oldest(self._db, limit, after)
+
+    def lengths(self, ids: Sequence[int]) -> dict[int, int]:
+        """Characters of the specification of each of these tasks."""
+        return pruning.lengths(self._db, ids)
 
     def count_before(self, at: float) -> int:
         """Number of kept tasks that ended before this time."""
