@@ -199,6 +199,71 @@ def test_output_in_files_is_bounded(tmp_path: Path, opened: Opener) -> None:  # 
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"1.1", "1.1.tail", "6.1", "6.1.tail"}
 
 
+def test_output_of_tasks_that_the_store_does_not_know_is_removed(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    """As after a restore of an older copy: it empties nobody else's output."""
+    store, files = opened(), Logs(tmp_path / "logs", 400)
+    store.save([replace(RECORD, id=1)], [])
+    end(store, 2, 3, days=3)
+    store.skip_ids(1000)
+    for n in (1, 2, 3, 700, 701, 1003, 5000):
+        for start in range(0, 1000, 100):
+            files.add((n, 1), start, b"x" * 100)
+    each = files.measure(lambda _: None) // 7
+    (tmp_path / "logs" / "a note").write_text("of someone else")
+    pruned(store, replace(PLENTY, output=5 * each), files)
+    left = {"a note", *(f"{n}.1{tail}" for n in (1, 2, 3, 5000) for tail in ("", ".tail"))}
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == left, "5000 is above all numbers that it gave out"
+
+
+def test_ended_tasks_are_not_walked_again_while_running_ones_have_too_much(
+    tmp_path: Path,
+    opened: Opener,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, files, now = opened(), Logs(tmp_path / "logs", 10**6), NOW
+    store.save([replace(RECORD, id=1)], [])
+    end(store, *range(2, 200), days=3)
+    files.add((1, 1), 0, b"x" * 10_000)
+    files.add((5, 1), 0, b"x" * 100)
+    keeper = Retention(store, files, replace(PLENTY, output=5000.0), lambda: now)
+    removed: list[int] = []
+    real = files.remove
+    monkeypatch.setattr(files, "remove", lambda task, attempts: (removed.append(task), real(task, attempts))[1])
+
+    def looked_at() -> list[int]:
+        removed.clear()
+        while keeper.step():
+            pass
+        return removed
+
+    keeper.measure(lambda _: None)
+    assert looked_at() == list(range(2, 200))
+    assert files.size((5, 1)) == 0
+    files.add((1, 1), 10_000, b"x" * 100)
+    assert looked_at() == []
+    now += 100.0
+    end(store, 200, 201, days=0.0)
+    files.add((200, 1), 0, b"x" * 100)
+    assert looked_at() == [200, 201], "only those that have ended since"
+    files.add((5, 1), 0, b"x" * 100)
+    keeper.measure(lambda _: None)
+    assert looked_at() == list(range(2, 202)), "what came late is found in the end"
+    assert files.size((5, 1)) == 0
+
+
+def test_the_last_output_of_a_task_is_waited_for(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    store, files, now = opened(), Logs(tmp_path / "logs", 10**6), NOW
+    end(store, 1, days=0.0)
+    files.add((1, 1), 0, b"x" * 100)
+    keeper = Retention(store, files, replace(PLENTY, output=50.0), lambda: now)
+    keeper.measure(lambda _: None)
+    assert not keeper.step()
+    files.add((1, 1), 100, b"x" * 100)
+    now += retention_module.LATE + 1.0
+    assert keeper.step()
+    assert files.size((1, 1)) == 0
+
+
 def test_output_without_a_beginning_can_be_removed(tmp_path: Path) -> None:
     logs = Logs(tmp_path / "logs", 1000)
     logs.add((1, 2), 100, b"x" * 10, skipped=100)

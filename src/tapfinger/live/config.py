@@ -93,8 +93,8 @@ class LiveConfig(BaseModel):
     keep_days: PositiveFloat = 90.0
     #: Most ended tasks kept; beyond that, those that ended first go first.
     keep_tasks: PositiveInt = 1_000_000
-    #: Most of what ended tasks brought with them (arguments, environment) that is kept, in gigabytes; beyond that, tasks
-    #: that ended first go first.
+    #: Most of what ended tasks brought with them (arguments, environment) that is kept, in gigabytes; beyond that, the
+    #: tasks that ended first go first.
     keep_tasks_gb: PositiveFloat = 5.0
     #: Most output kept by the coordinator, in gigabytes; beyond that, that of tasks that ended first goes first.
     keep_logs_gb: PositiveFloat = 20.0
