@@ -1,7 +1,7 @@
 """Data for a page about the whole site: recent attempts, numbers of tasks over time, the latest events.
 
 It is made only from the history in the store, event by event, and has a bounded size: its cost does not grow with the
-queue. Standbys can show it as well as the leader.
+queue, which is counted once, at the beginning. Standbys can show it as well as the leader.
 """
 
 from __future__ import annotations
