@@ -35,8 +35,8 @@ DAYS = 200
 #: Share of the ended tasks that is pruned in the end.
 SHARE = 0.1
 #: Keys of ``[live]``: while measuring, nothing is pruned.
-KEEP = "max_waiting = 1000000\nkeep_days = 1000\nkeep_tasks = 100000000\n"
-PRUNE = f"max_waiting = 1000000\nkeep_days = {DAYS * (1 - SHARE)}\n"
+KEEP = "max_waiting = 1000000\nmax_waiting_mb = 4000\nkeep_days = 1000\nkeep_tasks = 100000000\n"
+PRUNE = f"max_waiting = 1000000\nmax_waiting_mb = 4000\nkeep_days = {DAYS * (1 - SHARE)}\n"
 
 
 def fill(path: Path, count: int) -> None:

@@ -28,6 +28,7 @@ from live.test_retention import (  # noqa: F401
     test_only_ended_tasks_can_be_removed,
     test_output_in_the_store_is_counted_and_the_oldest_goes,
     test_the_overview_stays_right,
+    test_what_ended_tasks_brought_with_them_is_bounded,
 )
 from live.test_store import (  # noqa: F401
     DONE,
@@ -37,6 +38,7 @@ from live.test_store import (  # noqa: F401
     test_a_batch_is_saved_as_a_whole_or_not_at_all,
     test_a_store_of_a_newer_version_is_refused_and_an_older_one_brought_up_to_date,
     test_epochs_rise,
+    test_long_lists_are_read_a_few_at_a_time,
     test_of_a_long_output_the_middle_is_left_out,
     test_output_comes_in_pieces_in_whatever_order_and_however_often,
     test_secrets_are_for_one_owner_or_one_task_and_end_with_them,

@@ -533,6 +533,35 @@ def test_pages_end_when_they_are_long(http: TestClient, monkeypatch: pytest.Monk
     assert count > 2
 
 
+@pytest.mark.parametrize("path", ["/api/v1/tasks", "/api/v1/history"])
+def test_a_phase_asked_for_again_and_again_is_read_once(http: TestClient, service: Service, path: str) -> None:
+    http.post("/api/v1/tasks", json=submission(30))
+    read: list[int] = []
+    real = service.store._db.query
+
+    def query(statement: str, values: Any = ()) -> Any:
+        rows = real(statement, values)
+        read.append(len(rows) if "spec" in statement else 0)
+        return rows
+
+    service.store._db.query = query  # type: ignore[method-assign]
+    found = http.get(f"{path}?limit=1000&{'&'.join(['phase=queued'] * len(Phase))}").json()
+    assert (len(found["tasks"]), sum(read)) == (30, 30)
+    assert http.get(f"{path}?{'&'.join(['phase=queued'] * (len(Phase) + 1))}").status_code == 422
+
+
+def test_a_page_ends_by_what_is_read_not_only_by_what_is_shown(
+    http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LONG", 20_000)
+    http.post("/api/v1/tasks", json=submission(60, env={"A": "x" * 2_000}))
+    viewer = {"Authorization": f"Bearer {service.issue('vic', 'viewer', None)}"}
+    for path in ("/api/v1/tasks?limit=60", "/api/v1/history?limit=60&phase=queued"):
+        page = http.get(path, headers=viewer).json()
+        assert "x" * 2_000 not in str(page)
+        assert (len(page["tasks"]), page["next"]) == (10, 51), "the rest is read only if it is asked for"
+
+
 def test_long_submissions_are_read_in_a_thread_and_faults_are_told_as_ever(http: TestClient) -> None:
     body = submission(1000, env={"A": "x" * 100})
     assert len(http.post("/api/v1/tasks", json=body).json()["ids"]) == 1000

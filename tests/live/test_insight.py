@@ -24,6 +24,7 @@ from tapfinger.live.config import build_site, load_site
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.http.app import make_app
+from tapfinger.live.insight import recent_sizes as recent_sizes_module
 from tapfinger.live.insight.explain import summary, verdicts
 from tapfinger.live.insight.forecast import forecast
 from tapfinger.live.insight.recent_sizes import RecentSizes
@@ -125,6 +126,14 @@ def test_what_is_believed_counts_and_not_what_is_configured() -> None:
     on = (running(1, (4, 0), 8),)
     found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), (waiting(2),)), recent_sizes)
     assert found.starts == {2: pytest.approx(0.8)}, "longer than all others so far: a tenth of its time more"
+
+
+def test_the_sizes_that_were_granted_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_sizes_module, "MOST", 3)
+    found = RecentSizes(1.0)
+    for name in ("a", "b", "c", "a", "d"):
+        found.granted(constant_type((1, 0), (4, 0), 5.0, name), R((2, 0)))
+    assert list(found.sizes) == ["c", "a", "d"]
 
 
 def test_a_task_that_says_how_far_it_is_goes_on_at_its_pace() -> None:

@@ -170,6 +170,19 @@ def test_progress_that_cannot_be_teaches_nothing(before: float, now: float, took
     assert learning.known["elastic"].runs == {}
 
 
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.QUEUED])
+def test_what_is_not_listened_to_is_forgotten_when_it_ends(phase: Phase) -> None:
+    learning = Learning(make_site())
+    running = record(1, 4, 0.0, phase=Phase.RUNNING, ended=None)
+    learning.progressed(running, (4, 0), 0.0, 5e-324, 1e300)
+    assert [event.kind for event in learning.digest(1.0).events] == ["warning"]
+    learning.progressed(running, (4, 0), 0.0, 0.5, 1.0)
+    learning.saw(record(1, 4, 9.0, phase=phase))
+    assert not learning.digest(2.0).revised
+    assert learning.known["elastic"].runs == {}, "nor is its end"
+    assert not learning._unteachable
+
+
 def test_what_ended_while_no_coordinator_was_there_teaches_nothing() -> None:
     learning = Learning(make_site())
     learning.take_up([], [], 150.0)

@@ -117,3 +117,16 @@ def test_a_label_is_one_line() -> None:
     assert of("python3", "-c", "a\n  b") == "python3 -c a b"
     assert of("x", name=" a name ") == "a name"
     assert of(*["word"] * 5000).endswith("…")
+
+
+def test_the_queue_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store.db")
+    counted: list[dict[str, int]] = []
+    real = store.counts
+    monkeypatch.setattr(store, "counts", lambda: counted.append(real()) or real())
+    overview = Overview(store, ResourceTypes())
+    for n in range(1, 4):
+        store.save([TaskRecord(n, TaskSpec(("x",), "t"), "me", 1.0)], [events.Submitted(1.0, n)])
+        overview.catch_up()
+        assert overview.since(0)["counts"]["waiting"] == n
+    assert len(counted) == 1

@@ -22,13 +22,14 @@ from tapfinger.live.insight.overview import Overview
 from tapfinger.live.protocol.events import AgentJoined, AttemptRefused, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
 from tapfinger.live.service.service import Service
+from tapfinger.live.store import migrations, totals
 from tapfinger.live.store import retention as retention_module
 from tapfinger.live.store.logs import Logs
 from tapfinger.live.store.retention import DAY, Limits, Retention
 from tapfinger.live.store.store import Piece, Store
 
 NOW = 1000 * DAY
-PLENTY = Limits(1000.0, 1000, 1e12)
+PLENTY = Limits(1000.0, 1000, 1e12, 1e12)
 
 
 def end(store: Store, *ids: int, days: float = 1.0) -> None:
@@ -66,6 +67,41 @@ def test_by_age_and_by_number_the_first_to_end_go_first(opened: Opener) -> None:
     assert {event.task for _, event in store.history(0, 1000)} == {1, 6, 7}
     pruned(store, PLENTY, before=NOW)
     assert (ids(store), store.kept) == ([1], 0)
+
+
+def test_what_ended_tasks_brought_with_them_is_bounded(opened: Opener) -> None:  # noqa: F811
+    store = opened()
+    for n in range(1, 8):
+        spec = replace(DONE.spec, env={"A": "ü\n" * (1000 if n == 2 else 10)})
+        store.save([replace(RECORD, id=n, spec=spec)], [])
+        if n > 1:
+            store.save([replace(DONE, id=n, spec=spec, ended=NOW - (20 - n) * DAY)], [])
+            store.save([replace(DONE, id=n, spec=spec, ended=NOW - (20 - n) * DAY)], [])
+    lengths = store.lengths(ids(store))
+    assert lengths[2] > 3000
+    del lengths[1]
+    assert store.kept_length == sum(lengths.values()), "each once, and those that have not ended not at all"
+    pruned(store, replace(PLENTY, length=sum(lengths.values()) - 1))
+    assert ids(store) == [1, 3, 4, 5, 6, 7]
+    pruned(store, replace(PLENTY, length=2.5 * lengths[3]))
+    assert (ids(store), store.kept_length) == ([1, 6, 7], 2 * lengths[3])
+    pruned(store, replace(PLENTY, tasks=1))
+    assert (ids(store), opened().kept_length) == ([1, 7], lengths[3])
+
+
+def test_what_ended_tasks_of_an_older_store_brought_is_counted_once(
+    opened: Opener,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:12])
+        store = opened()
+        end(store, 1, 2)
+        store.save([replace(RECORD, id=3)], [])
+        with store._db.transaction() as work:
+            work.execute("DELETE FROM totals WHERE name = ?", (totals.LENGTH,))
+    store = opened()
+    assert store.kept_length == sum(store.lengths([1, 2]).values()) > 0
 
 
 def test_numbers_are_never_given_out_again_and_counts_stay(opened: Opener) -> None:  # noqa: F811
@@ -163,6 +199,71 @@ def test_output_in_files_is_bounded(tmp_path: Path, opened: Opener) -> None:  # 
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"1.1", "1.1.tail", "6.1", "6.1.tail"}
 
 
+def test_output_of_tasks_that_the_store_does_not_know_is_removed(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    """As after a restore of an older copy: it empties nobody else's output."""
+    store, files = opened(), Logs(tmp_path / "logs", 400)
+    store.save([replace(RECORD, id=1)], [])
+    end(store, 2, 3, days=3)
+    store.skip_ids(1000)
+    for n in (1, 2, 3, 700, 701, 1003, 5000):
+        for start in range(0, 1000, 100):
+            files.add((n, 1), start, b"x" * 100)
+    each = files.measure(lambda _: None) // 7
+    (tmp_path / "logs" / "a note").write_text("of someone else")
+    pruned(store, replace(PLENTY, output=5 * each), files)
+    left = {"a note", *(f"{n}.1{tail}" for n in (1, 2, 3, 5000) for tail in ("", ".tail"))}
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == left, "5000 is above all numbers that it gave out"
+
+
+def test_ended_tasks_are_not_walked_again_while_running_ones_have_too_much(
+    tmp_path: Path,
+    opened: Opener,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, files, now = opened(), Logs(tmp_path / "logs", 10**6), NOW
+    store.save([replace(RECORD, id=1)], [])
+    end(store, *range(2, 200), days=3)
+    files.add((1, 1), 0, b"x" * 10_000)
+    files.add((5, 1), 0, b"x" * 100)
+    keeper = Retention(store, files, replace(PLENTY, output=5000.0), lambda: now)
+    removed: list[int] = []
+    real = files.remove
+    monkeypatch.setattr(files, "remove", lambda task, attempts: (removed.append(task), real(task, attempts))[1])
+
+    def looked_at() -> list[int]:
+        removed.clear()
+        while keeper.step():
+            pass
+        return removed
+
+    keeper.measure(lambda _: None)
+    assert looked_at() == list(range(2, 200))
+    assert files.size((5, 1)) == 0
+    files.add((1, 1), 10_000, b"x" * 100)
+    assert looked_at() == []
+    now += 100.0
+    end(store, 200, 201, days=0.0)
+    files.add((200, 1), 0, b"x" * 100)
+    assert looked_at() == [200, 201], "only those that have ended since"
+    files.add((5, 1), 0, b"x" * 100)
+    keeper.measure(lambda _: None)
+    assert looked_at() == list(range(2, 202)), "what came late is found in the end"
+    assert files.size((5, 1)) == 0
+
+
+def test_the_last_output_of_a_task_is_waited_for(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    store, files, now = opened(), Logs(tmp_path / "logs", 10**6), NOW
+    end(store, 1, days=0.0)
+    files.add((1, 1), 0, b"x" * 100)
+    keeper = Retention(store, files, replace(PLENTY, output=50.0), lambda: now)
+    keeper.measure(lambda _: None)
+    assert not keeper.step()
+    files.add((1, 1), 100, b"x" * 100)
+    now += retention_module.LATE + 1.0
+    assert keeper.step()
+    assert files.size((1, 1)) == 0
+
+
 def test_output_without_a_beginning_can_be_removed(tmp_path: Path) -> None:
     logs = Logs(tmp_path / "logs", 1000)
     logs.add((1, 2), 100, b"x" * 10, skipped=100)
@@ -215,8 +316,8 @@ def test_no_step_waits_for_all_and_reads_cost_what_they_show(opened: Opener) -> 
         return real(statement, values)
 
     store._db.query = query  # type: ignore[method-assign, assignment]
-    store.tasks([Phase.FAILED, Phase.FINISHED], 10, 400)
-    store.tasks([], 10, None)
+    list(store.tasks([Phase.FAILED, Phase.FINISHED], 10, 400))
+    list(store.tasks([], 10, None))
     store.task(5)
     store.unended()
     store.next_id()

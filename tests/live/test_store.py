@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tapfinger.live.protocol.events import Submitted, Warned
 from tapfinger.live.protocol.records import LostAttempt, TaskRecord, TaskSpec
 from tapfinger.live.store import migrations
 from tapfinger.live.store.secrets import TaskSecret
-from tapfinger.live.store.store import Piece, Store, Token
+from tapfinger.live.store.store import READ, Piece, Store, Token
 
 SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",), {"A": "b"}, "/tmp", 2, 60.0, "keep")
 RECORD = TaskRecord(7, SPEC, "me", 1000.5)
@@ -92,6 +93,26 @@ def test_tasks_are_listed_from_the_newest_on_in_pages(opened: Opener) -> None:
     assert [r.id for r in store.tasks([], 2, None)] == [5, 4]
     assert [r.id for r in store.tasks([], 2, 4)] == [3, 2]
     assert [r.id for r in store.tasks([Phase.FINISHED, Phase.LOST], 10, None)] == [2]
+
+
+def test_long_lists_are_read_a_few_at_a_time(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    store.save([replace(DONE if i % 3 else RECORD, id=i) for i in range(1, 101)], [])
+    asked: list[int] = []
+    real = store._db.query
+
+    def query(statement: str, values: Any = ()) -> Any:
+        rows = real(statement, values)
+        asked.append(len(rows) if "spec" in statement else 0)
+        return rows
+
+    monkeypatch.setattr(store._db, "query", query)
+    found = store.tasks([Phase.FINISHED, Phase.FAILED, Phase.QUEUED], 1000)
+    assert [next(found).id for _ in range(5)] == [100, 99, 98, 97, 96]
+    assert sum(asked) == READ
+    assert [record.id for record in found] == list(range(95, 0, -1))
+    assert max(asked) == READ
+    assert len([*store.tasks([Phase.QUEUED], 25)]) == 25
 
 
 def test_a_batch_is_saved_as_a_whole_or_not_at_all(opened: Opener, integrity_error: type[Exception]) -> None:

@@ -60,7 +60,7 @@ def restore_everything(path: Path, directory: Path) -> None:
         make_machine(store, build_site(scenario), config, schedulers, epoch or 1, 1000.0)
         store.counts()
         store.learned()
-        store.tasks([Phase.FINISHED], 100, None)
+        list(store.tasks([Phase.FINISHED], 100))
         store.history(0, 100)
         store.tokens()
     finally:

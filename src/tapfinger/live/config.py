@@ -74,6 +74,9 @@ class LiveConfig(BaseModel):
     max_losses: PositiveInt = 10
     #: Most tasks that may wait; beyond that, submissions are refused.
     max_waiting: PositiveInt = 100_000
+    #: Most memory of what tasks that have not ended bring with them (arguments, environment), in megabytes (MiB); an
+    #: owner's may take half of it. Beyond that, submissions are refused.
+    max_waiting_mb: PositiveInt = 256
     #: Longest submission, in bytes; other requests may have 64 KiB, or this if it is less.
     max_body: PositiveInt = 16 * 1024 * 1024
     #: Requests per second that each token may make, with bursts of twice as many; beyond that, the answer is 429.
@@ -90,6 +93,9 @@ class LiveConfig(BaseModel):
     keep_days: PositiveFloat = 90.0
     #: Most ended tasks kept; beyond that, those that ended first go first.
     keep_tasks: PositiveInt = 1_000_000
+    #: Most of what ended tasks brought with them (arguments, environment) that is kept, in gigabytes; beyond that, the
+    #: tasks that ended first go first.
+    keep_tasks_gb: PositiveFloat = 5.0
     #: Most output kept by the coordinator, in gigabytes; beyond that, that of tasks that ended first goes first.
     keep_logs_gb: PositiveFloat = 20.0
     #: Address of a PostgreSQL database that several coordinators share; empty for a file in the state directory.

@@ -34,6 +34,7 @@ from tapfinger.live.coordinator import older_store, pauses, resizing
 from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.grants import grounds
+from tapfinger.live.coordinator.held_texts import HeldTexts, memory_of
 from tapfinger.live.coordinator.inputs import (
     Cancel,
     Decided,
@@ -114,6 +115,8 @@ class Coordinator:
         self._next_id = left.next_id
         #: Tasks that have not ended, by id.
         self.tasks: dict[int, TaskRecord] = {}
+        #: Memory of their specifications.
+        self.texts = HeldTexts()
         ends = now + max(leases.lease, left.longest_lease) + leases.grace
         self._links = {cluster.name: Link(ends, drained=cluster.name in left.drained) for cluster in site.clusters}
         #: Configured capacity of each cluster, in natural amounts.
@@ -153,6 +156,7 @@ class Coordinator:
                 error.args = (f"task {record.id} of the store does not fit the configuration: {error}",)
                 raise
             self.tasks[record.id] = record
+            self.texts.add(record.spec, record.owner)
             if record.cluster is not None:
                 self._on[record.cluster][record.id] = record
                 self.progress.restored(record)
@@ -257,6 +261,7 @@ class Coordinator:
             self._site.accepted(task, submit.owner)
             record = TaskRecord(task.id, spec, submit.owner, now)
             self.tasks[task.id] = record
+            self.texts.add(spec, submit.owner)
             self._dirty[task.id] = record
             self._history.append(
                 events.Submitted(
@@ -562,6 +567,7 @@ class Coordinator:
         self._note(events.CLOSED[phase], record, now)
         record.lost = None
         del self.tasks[record.id]
+        self.texts.remove(record.spec, record.owner)
         self._ahead.pop(record.id, None)
         self._refused.pop(record.id, None)
         self._site.sizes.remove(record.id)
@@ -685,6 +691,8 @@ class Coordinator:
         seen = {view.id for view in snapshot.queue}
         if queued != seen | self._resting.tasks or seen & self._resting.tasks:
             raise AssertionError("the queue differs from the tasks that wait and do not rest")
+        if self.texts.total != sum(memory_of(record.spec) for record in self.tasks.values()):
+            raise AssertionError("the memory of texts differs from that of the tasks")
         for view in snapshot.clusters:
             held = {t.id: (tuple(t.allocation or ()), t.phase) for t in view.running}
             mine = {r.id: (r.allocation, r.phase) for r in self._on[view.name].values()}

@@ -12,7 +12,7 @@ from tapfinger.core.feasibility import check_eligible
 from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType, narrowed_name
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.coordinator.own_sizes import OwnSizes
-from tapfinger.live.protocol.records import TaskSpec
+from tapfinger.live.protocol.records import TaskSpec, length
 
 #: Most such types that no task has any more, but that schedulers keep: with another set of types they begin anew.
 MAX_IDLE = 20
@@ -128,7 +128,7 @@ class Site:
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
         """The task as schedulers see it. Raises an error with the reason if the task could never run."""
-        size = sum(map(len, (*spec.argv, *spec.env, *spec.env.values())))
+        size = length(spec)
         if size > MAX_SPEC:
             raise ConfigError(
                 f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"

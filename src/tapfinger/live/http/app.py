@@ -157,7 +157,7 @@ def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable
     async def listed(
         request: Request,
         token: Annotated[Token, may("read")],
-        phase: Annotated[list[Phase] | None, Query()] = None,
+        phase: Annotated[list[Phase] | None, Query(max_length=len(Phase))] = None,
         limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
     ) -> Response:

@@ -104,7 +104,8 @@ def _questions(
         """Labels of these tasks, as shown to people; tasks that do not exist are left out."""
 
         def look() -> dict[str, Any]:
-            records = [record for ident in task if (record := service.store.task(ident)) is not None]
+            # One after the other: some are long.
+            records = (record for ident in dict.fromkeys(task) if (record := service.store.task(ident)) is not None)
             return {"labels": [{"task": r.id, "label": label(seen_by(token, r)), "type": r.spec.type} for r in records]}
 
         return await workers.answer(request, look)

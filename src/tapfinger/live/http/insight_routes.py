@@ -70,7 +70,7 @@ def add_insight(app: FastAPI, service: Service, workers: AnswerThreads, may: Cal
         request: Request,
         limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
         before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
-        phase: Annotated[list[Phase] | None, Query()] = None,
+        phase: Annotated[list[Phase] | None, Query(max_length=len(Phase))] = None,
     ) -> Response:
         """Tasks that have run, newest first; ``next`` is the ``before`` of the next page."""
 

@@ -1,4 +1,4 @@
-"""Pages of tasks: bounded in number and in size, and read a few at a time."""
+"""Pages of tasks: bounded in number, and in what is read and shown."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 
 from tapfinger.core.contract import Phase
 from tapfinger.live.http.answer_threads import as_json
-from tapfinger.live.protocol.records import TaskRecord
+from tapfinger.live.protocol.records import TaskRecord, length
 from tapfinger.live.service.service import Service
 
 #: Most tasks or events in one answer.
 MOST = 1000
 #: Bytes after which a page ends, however few tasks it has: some have long arguments.
 LONG = 2 * 1024 * 1024
-#: Tasks read from the store at a time.
-STEP = 50
 
 
 def page_of(
@@ -28,17 +26,12 @@ def page_of(
     """The latest tasks as JSON, newest first, and the ``before`` of the next page; None if there is none."""
     found: list[bytes] = []
     size = 0
-    while len(found) < limit:
-        step = min(STEP, limit - len(found))
-        records = service.tasks(phases, step, before)
-        for record in records:
-            found.append(as_json(show(record)))
-            before, size = record.id, size + len(found[-1])
-            if size > LONG:
-                return found, before
-        if len(records) < step:
-            return found, None
-    return found, before
+    for record in service.tasks(phases, limit, before):
+        found.append(as_json(show(record)))
+        size += max(length(record.spec), len(found[-1]))  # what is not shown was read, too
+        if size > LONG or len(found) == limit:
+            return found, record.id
+    return found, None
 
 
 def with_tasks(tasks: Sequence[bytes], **more: Any) -> bytes:

@@ -64,7 +64,7 @@ class Insight:
     def take_up(self) -> None:
         """Read from the store what happened before this coordinator led."""
         self._ended = {phase: count for phase, count in self._store.counts().items() if Phase(phase) in ENDED}
-        for record in reversed(self._store.tasks([Phase.FINISHED], LATEST, None)):
+        for record in reversed(list(self._store.tasks([Phase.FINISHED], LATEST))):
             self._note_size(record)
 
     # -------------------------------------------------------------------- what happens

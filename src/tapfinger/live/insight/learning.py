@@ -179,7 +179,7 @@ class Learning:
         }
         #: Running attempts that report progress, by type.
         self._open: dict[str, dict[AttemptId, list[_Stretch]]] = {name: {} for name in self._pupils}
-        #: Attempts that are not listened to, because of what they said.
+        #: Running attempts that are not listened to, because of what they said.
         self._unteachable: set[AttemptId] = set()
         self._unsaved: set[str] = set()
         self._saved = self._began = now
@@ -259,6 +259,8 @@ class Learning:
             if lesson.type in self._pupils and lesson.id not in self._unteachable:
                 touched.add(lesson.type)
                 events += self._take_safely(lesson, now)
+            if lesson.progress is None:
+                self._unteachable.discard(lesson.id)  # the attempt has ended, and says no more
         revised: list[TaskType] = []
         for name in sorted(touched):
             pupil = self._pupils[name]

@@ -1,7 +1,7 @@
 """Data for a page about the whole site: recent attempts, numbers of tasks over time, the latest events.
 
 It is made only from the history in the store, event by event, and has a bounded size: its cost does not grow with the
-queue. Standbys can show it as well as the leader.
+queue, which is counted once, at the beginning. Standbys can show it as well as the leader.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Overview:
             **{kind: found.get(kind, 0) - count for kind, count in self._ends.items()},
         }
         # Running attempts may have been granted before the events that were read.
-        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS, None)
-        older = {r.attempt_id: self._old_run(r) for r in reversed(alive) if r.attempt_id not in self._runs}
-        self._runs = {**older, **self._runs}
+        alive = self._store.tasks((Phase.PLACED, Phase.RUNNING), RUNS)
+        older = [(r.attempt_id, self._old_run(r)) for r in alive if r.attempt_id not in self._runs]
+        self._runs = {**dict(reversed(older)), **self._runs}
 
     # --------------------------------------------------------------------- lines
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from tapfinger.core.model import Resources, TaskType
 from tapfinger.live.coordinator.site import seconds_at
 
+#: Most sizes that are remembered; the least recently granted one is dropped. More types never have tasks at a time.
+MOST = 2000
+
 
 @dataclass
 class RecentSizes:
@@ -16,7 +19,7 @@ class RecentSizes:
     slot_seconds: float
     #: Returns a type with its current belief.
     believed: Callable[[TaskType], TaskType] = lambda task_type: task_type
-    #: Name of the type (with a task's own bounds, if any) -> the size that was granted last.
+    #: Name of the type (with a task's own bounds, if any) -> the size that was granted last; the latest grant last.
     sizes: dict[str, Resources] = field(default_factory=dict)
 
     def copy(self) -> RecentSizes:
@@ -25,7 +28,10 @@ class RecentSizes:
 
     def granted(self, task_type: TaskType, size: Resources) -> None:
         """Note the size that a task of this type was granted."""
+        self.sizes.pop(task_type.name, None)
         self.sizes[task_type.name] = size
+        if len(self.sizes) > MOST:
+            del self.sizes[next(iter(self.sizes))]
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
         """Seconds that a task of this type takes at this size, according to current beliefs."""

@@ -153,6 +153,11 @@ def unknown_field(names: Iterable[object]) -> str:
     return f"a task has no field {wrong[:100]!r}; {hint}"
 
 
+def length(spec: TaskSpec) -> int:
+    """Characters of its arguments and environment."""
+    return sum(map(len, (*spec.argv, *spec.env, *spec.env.values())))
+
+
 class LostAttempt(NamedTuple):
     """Where the latest attempt of a waiting task was: its result still counts if it comes before a new attempt."""
 
@@ -250,11 +255,11 @@ def launch_of(record: TaskRecord, resources: ResourceTypes) -> Launch:
 def launches(records: Iterable[TaskRecord], resources: ResourceTypes) -> tuple[Launch, ...]:
     """Launches for one message, in this order; the rest is sent once these have started. At least one is in it."""
     found: list[Launch] = []
-    length = 0
+    size = 0
     for record in records:
         spec = record.spec
-        length += sum(map(len, (*spec.argv, *spec.env, *spec.env.values()))) + MAX_VALUE * len(spec.secrets)
-        if found and length > MAX_LAUNCHES:
+        size += length(spec) + MAX_VALUE * len(spec.secrets)
+        if found and size > MAX_LAUNCHES:
             break
         found.append(launch_of(record, resources))
     return tuple(found)

@@ -33,7 +33,7 @@ class LearningLoop:
 
     def take_up(self, store: Store) -> Digest:
         """Restore what was learned, for a coordinator that begins to lead, and save what is new."""
-        lessons = filter(None, map(lesson_of, store.tasks([Phase.FINISHED], LOOK_BACK, None)))
+        lessons = [lesson for lesson in map(lesson_of, store.tasks([Phase.FINISHED], LOOK_BACK)) if lesson is not None]
         kept = store.learned()
         try:
             found = self.learning.take_up(kept, lessons, self._clock())

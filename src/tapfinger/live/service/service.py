@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -96,6 +96,8 @@ class Service(Leading):
         self._check_secrets(fresh, owner, secrets)
         if len(fresh) > room:
             raise TooMany(f"{len(fresh)} tasks are more than the {max(0, room)} that may still wait; try again later")
+        if fresh:
+            self._machine.texts.check_room(fresh, owner, self.config.max_waiting_mb)
         made = self._act(Submit(fresh, owner)) if fresh else ()
         unsaved = {(owner, record.spec.key): record for record in made if record.spec.key is not None}
         self._unsaved |= unsaved
@@ -198,9 +200,9 @@ class Service(Leading):
             if r.progress is not None
         ]
 
-    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
-        """The latest tasks in these phases, or in any phase, newest first."""
-        return [self._fresh(record) for record in self.store.tasks(phases, limit, before)]
+    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> Iterator[TaskRecord]:
+        """The latest tasks in these phases, or in any phase, newest first; read as far as they are asked for."""
+        return map(self._fresh, self.store.tasks(phases, limit, before))
 
     def clusters(self) -> list[dict[str, object]]:
         """Every cluster, as shown to people."""

@@ -22,7 +22,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
     """Every cluster, as the leader shows it to people, without what only the leader knows: the end of its lease, and
     when its agent was last heard."""
     on: dict[str | None, list[tuple[int, Resources]]] = {}
-    for record in store.tasks([Phase.PLACED, Phase.RUNNING], 1_000_000, None):
+    for record in store.tasks([Phase.PLACED, Phase.RUNNING], 1_000_000):
         on.setdefault(record.cluster, []).append((record.id, Resources(record.allocation or ())))
     kept = store.meta("links", {})
     natural = site.resources.natural

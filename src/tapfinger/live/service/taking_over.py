@@ -53,7 +53,7 @@ class Kept:
 
     def retention(self, config: LiveConfig, clock: Callable[[], float]) -> Retention:
         """What removes the old, as configured."""
-        limits = Limits(config.keep_days, config.keep_tasks, config.keep_logs_gb * GB)
+        limits = Limits(config.keep_days, config.keep_tasks, config.keep_logs_gb * GB, config.keep_tasks_gb * GB)
         return Retention(self.store, self.files, limits, clock)
 
     def close(self) -> None:

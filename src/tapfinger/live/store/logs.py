@@ -6,15 +6,23 @@ It is kept in files, or in a store that several coordinators share.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.store.store import Store
+
+#: Files that are measured at a time.
+AT_ONCE = 100
+
+#: Name of an output, or of the directory with its last bytes: task and attempt.
+_NAME = re.compile(r"([1-9][0-9]{0,17})\.[1-9][0-9]*(\.tail)?")
 
 
 class Output(Protocol):
@@ -96,12 +104,22 @@ class Logs:
                 path.unlink()
         return size
 
-    def measure(self, rest: Callable[[float], object]) -> int:
-        """Bytes of all output. ``rest`` is called now and then, with seconds, for others to get their turn."""
+    def measure(
+        self, rest: Callable[[float], object], gone: Callable[[Collection[int]], Collection[int]] = lambda _: ()
+    ) -> int:
+        """Bytes of all output. ``rest`` is called now and then, with seconds, for others to get their turn.
+
+        ``gone``: which of these tasks nothing is known of any more; their output is removed.
+        """
         size = 0
-        for number, one in enumerate(_files(self._directory)):
-            size += one
-            if number % 100 == 99:
+        with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            while some := list(islice(entries, AT_ONCE)):
+                strays = gone({task for entry in some if (task := _task(entry.name)) is not None})
+                for entry in some:
+                    if _task(entry.name) in strays:
+                        _remove(Path(entry.path))
+                    else:
+                        size += sum(_sizes(entry))
                 rest(0.002)
         return size
 
@@ -110,12 +128,30 @@ class Logs:
         return self._spool(ident).read(offset, most)
 
 
+def _task(name: str) -> int | None:
+    """The task whose output has this name, such as 7.1 or 7.1.tail; None if it is none."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a directory, if it is there."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def _files(directory: Path) -> Iterator[int]:
     """Bytes of each file below a directory; files may come and go meanwhile."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            else:
-                with suppress(FileNotFoundError):
-                    yield entry.stat(follow_symlinks=False).st_size
+            yield from _sizes(entry)
+
+
+def _sizes(entry: os.DirEntry[str]) -> Iterator[int]:
+    """Bytes of a file, or of each file below a directory."""
+    if entry.is_dir(follow_symlinks=False):
+        yield from _files(Path(entry.path))
+    else:
+        with suppress(FileNotFoundError):
+            yield entry.stat(follow_symlinks=False).st_size

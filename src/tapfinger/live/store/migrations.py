@@ -178,6 +178,8 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     DROP INDEX tasks_alive;
     DELETE FROM totals WHERE name IN ('queued', 'placed', 'running');
     """,
+    "INSERT INTO totals SELECT 'length of ended tasks kept', coalesce(sum(length(spec)), 0) FROM tasks "
+    "WHERE ended IS NOT NULL;",
 )
 
 

@@ -34,6 +34,11 @@ def oldest(database: Database, limit: int, after: tuple[float, int] = (0.0, 0)) 
     return [EndedTask(*row) for row in rows]
 
 
+def lengths(where: Database | Transaction, ids: Sequence[int]) -> dict[int, int]:
+    """Characters of the specification of each of these tasks, as it is stored."""
+    return dict(where.query(f"SELECT id, length(spec) FROM tasks WHERE id IN ({marks(ids)})", ids)) if ids else {}
+
+
 def count_before(database: Database, at: float) -> int:
     """Number of tasks that ended before this time."""
     ((found,),) = database.query("SELECT count(*) FROM tasks WHERE ended IS NOT NULL AND ended < ?", (at,))
@@ -51,10 +56,11 @@ def remove_tasks(work: Transaction, ids: Sequence[int]) -> None:
     totals.at_least(work, totals.LAST_TASK, max(ended))
     totals.at_least(work, totals.LAST_LINE, int(line))
     remove_output(work, ended)
+    length = sum(lengths(work, ended).values())
     work.execute(f"DELETE FROM history WHERE task IN {chosen}", ended)
     work.execute(f"DELETE FROM tasks WHERE id IN {chosen}", ended)
     _remove_latecomers(work)
-    totals.add(work, {totals.KEPT: -len(ended)})
+    totals.add(work, {totals.KEPT: -len(ended), totals.LENGTH: -length})
 
 
 def _remove_latecomers(work: Transaction) -> None:

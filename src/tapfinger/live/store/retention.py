@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tapfinger.live.store.logs import Logs
@@ -16,6 +17,8 @@ DAY, GB = 86_400.0, 1e9
 TASKS, EVENTS, PAGES = 50, 200, 64
 #: Seconds between two looks at events of no task.
 EVENTS_EVERY = 600.0
+#: Seconds since its end after which no more output of a task is expected.
+LATE = 60.0
 #: Share of the limit down to which output is removed once it is exceeded: not for each new piece again.
 ENOUGH = 0.9
 
@@ -30,6 +33,8 @@ class Limits:
     tasks: int
     #: Most bytes of output.
     output: float
+    #: Most characters of ended tasks' specifications.
+    length: float = math.inf
 
 
 class Retention:
@@ -67,15 +72,26 @@ class Retention:
         return self._store.count_before(before)
 
     def measure(self, rest: Callable[[float], object] = time.sleep) -> None:
-        """Measure output in files. ``rest`` is called now and then, since there may be a million of them."""
+        """Measure output in files, and remove that of tasks which the store does not know (it may be an older copy).
+
+        ``rest`` is called now and then, since there may be a million of them.
+        """
         if self._files is not None:
             written = self._files.written
-            self._measured = (self._files.measure(rest), written)
+            self._measured = (self._files.measure(rest, self._gone), written)
+        self._cursor = (0.0, 0)  # output may have come late
+
+    def _gone(self, tasks: Collection[int]) -> set[int]:
+        """Those of these tasks that are not in the store: others may be in use in an older copy of it."""
+        # The next number first: tasks that are submitted meanwhile are not below it.
+        following = self._store.next_id()
+        return {task for task in tasks if task < following} - self._store.owners(tasks).keys()
 
     def _tasks(self, before: float | None) -> bool:
         limit = max(self._clock() - self._limits.days * DAY, before or 0.0)
         beyond = max(0, self._store.kept - self._limits.tasks)
         found = self._store.oldest(TASKS)
+        beyond = max(beyond, self._too_long(found))
         gone = [task for n, task in enumerate(found) if n < beyond or task.ended < limit]
         if not gone:
             return False
@@ -84,6 +100,18 @@ class Retention:
             self._forget(sum(self._files.remove(task.id, task.attempts) for task in gone))
         self._store.remove_tasks([task.id for task in gone])
         return True
+
+    def _too_long(self, tasks: list[EndedTask]) -> int:
+        """How many of these tasks go, one after another, for the rest to be short enough."""
+        beyond = self._store.kept_length - self._limits.length
+        if beyond <= 0:
+            return 0
+        lengths = self._store.lengths([task.id for task in tasks])
+        for done, task in enumerate(tasks):
+            if beyond <= 0:
+                return done
+            beyond -= lengths.get(task.id, 0)
+        return len(tasks)
 
     def _events(self, before: float | None) -> bool:
         now = self._clock()
@@ -101,14 +129,18 @@ class Retention:
         self._removing = beyond > 0
         if not self._removing:
             return False
-        found = self._store.oldest(TASKS, self._cursor)
+        # Of those that have just ended, the last output may still be on its way.
+        settled = self._clock() - LATE
+        found = [task for task in self._store.oldest(TASKS, self._cursor) if task.ended < settled]
         beyond = self.output - self._limits.output * ENOUGH
         if self._files is None:
             done = self._store.remove_output([task.id for task in found], beyond)
         else:
             done = self._remove_files(self._files, found, beyond)
-        # From the first again, once all were looked at: output may have come late.
-        self._cursor = (found[done - 1].ended, found[done - 1].id) if done else (0.0, 0)
+        # What was looked at has no output any more. What is left may be of tasks that run: all are looked at again only
+        # after the next measurement.
+        if done:
+            self._cursor = found[done - 1].ended, found[done - 1].id
         return done > 0
 
     def _remove_files(self, files: Logs, tasks: list[EndedTask], size: float) -> int:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ _changing = attrgetter(*_CHANGING)
 _PHASE = _CHANGING.index("phase")
 _PLAIN = tuple(_CHANGING.index(name) for name in ("phase", "cancelled", "incomplete"))
 _AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted", "lost"))
+_SPEC = _COLUMNS.index("spec")
 _METRICS, _WARNINGS, _LOST = (_COLUMNS.index(name) for name in ("metrics", "warnings", "lost"))
 _PHASES = {phase.value: phase for phase in Phase}
 _UPSERT = (
@@ -51,6 +53,10 @@ _LEARN = (
     "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT (type) DO UPDATE SET digest = excluded.digest, "
     "at = excluded.at, state = excluded.state"
 )
+#: Tasks that are read at a time: some have a megabyte of arguments.
+READ = 10
+#: Rows that a new leader reads at a time.
+RESTORED = 50
 _specs = TypeAdapter(TaskSpec)
 
 
@@ -213,7 +219,7 @@ class Store:
             if self._leadership is not None and "epoch" in (meta or {}):
                 self._leadership.raise_epoch(work, (meta or {})["epoch"])
             if rows:
-                totals.count_ended(work, records)
+                totals.count_ended(work, records, [len(row[_SPEC]) for row in rows])
                 work.execute_many(_UPSERT, rows)
             if lines:
                 work.execute_many(
@@ -236,14 +242,22 @@ class Store:
     def unended(self) -> list[TaskRecord]:
         """Every task that has not ended: what a new leader must restore."""
         # Most tasks were submitted in batches of equal ones: each specification is decoded and kept once.
-        specs: dict[str, TaskSpec] = {}
-        rows: list[Row] = []
+        specs: dict[bytes, TaskSpec] = {}
+        found: list[TaskRecord] = []
         for phase in self._phases():
             if phase not in {phase.value for phase in ENDED}:
-                rows += self._db.query(f"{_SELECT} WHERE phase = ? ORDER BY id", (phase,))
-        rows.sort(key=itemgetter(0))
-        with self.understood():
-            return [_record(row, specs) for row in rows]
+                for rows in self._in_phase(phase):
+                    with self.understood():
+                        found += [_record(row, specs) for row in rows]
+        found.sort(key=attrgetter("id"))
+        return found
+
+    def _in_phase(self, phase: str) -> Iterator[list[Row]]:
+        """The rows of all tasks in a phase, a few at a time: as they are stored, some are far longer than decoded."""
+        query, last = f"{_SELECT} WHERE phase = ? AND id > ? ORDER BY id LIMIT ?", -(2**62)
+        while rows := self._db.query(query, (phase, last, RESTORED)):
+            yield rows
+            last = rows[-1][0]
 
     def _phases(self) -> Iterator[str]:
         """Every phase that any task has, also one that makes no sense; each takes one look at an index."""
@@ -258,16 +272,35 @@ class Store:
         with self.understood():
             return _record(rows[0]) if rows else None
 
-    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None) -> list[TaskRecord]:
-        """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging."""
-        rows: list[Row] = []
-        # One query for each phase: an index then has the rows in order, and none is read that is not shown.
-        for condition, values in [("phase = ? AND ", [phase.value]) for phase in phases] or [("", [])]:
-            page = (*values, 2**62 if before is None else before, limit)
-            rows += self._db.query(f"{_SELECT} WHERE {condition}id < ? ORDER BY id DESC LIMIT ?", page)
-        rows.sort(key=itemgetter(0), reverse=True)
-        with self.understood():
-            return [_record(row) for row in rows[:limit]]
+    def tasks(self, phases: Sequence[Phase], limit: int, before: int | None = None) -> Iterator[TaskRecord]:
+        """The latest tasks in these phases (empty: in any), newest first. ``before``: only smaller ids, for paging.
+
+        They are read a few at a time, since some are long.
+        """
+        chosen = {phase.value for phase in phases}
+        while limit > 0:
+            step = min(READ, limit)
+            ids = self._latest(chosen, step, 2**62 if before is None else before)
+            rows = self._db.query(f"{_SELECT} WHERE id IN ({totals.marks(ids)})", ids) if ids else []
+            rows.sort(key=itemgetter(0), reverse=True)
+            for row in rows:
+                with self.understood():
+                    record = _record(row)
+                if not phases or record.phase in phases:  # it may have changed meanwhile
+                    limit -= 1
+                    yield record
+            if len(ids) < step:
+                return
+            before = ids[-1]
+
+    def _latest(self, phases: Iterable[str], limit: int, before: int) -> list[int]:
+        """Ids of the latest tasks in these phases, newest first."""
+        found: list[Row] = []
+        # One query for each phase: an index then has the ids in order.
+        for condition, values in [("phase = ? AND ", [phase]) for phase in phases] or [("", [])]:
+            query = f"SELECT id FROM tasks WHERE {condition}id < ? ORDER BY id DESC LIMIT ?"
+            found += self._db.query(query, (*values, before, limit))
+        return sorted((int(ident) for (ident,) in found), reverse=True)[:limit]
 
     def counts(self) -> dict[str, int]:
         """Number of tasks in each phase; of ended ones, all that there ever were, kept or not."""
@@ -336,6 +369,11 @@ class Store:
         return totals.total(self._db, totals.KEPT)
 
     @property
+    def kept_length(self) -> int:
+        """Characters of the specifications of ended tasks in the store."""
+        return totals.total(self._db, totals.LENGTH)
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of output in the store."""
         return totals.total(self._db, totals.OUTPUT)
@@ -343,6 +381,10 @@ class Store:
     def oldest(self, limit: int, after: tuple[float, int] = (0.0, 0)) -> list[EndedTask]:
         """Ended tasks, those that ended first come first. ``after``: end and id of the last one already seen."""
         return pruning.oldest(self._db, limit, after)
+
+    def lengths(self, ids: Sequence[int]) -> dict[int, int]:
+        """Characters of the specification of each of these tasks."""
+        return pruning.lengths(self._db, ids)
 
     def count_before(self, at: float) -> int:
         """Number of kept tasks that ended before this time."""
@@ -490,16 +532,19 @@ def _row(record: TaskRecord) -> Row:
     return (record.id, spec, record.owner, record.submitted, *changing, record.spec.key)
 
 
-def _record(row: Row, specs: dict[str, TaskSpec] | None = None) -> TaskRecord:
+def _record(row: Row, specs: dict[bytes, TaskSpec] | None = None) -> TaskRecord:
     """A record from a row in the order of the fields. Must be fast: a new leader may read a hundred thousand rows.
 
-    ``specs``: specifications that were decoded before, by their text.
+    ``specs``: specifications that were decoded before, by the hash of their text.
     """
     record = TaskRecord(*row)
-    known = None if specs is None else specs.get(row[1])
-    record.spec = _specs.validate_json(row[1]) if known is None else known
-    if specs is not None:
-        specs[row[1]] = record.spec
+    if specs is None:
+        record.spec = _specs.validate_json(row[1])
+    else:
+        text = blake2b(row[1].encode(), digest_size=32).digest()
+        if (known := specs.get(text)) is None:
+            known = specs[text] = _specs.validate_json(row[1])
+        record.spec = known
     record.phase = _PHASES[row[4]]
     if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all
         raise ValueError(f"task {record.id} has negative numbers")

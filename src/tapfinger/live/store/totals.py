@@ -9,8 +9,9 @@ from tapfinger.core.contract import Phase
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.database import Database, Transaction
 
-#: Names in the table beside the phases: ended tasks that are kept, and bytes of output in the store.
-KEPT, OUTPUT = "ended tasks kept", "bytes of output"
+#: Names in the table beside the phases: ended tasks that are kept, characters of their specifications as they are
+#: stored, and bytes of output in the store.
+KEPT, LENGTH, OUTPUT = "ended tasks kept", "length of ended tasks kept", "bytes of output"
 #: The highest task id and event number that were ever removed: neither is given out again.
 LAST_TASK, LAST_LINE = "last task removed", "last event removed"
 
@@ -38,9 +39,13 @@ def portions(values: Sequence[int]) -> Iterable[Sequence[int]]:
     return (values[first : first + AT_ONCE] for first in range(0, len(values), AT_ONCE))
 
 
-def count_ended(work: Transaction, records: Sequence[TaskRecord]) -> None:
-    """Count records that are about to be saved and have ended, unless they were saved as ended before."""
+def count_ended(work: Transaction, records: Sequence[TaskRecord], lengths: Sequence[int]) -> None:
+    """Count records that are about to be saved and have ended, unless they were saved as ended before.
+
+    ``lengths``: of the specifications of all these records, as they are stored.
+    """
     ended = {record.id: record.phase.value for record in records if record.phase in ENDED}
+    length = {record.id: size for record, size in zip(records, lengths, strict=True)} if ended else {}
     changes: Counter[str] = Counter()
     for some in portions(list(ended)):
         before: dict[int, str] = dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
@@ -51,6 +56,7 @@ def count_ended(work: Transaction, records: Sequence[TaskRecord]) -> None:
                 changes[was] -= 1
             else:
                 changes[KEPT] += 1
+                changes[LENGTH] += length[ident]
     add(work, changes)
 
 
