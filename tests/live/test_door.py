@@ -465,7 +465,7 @@ def test_masses_of_warnings_are_left_out_and_counted() -> None:
 def test_a_real_coordinator_ends_who_takes_too_long_and_goes_on(tmp_path: Path) -> None:
     site = RealSite(tmp_path)
     try:
-        client = site.serve()
+        client = site.serve("--trust-proxy", "127.0.0.1")
         begun = time.monotonic()
         with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as slow:
             # The first request is whole, the second never is.

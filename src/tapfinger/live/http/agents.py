@@ -1,4 +1,4 @@
-"""The WebSocket of agents. It is served on the service's loop; behind a proxy it may also come in with people's."""
+"""The WebSocket of agents. It is served on the service's loop; a trusted proxy may also bring it in with people's."""
 
 from __future__ import annotations
 
