@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+#: Most files of last bytes. Each gap begins one, however few bytes follow it.
+SEGMENTS = 16
+
 
 class Spool:
     """One stream, written by one process and read by any."""
@@ -80,7 +83,7 @@ class Spool:
 
     def _prune(self, segments: list[int]) -> list[int]:
         sizes = [_size(self._name(start)) for start in segments]
-        while len(segments) > 1 and sum(sizes[1:]) >= self._segment:
+        while len(segments) > 1 and (sum(sizes[1:]) >= self._segment or len(segments) > SEGMENTS):
             with suppress(FileNotFoundError):
                 os.unlink(self._name(segments[0]))
             segments, sizes = segments[1:], sizes[1:]
