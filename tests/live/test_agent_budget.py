@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from live.services import services
 from live.sites import RealSite
+from starlette.websockets import WebSocketDisconnect
 from waiting import PATIENCE
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from tapfinger.errors import CoordinatorError
+from tapfinger.errors import AgentRefused, CoordinatorError
+from tapfinger.live.agent import machine
 from tapfinger.live.http import agents
 from tapfinger.live.http.agents import EACH, AgentEndpoint
-from tapfinger.live.protocol.messages import Orders, Report
-from tapfinger.live.protocol.wire import decode, encode
+from tapfinger.live.protocol.messages import (
+    MOST_FAULTS,
+    MOST_METRICS,
+    MOST_RESOURCES,
+    MOST_RUNS,
+    AttemptId,
+    Launch,
+    Orders,
+    Outcome,
+    Report,
+    RunReport,
+)
+from tapfinger.live.protocol.wire import LogSize, Message, decode, encode
 
 
 def test_a_token_has_few_connections_and_the_oldest_go(tmp_path: Path) -> None:
@@ -45,14 +62,91 @@ def test_a_token_has_few_connections_and_the_oldest_go(tmp_path: Path) -> None:
         site.close()
 
 
-def test_reading_messages_is_work_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 1000, 10))
+def report(seq: int = 1, **more: Any) -> Report:
+    return Report("left", "a", 1, seq, 0, **more)
+
+
+def test_everything_about_a_message_is_work_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 3))
     monkeypatch.setattr(agents.time, "thread_time", lambda: float(next(clock)))
-    with services(tmp_path) as make:
-        endpoint = AgentEndpoint(make())
-        assert endpoint._decoded(encode(Report("left", "a", 1, 1, 0)), "l") == Report("left", "a", 1, 1, 0)
-        assert endpoint._work.take("l", 0.0) > 0.0
+    spent: list[tuple[str, float]] = []
+
+    async def run(endpoint: AgentEndpoint) -> None:
+        monkeypatch.setattr(endpoint._work, "spend", lambda name, amount: spent.append((name, amount)))
+        await endpoint._handle(encode(report()), "l", "left", lambda _: None)
+        assert spent == [("l", 3.0)] * 2, "reading it, and what is done with it"
         with pytest.raises(CoordinatorError):
-            endpoint._decoded("[" * 100, "m")
-        assert endpoint._work.take("m", 0.0) > 0.0, "also what is no message"
-        assert endpoint._work.take("n", 0.0) == 0.0
+            await endpoint._handle("[" * 100, "l", "left", lambda _: None)
+        assert spent == [("l", 3.0)] * 3, "also what is no message"
+        with pytest.raises(AgentRefused):
+            await endpoint._handle(encode(report()), "l", "right", lambda _: None)
+        assert spent == [("l", 3.0)] * 5, "also what is refused"
+        socket: Any = AsyncMock()
+        socket.send_text.side_effect = WebSocketDisconnect
+        outbox: asyncio.Queue[Message] = asyncio.Queue()
+        outbox.put_nowait(LogSize((1, 1), 0))
+        await endpoint._write(socket, outbox, "l")
+        assert spent == [("l", 3.0)] * 6, "also the answer"
+
+    with services(tmp_path) as make:
+        asyncio.run(run(AgentEndpoint(make())))
+
+
+def test_one_message_of_a_token_is_in_work_at_a_time(tmp_path: Path) -> None:
+    async def run(endpoint: AgentEndpoint) -> None:
+        few = endpoint._one_of_few
+        async with few("l") as first, few("l") as second, few("m") as other:
+            assert first is second is not other
+        assert endpoint._open == {}
+
+    with services(tmp_path) as make:
+        asyncio.run(run(AgentEndpoint(make())))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        report(runs=tuple(RunReport((n, 1)) for n in range(1, MOST_RUNS + 2))),
+        report(runs=(RunReport((1, 1), faults=("x",) * (MOST_FAULTS + 1)),)),
+        report(runs=(RunReport((1, 1), metrics={str(n): 0.0 for n in range(MOST_METRICS + 1)}),)),
+        report(runs=(RunReport((1, 1), allocation={str(n): 0.0 for n in range(MOST_RESOURCES + 1)}),)),
+    ],
+    ids=["runs", "faults", "metrics", "resources"],
+)
+def test_what_an_agent_may_report_has_bounds(wrong: Report) -> None:
+    with pytest.raises(CoordinatorError, match="1 faults in Report"):
+        decode(encode(wrong))
+
+
+def test_a_full_report_is_taken() -> None:
+    full = report(runs=tuple(RunReport((n, 1)) for n in range(1, MOST_RUNS + 1)))
+    assert decode(encode(full)) == full
+
+
+def test_a_list_of_faults_is_not_told_one_by_one() -> None:
+    began = time.thread_time()
+    with pytest.raises(CoordinatorError, match="not a message"):
+        decode('{"FileAnswer":{"number":1,"entries":[' + ",".join(["{}"] * 100_000) + "]}}")
+    assert time.thread_time() - began < 0.5
+    with pytest.raises(CoordinatorError, match="3 faults in Report"):
+        decode('{"Report":{"cluster":"left","agent":"a"}}')
+
+
+def test_an_agent_has_no_more_attempts_than_fit_in_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MOST_RUNS", 2)
+    agent = machine.Agent("left", "a", 1, 0.0, 1.0)
+
+    def told(seq: int, stops: tuple[AttemptId, ...] = (), **more: Any) -> list[AttemptId]:
+        starts = tuple(Launch((n, 1), ("x",), {}, {}) for n in (1, 2, 3)) if seq == 1 else ()
+        orders = Orders("left", "a", 1, 1, seq, agent.report(0.0).seq, 10.0, starts, stops, **more)
+        agent.handle(orders, 0.0)
+        return [run.id for run in agent.report(0.0).runs]
+
+    assert told(1) == [(1, 1), (2, 1)]
+    assert told(2, stops=((9, 1),)) == [(1, 1), (2, 1)], "it comes again"
+    room = machine.Condition(100.0)
+    assert not any(isinstance(done, Report) for done in agent.handle(room, 0.0)), "there is none"
+    agent.handle(machine.Observed({(1, 1): Outcome("finished", 0)}), 0.0)
+    assert told(3, forgets=((1, 1),)) == [(2, 1)]
+    assert any(isinstance(done, Report) for done in agent.handle(room, 0.0)), "what was passed over is asked for"
+    assert told(4, stops=((9, 1),)) == [(2, 1), (9, 1)]

@@ -41,7 +41,7 @@ from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import WINDOW, LoopLag
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
-from tapfinger.live.store.audit import SINGLY, Audit
+from tapfinger.live.store.audit import DONE_SINGLY, SINGLY, Audit
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
@@ -648,6 +648,33 @@ def test_refusals_cannot_push_out_what_was_done(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
+def test_changes_cannot_push_out_what_was_done(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "audit.jsonl")
+    for n in range(DONE_SINGLY + 50):
+        log.note(60.0 + n / 100, "ann", f"10.0.0.{n}", f"PUT /api/v1/secrets/A{n}", 200)
+        log.note(60.0 + n / 100, "root", "here", f"POST /api/v1/tokens/{n}", 201, whole=True)
+    log.note(70.0, "bob", "here", "POST /api/v1/tasks", 201)
+    log.note(120.0, "ann", "here", "POST /api/v1/tasks", 201)
+    lines = log.latest(1000)
+    log.close()
+    by = {who: [line for line in lines if line["who"] == who] for who in ("ann", "bob", "root")}
+    assert (len(by["root"]), len(by["bob"]), len(by["ann"])) == (DONE_SINGLY + 50, 1, DONE_SINGLY + 2)
+    assert [line["detail"] for line in by["ann"][-2:]] == ["50 more changes in that minute", ""]
+    assert (by["ann"][-2]["what"], by["ann"][-2]["status"]) == ("done", 200)
+
+
+def test_what_operators_do_is_noted_however_much_it_is(service: Service, http: TestClient) -> None:
+    token = service.issue("sue", "submitter", None)
+    for _ in range(DONE_SINGLY + 5):
+        http.post("/api/v1/clusters/left/drain").raise_for_status()
+        kept = {"Authorization": f"Bearer {token}"}
+        http.put("/api/v1/secrets/A", json={"value": "x"}, headers=kept).raise_for_status()
+    lines = service.kept.audit.latest(10_000)
+    assert sum("drain" in line["what"] for line in lines) == DONE_SINGLY + 5
+    # The minute may have changed in between.
+    assert DONE_SINGLY <= sum(line["who"] == "sue" for line in lines) <= DONE_SINGLY + 5
+
+
 def test_masses_of_warnings_are_left_out_and_counted() -> None:
     now = [0.0]
     sparing = Sparing(lambda: now[0])
@@ -674,7 +701,7 @@ def test_masses_of_warnings_are_left_out_and_counted() -> None:
 def test_a_real_coordinator_ends_who_takes_too_long_and_goes_on(tmp_path: Path) -> None:
     site = RealSite(tmp_path)
     try:
-        client = site.serve()
+        client = site.serve("--trust-proxy", "127.0.0.1")
         begun = time.monotonic()
         with socket.create_connection(("127.0.0.1", site.port), PATIENCE) as slow:
             # The first request is whole, the second never is.

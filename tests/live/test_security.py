@@ -19,7 +19,7 @@ from live.sites import CONFIG, RealSite, opened, python
 from live.test_backends import end_of
 from starlette.websockets import WebSocketDisconnect
 from waiting import PATIENCE
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from tapfinger.errors import ConfigError, CoordinatorError, LaunchFailed
@@ -31,7 +31,7 @@ from tapfinger.live.http.app import make_app
 from tapfinger.live.http.client import Client
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.server import check_address
-from tapfinger.live.http.tls import certificate, travels_openly, trust
+from tapfinger.live.http.tls import AGENT_PROTOCOL, certificate, travels_openly, trust
 from tapfinger.live.logging_setup import JsonLines, set_up_logging
 from tapfinger.live.protocol.messages import Launch, Report
 from tapfinger.live.protocol.wire import Refusal, decode, encode
@@ -305,9 +305,13 @@ def test_a_site_with_tls(tmp_path: Path, cert: tuple[Path, Path]) -> None:
         token = client.new_token("big", "agent", "right")
         address = site.url.replace("http", "ws") + "/api/v1/agent"
         headers = {"Authorization": f"Bearer {token}"}
-        with connect(address, additional_headers=headers, ssl=trust(site.ca), proxy=None) as socket:
-            socket.send("x" * (9 << 20))
+        trusting = trust(site.ca)
+        with pytest.raises(InvalidStatus), connect(address, additional_headers=headers, ssl=trusting, proxy=None):
+            pass  # who does not greet as an agent comes in with people
+        trusting.set_alpn_protocols([AGENT_PROTOCOL])
+        with connect(address, additional_headers=headers, ssl=trusting, proxy=None) as socket:
             with pytest.raises(ConnectionClosed, match="1009"):
+                socket.send("x" * (9 << 20))
                 socket.recv(10)
         events = [json.loads(line) for line in (site.state / "coordinator.log").read_text().splitlines()]
         assert {"event": "finished", "task": task}.items() <= next(

@@ -15,7 +15,7 @@ from live.test_backends import end_of
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.process import Process
-from tapfinger.live.backends.spool import Spool, read_part
+from tapfinger.live.backends.spool import SEGMENTS, Spool, read_part
 from tapfinger.live.protocol.messages import Launch
 
 
@@ -57,6 +57,14 @@ def test_pieces_may_come_twice_and_with_gaps(tmp_path: Path) -> None:
     assert spool.append(b"cd", 2) == 4
     assert spool.append(b"z", 10) == 11
     assert read_all(spool, 3) == ({0: 97, 1: 98, 2: 99, 3: 100, 10: 122}, 6)
+
+
+def test_gaps_make_few_files(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "output", 1000)
+    for n in range(5 * SEGMENTS):
+        assert spool.append(b"x", 10 * n + 10) == 10 * n + 11
+    assert len(list((tmp_path / "output.tail").iterdir())) == SEGMENTS
+    assert sorted(read_all(spool, 3)[0]) == [10 * n + 10 for n in range(4 * SEGMENTS, 5 * SEGMENTS)]
 
 
 def test_a_task_that_writes_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tapfinger.live.protocol.messages import LONGEST, AttemptId, Launch, Orders, Outcome, Report, RunReport, SizeOrder
+from tapfinger.live.protocol.messages import (
+    LONGEST,
+    MOST_RUNS,
+    AttemptId,
+    Launch,
+    Orders,
+    Outcome,
+    Report,
+    RunReport,
+    SizeOrder,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +220,9 @@ class Agent:
             report = True
         elif isinstance(stimulus, Condition):
             # The answer to a report repeats what was passed over.
-            report = stimulus.trouble != self._trouble or (self._passed_over and stimulus.room > 0)
-            self._room, self._trouble = stimulus.room, stimulus.trouble
+            room = min(stimulus.room, MOST_RUNS - len(self._runs))
+            report = stimulus.trouble != self._trouble or (self._passed_over and room > 0)
+            self._room, self._trouble = room, stimulus.trouble
             self._passed_over = self._passed_over and not report
         instructions += self._enforce(now)
         if report or now >= self._next_report:
@@ -272,6 +283,9 @@ class Agent:
 
     def _accept(self, launch: Launch) -> list[AgentInstruction]:
         """Start an attempt, give it back if nothing can be started here, or pass it over until there is room."""
+        if len(self._runs) >= MOST_RUNS:
+            self._passed_over = True
+            return []
         if self._trouble:
             self._runs[launch.id] = _AttemptState(launch.on_disconnect, Outcome("lost", reason=self._trouble))
             self._next_report = 0.0  # at once
@@ -298,6 +312,8 @@ class Agent:
 
     def _stop(self, ident: AttemptId) -> list[AgentInstruction]:
         run = self._runs.get(ident)
+        if run is None and len(self._runs) >= MOST_RUNS:
+            return []  # a report has no room for it; the order comes again
         if run is None:
             # It never started here. The report of this outcome tells the coordinator that it never will.
             self._runs[ident] = _AttemptState("stop", Outcome("stopped", reason="it had not started"))

@@ -21,6 +21,8 @@ _SEGMENT = re.compile(r"[0-9]{20}", re.ASCII)
 LARGEST_NOTE = 64 << 20
 #: Flags of everything that is opened: no link is followed, and no pipe waited for.
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Most files of last bytes. Each gap begins one, however few bytes follow it.
+SEGMENTS = 16
 
 
 class Spool:
@@ -90,7 +92,7 @@ class Spool:
 
     def _prune(self, segments: list[int]) -> list[int]:
         sizes = [_size(self._name(start)) for start in segments]
-        while len(segments) > 1 and sum(sizes[1:]) >= self._segment:
+        while len(segments) > 1 and (sum(sizes[1:]) >= self._segment or len(segments) > SEGMENTS):
             with suppress(FileNotFoundError):
                 os.unlink(self._name(segments[0]))
             segments, sizes = segments[1:], sizes[1:]

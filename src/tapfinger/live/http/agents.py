@@ -1,12 +1,12 @@
-"""The WebSocket of agents. It is served on the service's loop; behind a proxy it may also come in with people's."""
+"""The WebSocket of agents. It is served on the service's loop; a trusted proxy may also bring it in with people's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 from starlette.responses import JSONResponse
@@ -42,8 +42,8 @@ class AgentEndpoint:
         self._paces = Buckets(rate, 2.0 * rate, service.now)
         self._refusals = Buckets(REFUSALS, 2.0 * REFUSALS, service.now)
         self._work = Buckets(WORK, WORK_SAVED, service.now)
-        #: By token: what ends each of its connections, oldest first.
-        self._open: dict[str, list[asyncio.Timeout]] = {}
+        #: By token: what ends each of its connections, oldest first; and whose message is in work.
+        self._open: dict[str, tuple[list[asyncio.Timeout], asyncio.Lock]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An application that serves nothing else."""
@@ -77,28 +77,33 @@ class AgentEndpoint:
     def _note(self, who: str | None, source: str, status: int, detail: str) -> None:
         self._service.kept.audit.note(self._service.now(), who, source, "agent", status, detail)
 
-    def _decoded(self, text: str, name: str) -> Message:
-        """The message in a text; the time that it takes to read it is counted as work for the token of that name."""
+    @contextmanager
+    def _charged(self, name: str) -> Iterator[None]:
+        """Count the time that something takes as work for the token of that name, whether it fails or not."""
         began = time.thread_time()
         try:
-            return decode(text)
+            yield
         finally:
             self._work.spend(name, time.thread_time() - began)
 
     @asynccontextmanager
-    async def _one_of_few(self, name: str) -> AsyncIterator[None]:
-        """Count a connection of a token. If there are too many, the oldest ends with a TimeoutError."""
-        among = self._open.setdefault(name, [])
+    async def _one_of_few(self, name: str) -> AsyncIterator[asyncio.Lock]:
+        """Count a connection of a token. If there are too many, the oldest ends with a TimeoutError.
+
+        Whoever works on a message of the token holds the lock: else each connection could take a turn before any is
+        charged.
+        """
+        among, turn = self._open.setdefault(name, ([], asyncio.Lock()))
         async with asyncio.timeout(None) as patience:
             among.append(patience)
             if len(among) > EACH:
                 among.pop(0).reschedule(0.0)
             try:
-                yield
+                yield turn
             finally:
                 if patience in among:
                     among.remove(patience)
-                if not among and self._open.get(name) is among:
+                if not among and self._open.get(name, (None,))[0] is among:
                     del self._open[name]
 
     async def _talk(self, socket: WebSocket, given: str, token: Token, cluster: str) -> None:
@@ -116,20 +121,18 @@ class AgentEndpoint:
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(put, message)
 
-        async def listen(message: Message) -> None:
-            _listen(service, cluster, message, send)
-
-        writer = asyncio.create_task(_write(socket, outbox))
+        writer = asyncio.create_task(self._write(socket, outbox, token.name))
         try:
             service.check_leading()
-            async with self._one_of_few(token.name):
+            async with self._one_of_few(token.name) as turn:
                 while not writer.done():
                     text = await _received(socket)
-                    # The agent must wait, but nothing is dropped: leases of others share this loop.
-                    await asyncio.sleep(max(self._paces.take(token.name), self._work.take(token.name, 0.0)))
-                    if await lookup(service, given) is None:
-                        raise AgentRefused("the token has expired, or was revoked")
-                    await service.bridge.run(partial(listen, self._decoded(text, token.name)))
+                    async with turn:
+                        # The agent must wait, but nothing is dropped: leases of others share this loop.
+                        await asyncio.sleep(max(self._paces.take(token.name), self._work.take(token.name, 0.0)))
+                        if await lookup(service, given) is None:
+                            raise AgentRefused("the token has expired, or was revoked")
+                        await self._handle(text, token.name, cluster, send)
         except WebSocketDisconnect:
             pass
         except TimeoutError:
@@ -144,6 +147,33 @@ class AgentEndpoint:
             service.bridge.post(partial(service.disconnect, cluster, send))
             writer.cancel()
 
+    async def _handle(self, text: str, name: str, cluster: str, send: Callable[[Message], None]) -> None:
+        """Read a message and do what it asks for, both of it charged to the token of that name."""
+        with self._charged(name):
+            message = decode(text)
+        took = 0.0
+
+        async def listen() -> None:
+            nonlocal took
+            began = time.thread_time()
+            try:
+                _listen(self._service, cluster, message, send)
+            finally:
+                took = time.thread_time() - began
+
+        try:
+            await self._service.bridge.run(listen)
+        finally:
+            self._work.spend(name, took)  # here, for the service's loop may be another thread's
+
+    async def _write(self, socket: WebSocket, outbox: asyncio.Queue[Message], name: str) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                message = await outbox.get()
+                with self._charged(name):
+                    text = encode(message)
+                await socket.send_text(text)
+
 
 async def _received(socket: WebSocket) -> str:
     message = await socket.receive()
@@ -153,12 +183,6 @@ async def _received(socket: WebSocket) -> str:
     if text is None:
         raise CoordinatorError("messages are text, not bytes")
     return text
-
-
-async def _write(socket: WebSocket, outbox: asyncio.Queue[Message]) -> None:
-    with suppress(WebSocketDisconnect, RuntimeError):
-        while True:
-            await socket.send_text(encode(await outbox.get()))
 
 
 def _listen(service: Service, cluster: str, message: Message, send: Callable[[Message], None]) -> None:

@@ -40,7 +40,7 @@ from tapfinger.live.http.retention_routes import add_retention
 from tapfinger.live.http.secret_routes import add_secrets
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
-from tapfinger.live.http.waiting import clusters_of, wait_for_news
+from tapfinger.live.http.waiting import WaitingRoom, clusters_of
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -116,8 +116,9 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
 
         return Depends(check)
 
-    _tasks(app, service, workers, may)
-    _site(app, service, workers, may)
+    room = WaitingRoom(service)
+    _tasks(app, service, workers, room, may)
+    _site(app, service, workers, room, may)
     _operators(app, service, workers, may)
     endpoint = AgentEndpoint(service)
 
@@ -130,12 +131,14 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
     add_profiles(app, service, workers, may)
     add_secrets(app, service, workers, may)
     add_retention(app, service, workers, may)
-    add_dashboard(app, service, workers, may, holder)
+    add_dashboard(app, service, workers, room, may, holder)
     add_reference(app)
     return app
 
 
-def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
+def _tasks(
+    app: FastAPI, service: Service, workers: AnswerThreads, room: WaitingRoom, may: Callable[[str], Any]
+) -> None:
     async def accept(request: Request, body: Submission, token: Token) -> Response:
         ids = await service.take(body.tasks, token.name, body.secrets)
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
@@ -185,7 +188,7 @@ def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable
             record = await workers.run(request, partial(service.task, task))
             if record.phase in ENDED or (left := until - service.now()) <= 0:
                 break
-            await wait_for_news(service, left, seen)
+            await room.wait_for_news(request, left, seen)
 
         def look() -> dict[str, Any]:
             record = service.task(task)
@@ -234,7 +237,7 @@ def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable
             left = until - service.now()
             if data or done or left <= 0:
                 break
-            await wait_for_news(service, left, seen)
+            await room.wait_for_news(request, left, seen)
         workers.hold(request, len(data))
         # The end of a lost attempt does not tell the length of its output: readers take what there is.
         headers = {
@@ -247,7 +250,7 @@ def _tasks(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable
         return Response(data, media_type="application/octet-stream", headers=headers)
 
 
-def _site(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
+def _site(app: FastAPI, service: Service, workers: AnswerThreads, room: WaitingRoom, may: Callable[[str], Any]) -> None:
     @app.get("/api/v1/clusters", dependencies=[may("read")], response_model=dict[str, Any])
     async def clusters(request: Request) -> Response:
         found = await clusters_of(request, service, workers)
@@ -267,7 +270,7 @@ def _site(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[
         if last is not None:
             after = max(after, await workers.run(request, lambda: service.store.line_before(last)))
         if wait and not await workers.run(request, lambda: service.store.history(after, 1)):
-            await wait_for_news(service, wait, seen)
+            await room.wait_for_news(request, wait, seen)
 
         def look() -> dict[str, Any]:
             return {"events": shown_events(service.store.history(after, limit), service.store, token)}

@@ -101,7 +101,8 @@ class Authentication:
                 who = holder.name if holder is not None else None
                 what = f"{scope['method']} {scope['path']}"
                 detail = str(state.get("detail", "")) or ("no valid token" if refused else "")
-                self._service.kept.audit.note(self._service.now(), who, source, what, status, detail)
+                whole = holder is not None and holder.role == "operator"
+                self._service.kept.audit.note(self._service.now(), who, source, what, status, detail, whole)
 
     def _longest(self, scope: Scope, holder: Token | None) -> int:
         """Bytes of the longest body that the request may have: only submissions are long."""

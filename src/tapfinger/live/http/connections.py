@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapfinger.live.http.guests import Guest
+from tapfinger.live.http.sockets import PacedSocket
 from tapfinger.live.protocol.wire import MAX_REPORT
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,9 @@ class WatchedProtocol(H11Protocol):
         self._stuck = self.loop.time()
         super().resume_writing()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: anybody may ask for a WebSocket where there is none, and gets the answer of HTTP."""
+
     def look(self, now: float) -> None:
         """End the connection if it takes too long."""
         cycle, unread = self.cycle, self.transport.get_write_buffer_size()
@@ -75,17 +79,26 @@ class WatchedProtocol(H11Protocol):
 class LoopServer(uvicorn.Server):
     """Serves connections that the door hands over, on the loop that runs ``serve([])``."""
 
-    def __init__(self, app: Any, tls: ssl.SSLContext | None, proxy: str | None = None, lifespan: bool = True) -> None:
+    def __init__(
+        self,
+        app: Any,
+        tls: ssl.SSLContext | None,
+        proxy: str | None = None,
+        lifespan: bool = True,
+        sockets: type[PacedSocket] | None = PacedSocket,
+    ) -> None:
         """``proxy``: the address whose ``X-Forwarded-For`` is believed; None for nobody's.
 
-        ``lifespan``: the application wants to know when it starts and ends.
+        ``lifespan``: the application wants to know when it starts and ends. ``sockets``: how WebSockets are served;
+        None: not at all.
         """
         super().__init__(
             uvicorn.Config(
                 app,
                 http=WatchedProtocol,
-                ws="websockets-sansio",
+                ws=sockets or "none",
                 ws_max_size=MAX_REPORT,
+                ws_per_message_deflate=False,
                 log_level="warning",
                 log_config=None,
                 lifespan="on" if lifespan else "off",
@@ -115,7 +128,7 @@ class LoopServer(uvicorn.Server):
         if counter % round(SWEEP * 10) == 0:
             now = asyncio.get_running_loop().time()
             for connection in tuple(self.server_state.connections):
-                if isinstance(connection, WatchedProtocol):
+                if isinstance(connection, WatchedProtocol | PacedSocket):
                     connection.look(now)
         return await super().on_tick(counter)
 

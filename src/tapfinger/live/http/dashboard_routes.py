@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.task_view import open_part, seen_by, sees, shown_events
-from tapfinger.live.http.waiting import clusters_of, wait_for_news
+from tapfinger.live.http.waiting import WaitingRoom, clusters_of
 from tapfinger.live.insight.overview import Overview, label
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -37,12 +37,17 @@ CACHING = {"Cache-Control": "no-cache"}
 
 
 def add_dashboard(
-    app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any], holder: Callable[..., Any]
+    app: FastAPI,
+    service: Service,
+    workers: AnswerThreads,
+    room: WaitingRoom,
+    may: Callable[[str], Any],
+    holder: Callable[..., Any],
 ) -> None:
     """Add the page at ``/``, its files, and its routes."""
     _files(app)
     _questions(app, service, workers, may, holder)
-    _overview(app, service, workers, may)
+    _overview(app, service, workers, room, may)
 
 
 def _files(app: FastAPI) -> None:
@@ -111,7 +116,9 @@ def _questions(
         return await workers.answer(request, look)
 
 
-def _overview(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
+def _overview(
+    app: FastAPI, service: Service, workers: AnswerThreads, room: WaitingRoom, may: Callable[[str], Any]
+) -> None:
     following = Overview(service.store, service.site.resources, open_part)
 
     @app.get("/api/v1/overview", response_model=None)
@@ -132,7 +139,7 @@ def _overview(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
             news = await workers.run(request, service.store.last_line) != after or heard not in (None, service.heard)
             if news or left <= 0:
                 break
-            await wait_for_news(service, left, seen)
+            await room.wait_for_news(request, left, seen)
         clusters = await clusters_of(request, service, workers)
 
         def look() -> dict[str, Any]:

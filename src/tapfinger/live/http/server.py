@@ -21,6 +21,7 @@ from tapfinger.live.http.connections import LoopServer
 from tapfinger.live.http.door import Door
 from tapfinger.live.http.known_addresses import KnownAddresses
 from tapfinger.live.http.options import ServeOptions
+from tapfinger.live.http.sockets import PacedSocket
 from tapfinger.live.http.tls import AGENT_PROTOCOL, Certificate, covers, is_loopback
 from tapfinger.live.service.service import Service
 from tapfinger.live.state_dir import announce
@@ -122,7 +123,9 @@ class _Serving:
         self.failed = False
         self.signal: int | None = None
         context = None if tls is None else _context(tls)
-        self._people = LoopServer(make_app(service, runs_service=False), context, proxy)
+        # The door knows agents by their first bytes; only a proxy may bring them in on connections of people.
+        sockets = None if proxy is None else PacedSocket
+        self._people = LoopServer(make_app(service, runs_service=False), context, proxy, sockets=sockets)
         endpoint = AgentEndpoint(service, lambda scope: self._door.book.prove(tuple(scope["client"])))
         self._agents = LoopServer(endpoint, context, lifespan=False)
         self._door = Door(listener, tls is not None, self._people.admit, self._agents.admit, proxy, known)

@@ -4,26 +4,73 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 
-from tapfinger.live.http.answer_threads import AnswerThreads
+from tapfinger.live.http.answer_threads import AnswerThreads, name_of
 from tapfinger.live.service.service import Service
 
 #: Seconds between two looks of a request that waits for something; each look costs something.
 LOOK = 0.02
+#: Requests of one token that wait at a time: as many as one address may have connections, so only those that give
+#: theirs up without waiting for the answer come this far.
+EACH = 250
+#: Status, which nobody gets, of a request whose client has hung up.
+GONE = 499
 #: Most seconds of work that an explanation counts as: part of its time it waits for the schedulers.
 PONDERED = 0.25
 
 Result = TypeVar("Result")
 
 
-async def wait_for_news(service: Service, seconds: float, seen: int) -> None:
-    """Wait until there are more changes than ``seen``, at most this many seconds."""
-    await asyncio.sleep(min(LOOK, seconds))
-    await service.change(max(0.0, seconds - LOOK), seen)
+class WaitingRoom:
+    """Requests that wait for news: not too many of one token, and none whose client has hung up."""
+
+    def __init__(self, service: Service) -> None:
+        """Nobody waits yet."""
+        self._service = service
+        self._waiting: Counter[str] = Counter()
+
+    async def wait_for_news(self, request: Request, seconds: float, seen: int) -> None:
+        """Wait until there are more changes than ``seen``, at most this many seconds."""
+        name = name_of(request)
+        if self._waiting[name] >= EACH:
+            raise HTTPException(429, "too many requests wait; try again later", {"Retry-After": "1"})
+        self._waiting[name] += 1
+        try:
+            await _unless_gone(request, self._news(seconds, seen))
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    async def _news(self, seconds: float, seen: int) -> None:
+        await asyncio.sleep(min(LOOK, seconds))
+        await self._service.change(max(0.0, seconds - LOOK), seen)
+
+
+async def _unless_gone(request: Request, wait: Coroutine[Any, Any, None]) -> None:
+    """Wait for something, but end the request if its client hangs up."""
+    waiting, gone = asyncio.ensure_future(wait), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
+    if not waiting.cancelled():
+        waiting.result()
+    else:
+        raise HTTPException(GONE, "the client has hung up")
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client hangs up. What else comes is the end of a body that is empty."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def clusters_of(request: Request, service: Service, workers: AnswerThreads) -> list[dict[str, object]]:

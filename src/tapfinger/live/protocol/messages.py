@@ -16,6 +16,10 @@ VERSION = 2
 
 #: Most characters of a text from an agent.
 LONGEST = 4000
+#: Most attempts that an agent has, running or ended and not recorded yet: it takes no more orders beyond them.
+MOST_RUNS = 20_000
+#: Most faults, metrics and resources of an attempt in a report; agents keep to lower limits.
+MOST_FAULTS, MOST_METRICS, MOST_RESOURCES = 100, 100, 1000
 
 
 def _tidy(text: str) -> str:
@@ -60,15 +64,15 @@ class RunReport:
     outcome: Outcome | None = None
     #: Number of the latest resize order that the agent has seen, and the allocation after it, carried out or not.
     size: Number = 0
-    allocation: dict[str, Finite] | None = None
+    allocation: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
     #: Latest plausible progress that the attempt has reported, from 0 to 1, with metrics of its own; None if there is
     #: none.
     progress: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Annotated[dict[str, float], Field(max_length=MOST_METRICS)] = field(default_factory=dict)
     #: Seconds from the attempt's start to that report; None if unknown.
     ran: float | None = None
     #: What was wrong with its reports, each kind of fault once.
-    faults: tuple[Said, ...] = ()
+    faults: Annotated[tuple[Said, ...], Field(max_length=MOST_FAULTS, fail_fast=True)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +88,15 @@ class Report:
     seq: Number
     #: Latest epoch of a coordinator that the agent has heard from; 0 before the first.
     epoch: Number
-    runs: tuple[RunReport, ...] = ()
+    # The first fault ends the check: a long list of wrong ones would make a longer list of faults.
+    runs: Annotated[tuple[RunReport, ...], Field(max_length=MOST_RUNS, fail_fast=True)] = ()
     #: Why the cluster takes no tasks now, such as a full disk; empty if it does.
     trouble: Said = ""
     #: Whether tasks run in a sandbox; None if the agent cannot tell.
     isolates: bool | None = None
     version: int = VERSION
     #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
-    capacity: Annotated[dict[str, Finite], Field(max_length=1000)] | None = None
+    capacity: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

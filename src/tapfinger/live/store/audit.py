@@ -1,6 +1,7 @@
 """The audit log: append-only files of who did what, when, from where, and whether it was allowed.
 
-What was refused is in a file of its own, and summed up where it is much: nobody can push out what was done.
+What was refused is in a file of its own. Both are summed up where one requester makes much of it, except for what
+operators did: nobody can push out what was done.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ logger = logging.getLogger(__name__)
 
 #: Most bytes of one file, and number of older files kept beside it.
 MAX_FILE, OLDER = 32 * 1024 * 1024, 4
-#: Refusals of one requester in a minute that are noted one by one, and requesters in a minute that are told apart.
-SINGLY, REQUESTERS = 10, 1000
+#: Refusals of one requester, and changes of one token, in a minute that are noted one by one.
+SINGLY, DONE_SINGLY = 10, 100
+#: Requesters in a minute that are told apart.
+REQUESTERS = 1000
 #: Most characters of a text that a requester has chosen.
 LONGEST = 300
-#: The requester of refusals beyond ``REQUESTERS``.
+#: The requester of what is beyond ``REQUESTERS``.
 _OTHERS = (None, "others")
 
 
@@ -31,59 +34,89 @@ class Audit:
 
     def __init__(self, path: Path, most: int = MAX_FILE) -> None:
         """Open the log. Only its owner may read it: it tells who works when, and from where."""
-        self._done = _Files(path, most)
-        self._refused = _Files(path.with_name(f"{path.name}.refused"), most)
+        self._done = _Summed(_Files(path, most), DONE_SINGLY, "done", 200, "changes")
+        refused = _Files(path.with_name(f"{path.name}.refused"), most)
+        self._refused = _Summed(refused, SINGLY, "refused", 429, "refusals")
         self._lock = threading.Lock()
-        #: The minute of the latest refusal, and the number of refusals of each requester in it.
-        self._minute = 0
-        self._many: Counter[tuple[str | None, str]] = Counter()
 
     def close(self) -> None:
         """Close the files."""
         with self._lock:
-            self._sum_up()
             self._done.close()
             self._refused.close()
 
-    def note(self, at: float, who: str | None, source: str, what: str, status: int, detail: str = "") -> None:
+    def note(
+        self,
+        at: float,
+        who: str | None,
+        source: str,
+        what: str,
+        status: int,
+        detail: str = "",
+        whole: bool = False,
+    ) -> None:
         """Add a line. ``who``: name of the token; None without a valid token. ``status``: as in HTTP.
 
-        On a disk that cannot be written the line goes to the coordinator's log: the answer was given already.
+        ``whole``: it has a line of its own however many there are, since operators have done it. On a disk that cannot
+        be written the line goes to the coordinator's log: the answer was given already.
         """
-        cut = what[:LONGEST], detail[:LONGEST]
-        line = {"at": round(at, 3), "who": who, "from": source, "what": cut[0], "status": status, "detail": cut[1]}
         with self._lock:
-            if status < 400:
-                self._done.write(line)
+            # Changes count for a token wherever it is used from: whoever holds it may have many addresses.
+            log, requester = (self._refused, (who, source)) if status >= 400 else (self._done, (who, ""))
+            if not (whole or log.counts(at, requester)):
                 return
-            if int(at // 60) != self._minute:
-                self._sum_up()
-                self._minute = int(at // 60)
-            known = (who, source) in self._many or len(self._many) < REQUESTERS
-            requester = (who, source) if known else _OTHERS
-            self._many[requester] += 1
-            if self._many[requester] <= SINGLY:
-                self._refused.write(line)
-
-    def _sum_up(self) -> None:
-        """Write how often those were refused in the past minute whose refusals were not all noted."""
-        for (who, source), count in self._many.items():
-            if count > SINGLY:
-                more = f"{count - SINGLY} more refusals in that minute"
-                end = 60.0 * self._minute + 59.999
-                self._refused.write(
-                    {"at": end, "who": who, "from": source, "what": "refused", "status": 429, "detail": more}
-                )
-        self._many.clear()
+            cut = what[:LONGEST], detail[:LONGEST]
+            line = {"at": round(at, 3), "who": who, "from": source, "what": cut[0], "status": status, "detail": cut[1]}
+            log.files.write(line)
 
     def latest(self, limit: int) -> list[dict[str, Any]]:
         """The last lines, oldest first; at most half of them are refusals if there are enough others."""
         with self._lock:
-            done, refused = self._done.latest(limit), self._refused.latest(limit)
+            done, refused = self._done.files.latest(limit), self._refused.files.latest(limit)
         room = max(limit - len(done), limit // 2)
         refused = refused[max(0, len(refused) - room) :]
         done = done[max(0, len(done) - (limit - len(refused))) :]
         return sorted([*done, *refused], key=lambda line: float(line["at"]))
+
+
+class _Summed:
+    """Files of lines of which each requester may write some in a minute; the others are counted."""
+
+    def __init__(self, files: _Files, singly: int, what: str, status: int, name: str) -> None:
+        """``what``, ``status`` and ``name`` are for the line with the number of the others."""
+        self.files = files
+        self._singly = singly
+        self._said = what, status, name
+        #: The minute of the latest line, and the number of lines of each requester in it.
+        self._minute = 0
+        self._many: Counter[tuple[str | None, str]] = Counter()
+
+    def counts(self, at: float, requester: tuple[str | None, str]) -> bool:
+        """Count a line; whether it is one of those that are written."""
+        if int(at // 60) != self._minute:
+            self._sum_up()
+            self._minute = int(at // 60)
+        if requester not in self._many and len(self._many) >= REQUESTERS:
+            requester = _OTHERS
+        self._many[requester] += 1
+        return self._many[requester] <= self._singly
+
+    def close(self) -> None:
+        """Write what is left to sum up, and close the files."""
+        self._sum_up()
+        self.files.close()
+
+    def _sum_up(self) -> None:
+        """Write how many lines of the past minute were not written, by requester."""
+        what, status, name = self._said
+        end = 60.0 * self._minute + 59.999
+        for (who, source), count in self._many.items():
+            if count > self._singly:
+                more = f"{count - self._singly} more {name} in that minute"
+                self.files.write(
+                    {"at": end, "who": who, "from": source, "what": what, "status": status, "detail": more}
+                )
+        self._many.clear()
 
 
 class _Files:
