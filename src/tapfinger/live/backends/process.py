@@ -111,11 +111,11 @@ class Process(Supervised):
 def _move(supervisor: int, cores: Iterable[int]) -> None:
     """Move all threads of a task to these cores."""
     cores = set(cores)
-    # Twice: processes forked during the first pass still have the old cores.
-    for pid in (*supervise.descendants(supervisor), *supervise.descendants(supervisor)):
-        for thread in _threads(pid):
-            with suppress(OSError):  # that one has ended
-                os.sched_setaffinity(thread, cores)
+    for _ in range(2):  # processes forked during the first pass still have the old cores
+        for pid in supervise.descendants(supervisor):
+            for thread in _threads(pid):
+                with suppress(OSError):  # mostly because it has ended; the others have not
+                    os.sched_setaffinity(thread, cores)
 
 
 def _threads(pid: int) -> list[int]:
