@@ -392,6 +392,12 @@ def test_a_file_that_is_no_note_is_named(tmp_path: Path, text: str) -> None:
         noted(note)
 
 
+def test_a_pipe_in_place_of_a_note_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "coordinator.json")
+    with pytest.raises(ConfigError, match="no regular file"):
+        noted(tmp_path / "coordinator.json")
+
+
 def test_commands_refuse_a_directory_with_such_a_file_and_do_nothing(site: UpSite) -> None:
     site.state.mkdir()
     for name, commands in (("coordinator", ("up", "down", "list")), ("up", ("up", "down"))):
