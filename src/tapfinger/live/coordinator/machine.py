@@ -22,7 +22,6 @@ from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
     StartTask,
-    TaskArrived,
     TaskFailed,
     TaskFinished,
     TaskStarted,
@@ -145,7 +144,7 @@ class Coordinator:
                 ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
                 pauses.restored(record, now)
                 if record.phase is Phase.QUEUED and record.not_before > now:
-                    self._task(record)  # raises if it does not fit the configuration
+                    self._site.accepted(self._task(record), record.owner)  # raises if it does not fit the configuration
                     self._resting.add(record.id, record.not_before)
                 else:
                     self._rounds.restore(record, self._arrival(record), ran)
@@ -254,7 +253,6 @@ class Coordinator:
         # All are checked before any is accepted.
         tasks = self._site.tasks(self._next_id, submit.specs, submit.owner, self._rounds.slot)
         for task, spec in zip(tasks, submit.specs, strict=True):
-            self._site.accepted(task, submit.owner)
             record = TaskRecord(task.id, spec, submit.owner, now)
             self.tasks[task.id] = record
             self._dirty[task.id] = record
@@ -269,7 +267,7 @@ class Coordinator:
                 )
             )
         self._next_id += len(tasks)
-        self._rounds.take(*(TaskArrived(self._rounds.slot, task) for task in tasks))
+        self._rounds.arrive(tasks, submit.owner)
 
     def _cancel(self, ident: int, now: float) -> list[Orders]:
         record = self.tasks.get(ident)
@@ -547,7 +545,7 @@ class Coordinator:
         for ident in self._resting.end(now):
             record = self.tasks[ident]
             try:
-                self._rounds.take(TaskArrived(self._rounds.slot, self._task(record)))
+                self._rounds.arrive([self._task(record)], record.owner)
             except TapfingerError as error:  # the site may have forgotten its size, and be full of others
                 record.reason = str(error)
                 self._close(record, Phase.LOST, now)
