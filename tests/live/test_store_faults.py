@@ -23,8 +23,8 @@ from tapfinger.live.config import build_site, load_site
 from tapfinger.live.protocol.events import AgentJoined, Submitted
 from tapfinger.live.service.taking_over import make_machine, take_epoch
 from tapfinger.live.store import sqlite
-from tapfinger.live.store.copies import EPOCHS, SKIPPED, copy_store, put_back
-from tapfinger.live.store.store import Store, Token
+from tapfinger.live.store.copies import EPOCHS, copy_store, put_back
+from tapfinger.live.store.store import SKIPPED, Store, Token
 from tapfinger.registry import create
 
 

@@ -75,6 +75,9 @@ class Predecessor:
     longest_lease: float = 0.0
     #: Attempts that counted as lost, also of tasks that have ended.
     lost: Iterable[AttemptId] = ()
+    #: What shows that the store is an older copy, while attempts that it does not know may be alive; empty if the
+    #: history has it already. None: nothing does.
+    older: str | None = None
 
 
 class Coordinator:
@@ -99,9 +102,11 @@ class Coordinator:
         self.epoch = epoch
         #: Whether the epoch must be saved.
         self._raised = False
-        #: Whether nothing is granted until each agent has reported or its lease is over: the store is an older copy,
-        #: and they may have tasks that it does not know.
-        self._holding = False
+        #: Whether nothing is started until each agent has reported and stopped its strays, or its lease is over: the
+        #: store is an older copy, and they may have tasks that it does not know.
+        self._holding = left.older is not None
+        #: The same as it is saved; None if the history lacks it.
+        self._saved_holding = None if left.older else self._holding
         #: Highest attempt of a task that an agent knows, where the store knows only lower ones.
         self._ahead: dict[int, int] = {}
         #: Old attempts whose result was refused, by task: it is noted once.
@@ -121,7 +126,7 @@ class Coordinator:
         #: Waiting tasks that schedulers do not see yet.
         self._resting = pauses.Resting()
         self._dirty: dict[int, TaskRecord] = {}
-        self._history: list[LiveEvent] = []
+        self._history: list[LiveEvent] = [events.OlderStore(now, sign=left.older, epoch=epoch)] if left.older else []
         self._asked = False
         #: Attempts that their agent could not resize as asked: they are not resized again.
         self._rigid: set[AttemptId] = set()
@@ -193,8 +198,9 @@ class Coordinator:
         records = tuple(record.copy() for record in self._dirty.values())
         history = tuple(self._history)
         epoch = self.epoch if self._raised else None
-        self._dirty, self._history, self._raised = {}, [], False
-        return Instructions(records, history, tuple(orders), epoch)
+        holding = None if self._holding == self._saved_holding else self._holding
+        self._dirty, self._history, self._raised, self._saved_holding = {}, [], False, self._holding
+        return Instructions(records, history, tuple(orders), epoch, holding)
 
     @property
     def waiting(self) -> int:
@@ -388,8 +394,10 @@ class Coordinator:
         self._holding = True
 
     def _hold(self, now: float) -> None:
-        """Stop holding once nobody can have tasks of which nothing is known."""
-        if self._holding and not any(not link.heard and now < link.ends for link in self._links.values()):
+        """Stop holding once no attempt can be alive of which nothing is known, or that is to be stopped."""
+        if self._holding and not any(
+            now < link.ends and (link.strays or not link.heard) for link in self._links.values()
+        ):
             self._holding, self._rounds.stale = False, True
 
     def _until(self, now: float) -> float:
@@ -590,7 +598,7 @@ class Coordinator:
     def _decided(self, answer: Answer, now: float) -> list[Orders]:
         self._asked = False
         if self._holding:
-            answer = replace(answer, starts=())
+            answer = replace(answer, starts=(), sizes={})
         if answer.fault:
             self._history.append(events.SchedulerFault(now, text=answer.fault))
         before, waiting = self._rounds.clusters, self._rounds.waiting
@@ -642,7 +650,9 @@ class Coordinator:
         link.sent += 1
         mine = [r for r in self._on[to.cluster].values() if lease and r.agent == to.agent]
         # What stray attempts hold is not free until they are gone.
-        placed = [] if link.strays else [r for r in mine if r.phase is Phase.PLACED and not r.cancelled]
+        wanted = [] if link.strays else [r for r in mine if not r.cancelled]
+        # While holding, an attempt that its agent has not reported may be of a task that runs elsewhere.
+        placed = [] if self._holding else [r for r in wanted if r.phase is Phase.PLACED]
         return Orders(
             cluster=to.cluster,
             agent=to.agent,
@@ -656,8 +666,8 @@ class Coordinator:
             forgets=tuple(forgets),
             sizes=tuple(
                 SizeOrder(r.attempt_id, r.resized, self._site.resources.natural(Resources(r.wanted)))
-                for r in mine
-                if r.wanted is not None and not r.cancelled
+                for r in wanted
+                if r.wanted is not None
             ),
         )
 

@@ -17,11 +17,10 @@ from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.state_dir import hold, make_directory
 from tapfinger.live.store.audit import Audit
-from tapfinger.live.store.copies import SKIPPED
 from tapfinger.live.store.leadership import TERM
 from tapfinger.live.store.logs import Logs, Output, StoredLogs
 from tapfinger.live.store.retention import GB, Limits, Retention
-from tapfinger.live.store.store import Store
+from tapfinger.live.store.store import COPY, OLDER, Store
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ def take_epoch(store: Store, state: Path, url: str) -> int | None:
     """Lead, unless another coordinator does. Returns an epoch above all that agents may have heard of, or None.
 
     The last epoch is noted beside the store, too. A store that does not know of it is an older copy that someone has
-    put back: ids that it would give out may be in use, so some are left out.
+    put back, and so is one that says so: ids that it would give out may be in use, so some are left out.
     """
     path = state / "epoch"
     try:
@@ -80,17 +79,21 @@ def take_epoch(store: Store, state: Path, url: str) -> int | None:
     except (OSError, ValueError):
         noted = 0
     known = store.epoch
-    epoch = store.lead(url, noted)
+    older = ""
+    if known < noted:
+        older = f"this coordinator has led in epoch {noted}, and the store is of epoch {known}"
+    elif store.meta(COPY):
+        older = "the store is a copy that 'tapfinger backup' has made"
+    epoch = store.lead(url, noted, older)
     if epoch is None:
         return None
-    if known < noted:
+    if older:
         logger.warning(
             "%s is older than what this coordinator had before: tasks and tokens since then are not in it, and its "
             "next task has the number %d",
             store.label,
-            store.next_id() + SKIPPED,
+            store.next_id(),
         )
-        store.skip_ids(SKIPPED)
     try:
         replace_file(path, epoch, sync=True)
     except OSError as error:
@@ -126,7 +129,9 @@ def _restored(
         Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds),
         epoch,
         now,
-        Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest, lost),
+        Predecessor(
+            store.unended(), store.next_id(), store.meta("drained", []), origin, longest, lost, store.meta(OLDER)
+        ),
         config.max_losses,
     )
     # From now on, leases of this length are granted, and the next coordinator must wait that long.
