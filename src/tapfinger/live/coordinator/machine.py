@@ -55,6 +55,8 @@ from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, laun
 
 #: Most warnings in the history of a task, of all its attempts: their texts come from agents.
 MOST_WARNED = 100
+#: Late reports of an agent in a row after which it is told that they are ignored.
+MOST_LATE = 20
 #: Warning about a result that arrived after its attempt had counted as lost.
 LATE = "its result came after it had counted as lost, so it teaches nothing about speed"
 
@@ -342,20 +344,22 @@ class Coordinator:
 
     def _report(self, report: Report, now: float) -> list[Orders]:
         link = self._link(report.cluster)
-        if link.agent not in (None, report.agent):
-            if now < link.ends:
-                raise AgentRefused(
-                    f"cluster {report.cluster!r} has another agent, {link.agent}, whose lease lasts for "
-                    f"{link.ends - now:.0f} more seconds; stop that one, or wait"
-                )
-            link.seen = (0, 0)
-        if (report.incarnation, report.seq) <= link.seen:
+        if link.agent not in (None, report.agent) and now < link.ends:
+            raise AgentRefused(
+                f"cluster {report.cluster!r} has another agent, {link.agent}, whose lease lasts for "
+                f"{link.ends - now:.0f} more seconds; stop that one, or wait"
+            )
+        # Numbers of another agent, or of one that was given up, say nothing about this one's.
+        seen = link.seen if link.agent == report.agent else (0, 0)
+        if (report.incarnation, report.seq) <= seen:
+            self._late_again(report, link)
             return []  # late or a duplicate: a newer report has been seen
         self._catch_up(report, link, now)
         if report.epoch != self.epoch:
             # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
+        link.late = 0
         was = link.open
         link.heard, link.away, link.last_heard = True, "", now
         link.isolates, link.trouble = report.isolates, report.trouble
@@ -365,6 +369,16 @@ class Coordinator:
         link.strays = bool(stops)
         self._show(report.cluster, was)
         return [self._orders(report, self._leases.lease, stops, forgets)]
+
+    def _late_again(self, report: Report, link: Link) -> None:
+        """Refuse an agent of which only late reports come: its numbers began anew, so none would count."""
+        link.late += 1
+        if link.late >= MOST_LATE:
+            raise AgentRefused(
+                f"cluster {report.cluster!r}: {link.late} reports in a row were numbered below those before "
+                f"({report.incarnation}.{report.seq} after {link.seen[0]}.{link.seen[1]}); its state directory may have "
+                "been put back, or two agents may share it. Give it a new one"
+            )
 
     def _measure(self, report: Report, link: Link) -> None:
         """Compare the agent's capacity with the configured one. The smaller counts: more could never start there."""
