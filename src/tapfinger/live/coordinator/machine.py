@@ -371,13 +371,13 @@ class Coordinator:
         return [self._orders(report, self._leases.lease, stops, forgets)]
 
     def _late_again(self, report: Report, link: Link) -> None:
-        """Refuse an agent of which only late reports come: its numbers began anew, so none would count."""
+        """Refuse an agent of which only late reports come: its numbers began anew, none counts."""
         link.late += 1
         if link.late >= MOST_LATE:
             raise AgentRefused(
                 f"cluster {report.cluster!r}: {link.late} reports in a row were numbered below those before "
-                f"({report.incarnation}.{report.seq} after {link.seen[0]}.{link.seen[1]}); its state directory may have "
-                "been put back, or two agents may share it. Give it a new one"
+                f"({report.incarnation}.{report.seq} after {link.seen[0]}.{link.seen[1]}); its state directory may "
+                "have been put back, or two agents may share it. Give it a new one"
             )
 
     def _measure(self, report: Report, link: Link) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tapfinger.core.contract import Scheduler
-from tapfinger.errors import StoreFailed
+from tapfinger.errors import StoreFailed, TapfingerError
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator.inputs import Leases
@@ -106,12 +106,25 @@ def make_machine(
 ) -> Coordinator:
     """The state machine of a new leader. ``schedulers``: the one that decides, and its fallback."""
     with store.understood():
-        return _restored(store, site, config, schedulers, epoch, now)
+        left = _left(store, config, now)
+    scheduler, fallback = schedulers
+    slot = max(0, int((now - left.origin) / site.slot_seconds))
+    leases = Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds)
+    try:
+        rounds = Rounds(site, scheduler, slot, fallback)
+        machine = Coordinator(site, rounds, leases, epoch, now, left, config.max_losses)
+    except TapfingerError:
+        raise
+    except Exception as error:
+        logger.critical("an error that nobody foresaw, in taking up %s: %s", store.label, error, exc_info=error)
+        raise _unforeseen(store, error) from error
+    # From now on, leases of this length are granted, and the next coordinator must wait that long.
+    store.set_meta("lease", config.lease_seconds)
+    return machine
 
 
-def _restored(
-    store: Store, site: Site, config: LiveConfig, schedulers: tuple[Scheduler, Scheduler], epoch: int, now: float
-) -> Coordinator:
+def _left(store: Store, config: LiveConfig, now: float) -> Predecessor:
+    """Read what the previous leader has left."""
     origin = store.meta("origin")
     if origin is None:
         origin = now
@@ -119,21 +132,22 @@ def _restored(
     longest = max(config.lease_seconds, float(store.meta("lease", 0.0)))
     if store.shared:
         longest += TERM  # the previous leader may have answered reports until the end of its term
-    scheduler, fallback = schedulers
-    slot = max(0, int((now - origin) / site.slot_seconds))
     recent = store.history(store.line_before(LINES), LINES)
-    lost = lost_in(event for _, event in recent)
-    machine = Coordinator(
-        site,
-        Rounds(site, scheduler, slot, fallback),
-        Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds),
-        epoch,
-        now,
-        Predecessor(
-            store.unended(), store.next_id(), store.meta("drained", []), origin, longest, lost, store.meta(OLDER)
-        ),
-        config.max_losses,
+    return Predecessor(
+        store.unended(),
+        store.next_id(),
+        list(store.meta("drained", [])),
+        float(origin),
+        longest,
+        lost_in(event for _, event in recent),
+        store.meta(OLDER),
     )
-    # From now on, leases of this length are granted, and the next coordinator must wait that long.
-    store.set_meta("lease", config.lease_seconds)
-    return machine
+
+
+def _unforeseen(store: Store, error: Exception) -> StoreFailed:
+    """What could be read, but not be taken up: that is not the store's fault."""
+    return StoreFailed(
+        f"the coordinator cannot take up the tasks of {store.label}, which is a fault of the program and not of the "
+        f"store: {type(error).__name__}: {' '.join(str(error).split())}. The store was not touched, so keep it. Report "
+        "this with the coordinator's log; the version that ran before may be able to go on with it"
+    )

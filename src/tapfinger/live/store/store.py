@@ -513,6 +513,8 @@ def _record(row: Row, specs: dict[str, TaskSpec] | None = None) -> TaskRecord:
     record.phase = _PHASES[row[4]]
     if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all
         raise ValueError(f"task {record.id} has negative numbers")
+    if not math.isfinite(record.submitted + record.not_before + (record.started or 0.0)):  # or no times at all
+        raise ValueError(f"task {record.id} has impossible times")
     record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
     record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
     record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()
