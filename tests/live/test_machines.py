@@ -11,7 +11,7 @@ from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, Un
 from tapfinger.live.agent.machine import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
 from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
-from tapfinger.live.coordinator.machine import Coordinator, Predecessor
+from tapfinger.live.coordinator.machine import MOST_LATE, Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import WINDOW, Rounds
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, RunReport
@@ -134,6 +134,41 @@ def test_a_task_to_be_kept_stays_with_its_silent_cluster_until_that_is_given_up(
     assert driven.machine.tasks[1].phase is Phase.RUNNING
     driven.tell(GiveUp("c0"), 61.0)
     assert driven.saved[1].phase is Phase.LOST
+
+
+def test_a_cluster_that_was_given_up_gets_another_machine() -> None:
+    driven = Driven()
+    for seq in (1, 2):
+        driven.tell(Report("c0", "old", 5, seq, 1), 0.1)
+    driven.tell(Tick(), 8.0)
+    driven.tell(GiveUp("c0"), 8.1)
+    (orders,) = driven.tell(Report("c0", "new", 1, 1, 1), 8.2)
+    assert (orders.agent, orders.lease) == ("new", 6.0)
+    assert driven.machine.clusters(8.2)[0]["connected"]
+
+
+def test_an_agent_whose_numbers_began_anew_is_told() -> None:
+    driven = Driven()
+    driven.tell(Report("c0", "a", 5, 1, 1), 0.1)
+    late = Report("c0", "a", 1, 9, 1)
+    for _ in range(MOST_LATE - 1):
+        assert driven.tell(late, 0.2) == ()
+    with pytest.raises(AgentRefused, match=r"20 reports in a row .* \(1\.9 after 5\.1\); .* Give it a new one"):
+        driven.tell(late, 0.3)
+    driven.tell(Report("c0", "a", 5, 2, 1), 0.4)
+    assert driven.tell(late, 0.5) == (), "they were not in a row"
+
+
+def test_an_agent_that_is_not_accepted_makes_no_late_report_count() -> None:
+    driven = granted(TaskSpec(argv=("work",), type="small", on_disconnect="keep"))
+    late = Report("c0", "a", 1, 2, 1)
+    driven.seq = 3
+    driven.report(0.5, RunReport((1, 1)))
+    driven.tell(Tick(), 8.0)
+    (orders,) = driven.tell(Report("c0", "b", 1, 1, 0), 8.1)
+    assert orders.lease == 0.0, "made before this coordinator led"
+    assert driven.tell(late, 8.2) == ()
+    assert driven.machine.tasks[1].phase is Phase.RUNNING, "it is older than the report that has the task"
 
 
 def test_a_new_coordinator_takes_up_running_tasks() -> None:

@@ -94,6 +94,19 @@ def test_a_rest_outlives_the_coordinator_but_not_a_clock_that_was_ahead() -> Non
     assert new.machine.next_due == rest(1)
 
 
+def test_a_task_with_a_size_of_its_own_stops_nobody_after_a_restart() -> None:
+    """Schedulers are told of its type again: one that they do not know would let each of them fail for ever."""
+    own = replace(SPEC, minimum={"cpu": 2.0})
+    rests = TaskRecord(1, own, "me", 0.0, attempt=1, setbacks=2, not_before=4.0)
+    new = Driven([rests, TaskRecord(2, SPEC, "you", 0.0)], epoch=2)
+    assert "small[2,0:4,2]" in new.site.sizes, "its size counts while it rests"
+    new.report(0.1)
+    new.tell(Tick(), 0.2)
+    new.tell(Tick(), 4.5)
+    assert all(record.on_cluster for record in new.machine.tasks.values())
+    assert "fault" not in new.kinds
+
+
 def test_a_resting_task_keeps_its_place_in_the_queue() -> None:
     driven = granted()
     lose(driven, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tapfinger.live.backends.base import BackendContext
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.http.client import make_spec
+from tapfinger.live.protocol.events import SchedulerFault
 from tapfinger.live.protocol.messages import Launch, Orders, Report, RunReport, SizeOrder
 from tapfinger.live.protocol.records import TaskSpec
 
@@ -109,6 +111,23 @@ def test_what_a_task_is_to_get_is_debited_before_its_agent_hears_of_it() -> None
     assert free(driven) == {"cpu": 2.0, "gpu": 2.0}, "of an earlier change: the size is right, but may not last"
     driven.report(3.7, RunReport((1, 1), size=3, allocation={"cpu": 1.0, "gpu": 0.0}), RunReport((2, 1)))
     assert free(driven) == {"cpu": 3.0, "gpu": 4.0}
+
+
+@pytest.mark.parametrize("size", [(1, 0), (5, 0)])
+def test_no_task_gets_a_size_out_of_its_bounds(size: tuple[int, int]) -> None:
+    """Its type begins at one cpu; its own bounds do not."""
+    scheduler = Scripted()
+    driven = Driven(scheduler=scheduler)
+    driven.report(0.0)
+    driven.tell(Submit([replace(ELASTIC, minimum={"cpu": 2.0})]), 0.1)
+    driven.tell(Tick(), 0.2)
+    driven.report(0.3, RunReport((1, 1)))
+    scheduler.sizes = {1: size}
+    driven.tell(Tick(), 1.0)
+    record = driven.machine.tasks[1]
+    assert (record.allocation, record.wanted) == ((4, 0), None)
+    (fault,) = [line for line in driven.history if isinstance(line, SchedulerFault)]
+    assert "task 1 (small[2,0:4,2]): allocation" in fault.text
 
 
 def test_a_task_that_cannot_be_resized_keeps_its_size_and_is_left_alone() -> None:

@@ -24,11 +24,12 @@ from waiting import wait_for
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError, StoreFailed, TapfingerError
 from tapfinger.live.config import LiveConfig, build_site, load_site
+from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.protocol.events import AgentJoined, Submitted
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import sqlite
-from tapfinger.live.store.copies import EPOCHS, SKIPPED, copy_store, put_back
-from tapfinger.live.store.store import Store, Token
+from tapfinger.live.store.copies import EPOCHS, copy_store, put_back
+from tapfinger.live.store.store import SKIPPED, Store, Token
 from tapfinger.registry import create
 
 
@@ -121,6 +122,8 @@ def test_whatever_is_wrong_with_a_file_is_said(good: Path, tmp_path: Path) -> No
         "UPDATE tasks SET phase = 'asleep' WHERE id = 3",
         "UPDATE tasks SET attempt = 'many', phase = 'running' WHERE id = 3",
         "UPDATE tasks SET submitted = 'yesterday' WHERE id = 3",
+        "UPDATE tasks SET started = 'never', phase = 'running' WHERE id = 3",
+        "UPDATE meta SET value = '7' WHERE name = 'drained'",
         "UPDATE meta SET value = 'x' WHERE name = 'epoch'",
         "UPDATE meta SET value = '[]' WHERE name = 'origin'",
         "UPDATE meta SET value = '\"long\"' WHERE name = 'lease'",
@@ -131,6 +134,24 @@ def test_content_that_makes_no_sense_is_said(good: Path, tmp_path: Path, stateme
         database.execute(statement)
     with pytest.raises(StoreFailed, match=r"is damaged .* tapfinger restore COPY --state"):
         restore_everything(good, tmp_path)
+
+
+def test_a_fault_of_the_program_is_not_taken_for_one_of_the_store(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_self: Coordinator, _records: object, _now: float) -> None:
+        raise ValueError("nobody foresaw this")
+
+    monkeypatch.setattr(Coordinator, "_restore", broken)
+    with pytest.raises(
+        StoreFailed, match=r"a fault of the program .* ValueError: nobody foresaw this.*keep it"
+    ) as told:
+        restore_everything(good, tmp_path)
+    assert str(good) in str(told.value)
+    assert "is damaged" not in str(told.value)
+    assert "Traceback" in caplog.text
+    monkeypatch.undo()
+    restore_everything(good, tmp_path)
 
 
 def test_a_locked_file_is_said(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

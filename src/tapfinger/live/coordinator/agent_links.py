@@ -28,6 +28,8 @@ class Link:
     agent: str | None = None
     #: Incarnation and number of the last report.
     seen: tuple[int, int] = (0, 0)
+    #: Late reports since that one.
+    late: int = 0
     #: Number of orders sent to the agent in this epoch.
     sent: int = 0
     #: Whether the agent has reported in this epoch and within its lease.

@@ -19,7 +19,7 @@ from tapfinger.core.contract import (
     Snapshot,
 )
 from tapfinger.core.events import Command, Event, StartTask
-from tapfinger.core.feasibility import can_start, check_amounts
+from tapfinger.core.feasibility import can_start, check_amounts, check_size
 from tapfinger.core.model import Resources, TaskType
 from tapfinger.core.session import Session, SlotOutcome
 from tapfinger.core.state import EdgeState
@@ -146,6 +146,7 @@ class Decider(SchedulerWrapper):
             check_amounts(task.id, task.type, resize.allocation)
             if resize.allocation.none:
                 continue  # live tasks cannot be paused
+            check_size(task.id, task.type, resize.allocation)  # of one that shrinks, the session checks nothing
             top = larger(task.allocation, resize.allocation)
             if (top - task.allocation).fits(free[task.cluster]):
                 free[task.cluster] = free[task.cluster] - (top - task.allocation)

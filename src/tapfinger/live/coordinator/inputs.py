@@ -74,6 +74,8 @@ class Instructions:
     orders: tuple[Orders, ...] = ()
     #: New epoch, saved with the records: the store had an older one than an agent. None: it stays.
     epoch: int | None = None
+    #: Whether the coordinator holds from now on, since its store is an older copy; saved, too. None: as before.
+    holding: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from tapfinger.core.events import (
     ClusterClosed,
     ClusterJoined,
     StartTask,
-    TaskArrived,
     TaskFailed,
     TaskFinished,
     TaskStarted,
@@ -57,6 +56,8 @@ from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, laun
 
 #: Most warnings in the history of a task, of all its attempts: their texts come from agents.
 MOST_WARNED = 100
+#: Late reports of an agent in a row after which it is told that they are ignored.
+MOST_LATE = 20
 #: Warning about a result that arrived after its attempt had counted as lost.
 LATE = "its result came after it had counted as lost, so it teaches nothing about speed"
 
@@ -77,6 +78,9 @@ class Predecessor:
     longest_lease: float = 0.0
     #: Attempts that counted as lost, also of tasks that have ended.
     lost: Iterable[AttemptId] = ()
+    #: What shows that the store is an older copy, while attempts that it does not know may be alive; empty if the
+    #: history has it already. None: nothing does.
+    older: str | None = None
 
 
 class Coordinator:
@@ -101,9 +105,11 @@ class Coordinator:
         self.epoch = epoch
         #: Whether the epoch must be saved.
         self._raised = False
-        #: Whether nothing is granted until each agent has reported or its lease is over: the store is an older copy,
-        #: and they may have tasks that it does not know.
-        self._holding = False
+        #: Whether nothing is started until each agent has reported and stopped its strays, or its lease is over: the
+        #: store is an older copy, and they may have tasks that it does not know.
+        self._holding = left.older is not None
+        #: The same as it is saved; None if the history lacks it.
+        self._saved_holding = None if left.older else self._holding
         #: Highest attempt of a task that an agent knows, where the store knows only lower ones.
         self._ahead: dict[int, int] = {}
         #: Old attempts whose result was refused, by task: it is noted once.
@@ -125,7 +131,7 @@ class Coordinator:
         #: Waiting tasks that schedulers do not see yet.
         self._resting = pauses.Resting()
         self._dirty: dict[int, TaskRecord] = {}
-        self._history: list[LiveEvent] = []
+        self._history: list[LiveEvent] = [events.OlderStore(now, sign=left.older, epoch=epoch)] if left.older else []
         self._asked = False
         #: Attempts that their agent could not resize as asked: they are not resized again.
         self._rigid: set[AttemptId] = set()
@@ -148,7 +154,7 @@ class Coordinator:
                 ran = 0 if record.started is None else max(0, slot - self._slot_of(record.started))
                 pauses.restored(record, now)
                 if record.phase is Phase.QUEUED and record.not_before > now:
-                    self._task(record)  # raises if it does not fit the configuration
+                    self._site.accepted(self._task(record), record.owner)  # raises if it does not fit the configuration
                     self._resting.add(record.id, record.not_before)
                 else:
                     self._rounds.restore(record, self._arrival(record), ran)
@@ -198,8 +204,9 @@ class Coordinator:
         records = tuple(record.copy() for record in self._dirty.values())
         history = tuple(self._history)
         epoch = self.epoch if self._raised else None
-        self._dirty, self._history, self._raised = {}, [], False
-        return Instructions(records, history, tuple(orders), epoch)
+        holding = None if self._holding == self._saved_holding else self._holding
+        self._dirty, self._history, self._raised, self._saved_holding = {}, [], False, self._holding
+        return Instructions(records, history, tuple(orders), epoch, holding)
 
     @property
     def waiting(self) -> int:
@@ -258,7 +265,6 @@ class Coordinator:
         # All are checked before any is accepted.
         tasks = self._site.tasks(self._next_id, submit.specs, submit.owner, self._rounds.slot)
         for task, spec in zip(tasks, submit.specs, strict=True):
-            self._site.accepted(task, submit.owner)
             record = TaskRecord(task.id, spec, submit.owner, now)
             self.tasks[task.id] = record
             self.texts.add(spec, submit.owner)
@@ -274,7 +280,7 @@ class Coordinator:
                 )
             )
         self._next_id += len(tasks)
-        self._rounds.take(*(TaskArrived(self._rounds.slot, task) for task in tasks))
+        self._rounds.arrive(tasks, submit.owner)
 
     def _cancel(self, ident: int, now: float) -> list[Orders]:
         record = self.tasks.get(ident)
@@ -343,20 +349,22 @@ class Coordinator:
 
     def _report(self, report: Report, now: float) -> list[Orders]:
         link = self._link(report.cluster)
-        if link.agent not in (None, report.agent):
-            if now < link.ends:
-                raise AgentRefused(
-                    f"cluster {report.cluster!r} has another agent, {link.agent}, whose lease lasts for "
-                    f"{link.ends - now:.0f} more seconds; stop that one, or wait"
-                )
-            link.seen = (0, 0)
-        if (report.incarnation, report.seq) <= link.seen:
+        if link.agent not in (None, report.agent) and now < link.ends:
+            raise AgentRefused(
+                f"cluster {report.cluster!r} has another agent, {link.agent}, whose lease lasts for "
+                f"{link.ends - now:.0f} more seconds; stop that one, or wait"
+            )
+        # Numbers of another agent, or of one that was given up, say nothing about this one's.
+        seen = link.seen if link.agent == report.agent else (0, 0)
+        if (report.incarnation, report.seq) <= seen:
+            self._late_again(report, link)
             return []  # late or a duplicate: a newer report has been seen
         self._catch_up(report, link, now)
         if report.epoch != self.epoch:
             # Made before this coordinator led: attempts missing from it may have started since. Wait for the next one.
             return [self._orders(report, 0.0)]
         link.agent, link.seen, link.ends = report.agent, (report.incarnation, report.seq), self._until(now)
+        link.late = 0
         was = link.open
         link.heard, link.away, link.last_heard = True, "", now
         link.isolates, link.trouble = report.isolates, report.trouble
@@ -366,6 +374,16 @@ class Coordinator:
         link.strays = bool(stops)
         self._show(report.cluster, was)
         return [self._orders(report, self._leases.lease, stops, forgets)]
+
+    def _late_again(self, report: Report, link: Link) -> None:
+        """Refuse an agent of which only late reports come: its numbers began anew, none counts."""
+        link.late += 1
+        if link.late >= MOST_LATE:
+            raise AgentRefused(
+                f"cluster {report.cluster!r}: {link.late} reports in a row were numbered below those before "
+                f"({report.incarnation}.{report.seq} after {link.seen[0]}.{link.seen[1]}); its state directory may "
+                "have been put back, or two agents may share it. Give it a new one"
+            )
 
     def _measure(self, report: Report, link: Link) -> None:
         """Compare the agent's capacity with the configured one. The smaller counts: more could never start there."""
@@ -395,8 +413,10 @@ class Coordinator:
         self._holding = True
 
     def _hold(self, now: float) -> None:
-        """Stop holding once nobody can have tasks of which nothing is known."""
-        if self._holding and not any(not link.heard and now < link.ends for link in self._links.values()):
+        """Stop holding once no attempt can be alive of which nothing is known, or that is to be stopped."""
+        if self._holding and not any(
+            now < link.ends and (link.strays or not link.heard) for link in self._links.values()
+        ):
             self._holding, self._rounds.stale = False, True
 
     def _until(self, now: float) -> float:
@@ -552,7 +572,7 @@ class Coordinator:
         for ident in self._resting.end(now):
             record = self.tasks[ident]
             try:
-                self._rounds.take(TaskArrived(self._rounds.slot, self._task(record)))
+                self._rounds.arrive([self._task(record)], record.owner)
             except TapfingerError as error:  # the site may have forgotten its size, and be full of others
                 record.reason = str(error)
                 self._close(record, Phase.LOST, now)
@@ -598,7 +618,7 @@ class Coordinator:
     def _decided(self, answer: Answer, now: float) -> list[Orders]:
         self._asked = False
         if self._holding:
-            answer = replace(answer, starts=())
+            answer = replace(answer, starts=(), sizes={})
         if answer.fault:
             self._history.append(events.SchedulerFault(now, text=answer.fault))
         before, waiting = self._rounds.clusters, self._rounds.waiting
@@ -650,7 +670,9 @@ class Coordinator:
         link.sent += 1
         mine = [r for r in self._on[to.cluster].values() if lease and r.agent == to.agent]
         # What stray attempts hold is not free until they are gone.
-        placed = [] if link.strays else [r for r in mine if r.phase is Phase.PLACED and not r.cancelled]
+        wanted = [] if link.strays else [r for r in mine if not r.cancelled]
+        # While holding, an attempt that its agent has not reported may be of a task that runs elsewhere.
+        placed = [] if self._holding else [r for r in wanted if r.phase is Phase.PLACED]
         return Orders(
             cluster=to.cluster,
             agent=to.agent,
@@ -664,8 +686,8 @@ class Coordinator:
             forgets=tuple(forgets),
             sizes=tuple(
                 SizeOrder(r.attempt_id, r.resized, self._site.resources.natural(Resources(r.wanted)))
-                for r in mine
-                if r.wanted is not None and not r.cancelled
+                for r in wanted
+                if r.wanted is not None
             ),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
 from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, TaskFinished, TaskRequeued, TaskStarted
 from tapfinger.core.feasibility import may_start
-from tapfinger.core.model import Resources
+from tapfinger.core.model import Resources, Task
 from tapfinger.core.session import Session
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import InvalidDecision
@@ -73,6 +73,13 @@ class Rounds:
                 self._elsewhere.reports.pop(event.task, None)  # another attempt starts from 0
         self.stale = True
 
+    def arrive(self, tasks: Iterable[Task], owner: str) -> None:
+        """Show waiting tasks to schedulers. They are told of their types with that: one unknown type stops them all."""
+        arrived = list(tasks)
+        for task in arrived:
+            self._site.accepted(task, owner)
+        self.take(*(TaskArrived(self.slot, task) for task in arrived))
+
     def progressed(self, task: int, progress: float) -> None:
         """Note the progress of a running task; schedulers see it from the next slot on, as in simulation."""
         self._elsewhere.reports[task] = progress
@@ -80,8 +87,7 @@ class Rounds:
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
         """Restore a waiting, placed or running task; clusters must be open. ``ran``: slots it has run so far."""
         task = self._site.task(record.id, record.spec, arrival)
-        self._site.accepted(task, record.owner)
-        self._session.take([TaskArrived(self.slot, task)])
+        self.arrive([task], record.owner)
         if record.cluster is None or record.allocation is None:
             return
         cluster, size = self._site.index[record.cluster], Resources(record.allocation)
@@ -145,5 +151,9 @@ class Rounds:
         return possible
 
     def validate(self) -> None:
-        """Check every invariant of the state."""
+        """Check every invariant of the state, and that schedulers are told of every type that they see."""
         self._session.state.validate()
+        shown = self.snapshot
+        unknown = {task.type.name for task in (*shown.queue, *shown.running())} - self._site.task_types.keys()
+        if unknown:
+            raise AssertionError(f"schedulers see tasks of types that they are not told of: {sorted(unknown)}")

@@ -59,6 +59,7 @@ from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
+from tapfinger.live.store.store import OLDER
 
 logger = logging.getLogger(__name__)
 
@@ -374,6 +375,8 @@ class Leading:
             meta = {"links": standby.links(clusters), "drained": [c["name"] for c in clusters if c["drained"]]}
         if instructions.epoch is not None:
             meta["epoch"] = instructions.epoch
+        if instructions.holding is not None:
+            meta[OLDER] = "" if instructions.holding else None
         for line in instructions.history:
             self._prepare(line)
         return Change(instructions.records, instructions.history, meta)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tapfinger.core.contract import Scheduler
-from tapfinger.errors import StoreFailed
+from tapfinger.errors import StoreFailed, TapfingerError
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.config import LiveConfig
 from tapfinger.live.coordinator.inputs import Leases
@@ -18,11 +18,10 @@ from tapfinger.live.coordinator.site import Site
 from tapfinger.live.state_dir import hold, make_directory
 from tapfinger.live.store import copies
 from tapfinger.live.store.audit import Audit
-from tapfinger.live.store.copies import SKIPPED
 from tapfinger.live.store.leadership import TERM
 from tapfinger.live.store.logs import Logs, Output, StoredLogs
 from tapfinger.live.store.retention import GB, Limits, Retention
-from tapfinger.live.store.store import Store
+from tapfinger.live.store.store import COPY, OLDER, Store
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ def take_epoch(store: Store, state: Path, url: str) -> int | None:
     """Lead, unless another coordinator does. Returns an epoch above all that agents may have heard of, or None.
 
     The last epoch is noted beside the store, too. A store that does not know of it is an older copy that someone has
-    put back: ids that it would give out may be in use, so some are left out.
+    put back, and so is one that says so: ids that it would give out may be in use, so some are left out.
     """
     path = state / "epoch"
     try:
@@ -83,17 +82,21 @@ def take_epoch(store: Store, state: Path, url: str) -> int | None:
     except (OSError, ValueError):
         noted = 0
     known = store.epoch
-    epoch = store.lead(url, noted)
+    older = ""
+    if known < noted:
+        older = f"this coordinator has led in epoch {noted}, and the store is of epoch {known}"
+    elif store.meta(COPY):
+        older = "the store is a copy that 'tapfinger backup' has made"
+    epoch = store.lead(url, noted, older)
     if epoch is None:
         return None
-    if known < noted:
+    if older:
         logger.warning(
             "%s is older than what this coordinator had before: tasks and tokens since then are not in it, and its "
             "next task has the number %d",
             store.label,
-            store.next_id() + SKIPPED,
+            store.next_id(),
         )
-        store.skip_ids(SKIPPED)
     try:
         replace_file(path, epoch, sync=True)
     except OSError as error:
@@ -106,12 +109,25 @@ def make_machine(
 ) -> Coordinator:
     """The state machine of a new leader. ``schedulers``: the one that decides, and its fallback."""
     with store.understood():
-        return _restored(store, site, config, schedulers, epoch, now)
+        left = _left(store, config, now)
+    scheduler, fallback = schedulers
+    slot = max(0, int((now - left.origin) / site.slot_seconds))
+    leases = Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds)
+    try:
+        rounds = Rounds(site, scheduler, slot, fallback)
+        machine = Coordinator(site, rounds, leases, epoch, now, left, config.max_losses)
+    except TapfingerError:
+        raise
+    except Exception as error:
+        logger.critical("an error that nobody foresaw, in taking up %s: %s", store.label, error, exc_info=error)
+        raise _unforeseen(store, error) from error
+    # From now on, leases of this length are granted, and the next coordinator must wait that long.
+    store.set_meta("lease", config.lease_seconds)
+    return machine
 
 
-def _restored(
-    store: Store, site: Site, config: LiveConfig, schedulers: tuple[Scheduler, Scheduler], epoch: int, now: float
-) -> Coordinator:
+def _left(store: Store, config: LiveConfig, now: float) -> Predecessor:
+    """Read what the previous leader has left."""
     origin = store.meta("origin")
     if origin is None:
         origin = now
@@ -119,19 +135,22 @@ def _restored(
     longest = max(config.lease_seconds, float(store.meta("lease", 0.0)))
     if store.shared:
         longest += TERM  # the previous leader may have answered reports until the end of its term
-    scheduler, fallback = schedulers
-    slot = max(0, int((now - origin) / site.slot_seconds))
     recent = store.history(store.line_before(LINES), LINES)
-    lost = lost_in(event for _, event in recent)
-    machine = Coordinator(
-        site,
-        Rounds(site, scheduler, slot, fallback),
-        Leases(config.lease_seconds, config.grace_seconds, config.beat_seconds),
-        epoch,
-        now,
-        Predecessor(store.unended(), store.next_id(), store.meta("drained", []), origin, longest, lost),
-        config.max_losses,
+    return Predecessor(
+        store.unended(),
+        store.next_id(),
+        list(store.meta("drained", [])),
+        float(origin),
+        longest,
+        lost_in(event for _, event in recent),
+        store.meta(OLDER),
     )
-    # From now on, leases of this length are granted, and the next coordinator must wait that long.
-    store.set_meta("lease", config.lease_seconds)
-    return machine
+
+
+def _unforeseen(store: Store, error: Exception) -> StoreFailed:
+    """What could be read, but not be taken up: that is not the store's fault."""
+    return StoreFailed(
+        f"the coordinator cannot take up the tasks of {store.label}, which is a fault of the program and not of the "
+        f"store: {type(error).__name__}: {' '.join(str(error).split())}. The store was not touched, so keep it. Report "
+        "this with the coordinator's log; the version that ran before may be able to go on with it"
+    )

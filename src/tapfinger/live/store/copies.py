@@ -14,10 +14,10 @@ from tapfinger.errors import ConfigError
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.store.migrations import MIGRATIONS
 from tapfinger.live.store.sqlite_faults import damaged, explaining
-from tapfinger.live.store.store import Store
+from tapfinger.live.store.store import COPY, Store
 
-#: Ids and epochs that are left out when an older copy of a store is put back: more than there are between two copies.
-SKIPPED, EPOCHS = 1_000_000, 1_000
+#: Epochs that are left out when an older copy of a store is put back: more than there are between two copies.
+EPOCHS = 1_000
 #: What SQLite keeps beside a file.
 BESIDE = ("", "-wal", "-shm")
 
@@ -25,7 +25,7 @@ BESIDE = ("", "-wal", "-shm")
 def copy_store(source: Path, target: Path) -> int:
     """Copy a store as it is at this moment, without what is unused in it. Returns the bytes of the copy.
 
-    A coordinator may go on writing to it meanwhile.
+    A coordinator may go on writing to it meanwhile. The copy says that it is one, however it is put back.
     """
     if _mark(source).exists() and not source.is_file():
         raise ConfigError(f"putting a copy back as {source} was cut short; start the coordinator, which finishes it")
@@ -43,6 +43,8 @@ def copy_store(source: Path, target: Path) -> int:
             database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of the copy
             database.execute("VACUUM INTO ?", (str(part),))
         with explaining(target):
+            with closing(sqlite3.connect(part, isolation_level=None)) as database:
+                database.execute("INSERT OR REPLACE INTO meta VALUES (?, 'true')", (COPY,))
             _sync(part)
             part.rename(target)
     finally:
@@ -53,16 +55,16 @@ def copy_store(source: Path, target: Path) -> int:
 def put_back(copy: Path, store: Path) -> Path | None:
     """Put a copy in the place of a store that nobody uses. Returns where the earlier store is now, if there was one.
 
-    Agents may know of tasks and epochs that came after the copy, so some numbers are left out. Wherever this is cut
-    short, ``finish`` leaves the whole of one of the two stores, and none is lost.
+    Agents may know of tasks and epochs that came after the copy, so some numbers are left out, and the next leader
+    waits for what they say. Wherever this is cut short, ``finish`` leaves the whole of one of the two stores, and none
+    is lost.
     """
     finish(store)
     fresh = _fresh(store)
     copy_store(copy, fresh)
     opened = Store(fresh)
     try:
-        opened.skip_ids(SKIPPED)
-        opened.lead("", opened.epoch + EPOCHS)
+        opened.lead("", opened.epoch + EPOCHS, "tapfinger restore")
     finally:
         opened.close()
     with explaining(store):

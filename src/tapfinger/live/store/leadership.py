@@ -6,6 +6,7 @@ transaction is rolled back. So a deposed leader can save nothing, whatever it st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tapfinger.errors import NotLeading
@@ -53,14 +54,15 @@ class Leadership:
         rows = self._database.query(f"SELECT epoch, url, {_FREE} FROM leader")
         return Leader(*rows[0]) if rows else None
 
-    def take(self, least: int = 0) -> int | None:
+    def take(self, least: int = 0, also: Callable[[Transaction], None] = lambda _: None) -> int | None:
         """Lead, unless another coordinator does. Returns the new epoch, or None.
 
-        It is above ``least`` and all earlier ones.
+        It is above ``least`` and all earlier ones. ``also``: what the leader changes in the same transaction.
         """
         asked = boot_clock()
         with self._database.transaction() as work:
-            rows = work.query(_TAKE, (least + 1, self.url, TERM))
+            if rows := work.query(_TAKE, (least + 1, self.url, TERM)):
+                also(work)
         if not rows:
             return None
         self._epoch, self.until = int(rows[0][0]), asked + TERM

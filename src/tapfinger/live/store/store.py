@@ -59,6 +59,14 @@ READ = 10
 RESTORED = 50
 _specs = TypeAdapter(TaskSpec)
 
+#: Ids that are left out when an older copy of a store was put back: more than there are between two copies.
+SKIPPED = 1_000_000
+#: Name of a small value: what shows that the store is an older copy, until all that it does not know of has ended;
+#: empty once the history has it.
+OLDER = "older"
+#: Name of a small value: true in a copy that no coordinator has used yet.
+COPY = "copy"
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -178,16 +186,26 @@ class Store:
         with self.understood():
             return int(self.meta("epoch", 0))
 
-    def lead(self, url: str, least: int = 0) -> int | None:
+    def lead(self, url: str, least: int = 0, older: str = "") -> int | None:
         """Lead, unless another coordinator does. Returns an epoch above all earlier ones, or None.
 
         ``least``: highest epoch that this coordinator knows of; that of an older copy of the store may be lower.
+        ``older``: what shows that this is one. Together with the epoch it is kept for the leader, and ids are left out.
         """
+
+        def note(work: Transaction) -> None:
+            if older:
+                totals.at_least(work, totals.LAST_TASK, _last_id(work) + SKIPPED)
+                work.execute(_KEEP, (OLDER, json.dumps(older)))
+                work.execute(_KEEP, (COPY, json.dumps(None)))
+
         if self._leadership is not None:
             self._leadership.url = url
-            return self._leadership.take(least)
+            return self._leadership.take(least, note)
         epoch = max(self.epoch, least) + 1
-        self.set_meta("epoch", epoch)
+        with self._transaction() as work:
+            work.execute(_KEEP, ("epoch", json.dumps(epoch)))
+            note(work)
         return epoch
 
     def renew(self) -> None:
@@ -326,14 +344,7 @@ class Store:
 
     def next_id(self) -> int:
         """The id of the next task: one above the highest that was ever given out."""
-        ((last,),) = self._db.query("SELECT coalesce(max(id), 0) FROM tasks")
-        return max(int(last), totals.total(self._db, totals.LAST_TASK)) + 1
-
-    def skip_ids(self, count: int) -> None:
-        """Leave out this many ids, which may have been given out by another copy of this store."""
-        last = self.next_id() - 1
-        with self._transaction() as work:
-            totals.at_least(work, totals.LAST_TASK, last + count)
+        return _last_id(self._db) + 1
 
     def history(self, after: int, limit: int, task: int | None = None) -> list[tuple[int, LiveEvent]]:
         """Events after number ``after``, in order, each with its number; ``task``: only of this task."""
@@ -490,6 +501,11 @@ class Store:
         return removed
 
 
+def _last_id(where: Database | Transaction) -> int:
+    ((last,),) = where.query("SELECT coalesce(max(id), 0) FROM tasks")
+    return max(int(last), totals.total(where, totals.LAST_TASK))
+
+
 def _size(where: Database | Transaction, ident: AttemptId) -> int:
     rows = where.query(
         "SELECT start + length(data) FROM output WHERE task = ? AND attempt = ? ORDER BY start DESC LIMIT 1", ident
@@ -548,6 +564,8 @@ def _record(row: Row, specs: dict[bytes, TaskSpec] | None = None) -> TaskRecord:
     record.phase = _PHASES[row[4]]
     if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all
         raise ValueError(f"task {record.id} has negative numbers")
+    if not math.isfinite(record.submitted + record.not_before + (record.started or 0.0)):  # or no times at all
+        raise ValueError(f"task {record.id} has impossible times")
     record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
     record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
     record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()

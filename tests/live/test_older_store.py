@@ -1,0 +1,206 @@
+"""An older copy of the store: however it is noticed, nothing starts that agents may still run without its knowledge."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from live.protocol import make_site
+from live.services import services
+from live.test_machines import SPEC
+from live.test_starting_over import TASK, Agent, run, until
+
+from tapfinger.core.contract import Phase
+from tapfinger.live.coordinator.inputs import Decided, Instructions, Leases, Submit, Tick
+from tapfinger.live.coordinator.machine import Coordinator, Predecessor
+from tapfinger.live.coordinator.rounds import Rounds
+from tapfinger.live.protocol.messages import AttemptId, Orders, Report, RunReport
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.service.service import Service
+from tapfinger.live.store.copies import copy_store, put_back
+from tapfinger.live.store.store import OLDER
+from tapfinger.registry import create
+
+CLUSTERS = ("c0", "c1", "c2")
+WAITING = TaskRecord(1, SPEC, "", 0.0)
+#: In the copy, the task was granted to c2 and not reported by it yet.
+PLACED = TaskRecord(1, SPEC, "", 0.0, Phase.PLACED, 1, "c2", "c2's", (1, 0))
+
+
+class Restored:
+    """A coordinator of epoch 2 with the store's only task. Its agents have obeyed epoch 3."""
+
+    def __init__(self, record: TaskRecord, older: str | None = None, epoch: int = 2) -> None:
+        site = make_site()
+        rounds = Rounds(site, create("scheduler", "fifo", {}), 100)
+        left = Predecessor([replace(record)], next_id=2, older=older)
+        self.machine = Coordinator(site, rounds, Leases(60.0, 10.0), epoch, 100.0, left)
+        self.seq = 0
+        #: Whether it is saved that it holds.
+        self.saved: bool | None = None
+        self.kinds: list[str] = []
+
+    def tell(self, stimulus: object, now: float) -> Instructions:
+        done = self.machine.handle(stimulus, now)  # type: ignore[arg-type]
+        self.machine.validate()
+        self.saved = self.saved if done.holding is None else done.holding
+        self.kinds += [line.kind for line in done.history]
+        return done
+
+    def report(self, cluster: str, *running: AttemptId, epoch: int | None = None, now: float = 100.1) -> Instructions:
+        self.seq += 1
+        runs = tuple(RunReport(ident) for ident in running)
+        told = self.machine.epoch if epoch is None else epoch
+        return self.tell(Report(cluster, f"{cluster}'s", 1, self.seq, told, runs), now)
+
+    def started(self, now: float) -> list[AttemptId]:
+        """What is started after a round, if there is one."""
+        self.tell(Tick(), now)
+        if (question := self.machine.ask()) is None:
+            return []
+        orders = self.tell(Decided(question.answer()), now).orders
+        return [launch.id for one in orders for launch in one.starts]
+
+
+def test_one_that_is_told_that_its_store_is_older_holds_until_every_agent_was_heard() -> None:
+    site = Restored(WAITING, older="tapfinger restore")
+    site.tell(Submit([SPEC]), 100.0)
+    assert (site.saved, site.kinds) == (True, ["older store", "submitted"])
+    for cluster in CLUSTERS[1:]:
+        site.report(cluster)
+    assert site.started(100.2) == [], "c0 may run it"
+    site.report("c0", (1, 1))
+    assert site.started(100.3) == [], "and does"
+    site.report("c0")
+    assert site.saved is False
+    assert sorted(site.started(100.4)) == [(1, 2), (2, 1)]
+
+
+def test_leases_that_are_over_are_not_waited_for() -> None:
+    site = Restored(WAITING, older="tapfinger restore")
+    site.report("c1")
+    assert site.started(100.2) == []
+    site.report("c1", now=169.9)
+    assert site.started(169.9) == []
+    assert site.started(170.0) == [(1, 1)]
+
+
+def test_one_that_dies_while_it_holds_goes_on_holding() -> None:
+    first = Restored(WAITING)
+    first.report("c1", epoch=3)
+    assert first.saved, "with the epoch"
+    second = Restored(WAITING, older="", epoch=first.machine.epoch + 1)
+    for cluster in CLUSTERS[1:]:
+        second.report(cluster)
+    assert second.started(100.2) == [], "c0 may run it"
+    assert "older store" not in second.kinds, "the history has it"
+    assert second.saved is None, "it is saved already"
+    second.report("c0")
+    assert second.saved is False
+    assert second.started(100.3) == [(1, 1)]
+
+
+def test_what_was_placed_is_not_sent_meanwhile() -> None:
+    site = Restored(PLACED)
+    site.report("c0", (1, 2), epoch=3)
+    site.report("c2", epoch=3)
+    assert site.report("c2").orders[0].starts == (), "c0 runs it"
+    site.report("c1")
+    site.report("c0", (1, 2))
+    site.report("c0")
+    (launch,) = site.report("c2").orders[0].starts
+    assert launch.id == (1, 1)
+
+
+def test_it_holds_until_unknown_attempts_are_gone() -> None:
+    site = Restored(WAITING)
+    for cluster in CLUSTERS:
+        site.report(cluster, *([(1, 2)] if cluster == "c0" else []), epoch=3)
+    for cluster in CLUSTERS[1:]:
+        site.report(cluster)
+    assert site.report("c0", (1, 2)).orders[0].stops == ((1, 2),)
+    assert site.started(100.2) == [], "it is still being stopped"
+    site.report("c0")
+    assert site.started(100.3) == [(1, 3)]
+
+
+def test_an_agent_that_stops_unknown_attempts_is_told_no_sizes() -> None:
+    """What they hold is not free: no task may grow into it."""
+    elastic = TaskSpec(argv=("work",), type="small", resizable=True)
+    grows = TaskRecord(
+        1, elastic, "", 0.0, Phase.RUNNING, 1, "c2", "c2's", (4, 0), started=50.0, wanted=(4, 0), resized=1
+    )
+    site = Restored(grows)
+    assert site.report("c2", (1, 1), (1, 0)).orders[0].sizes == ()
+    assert [size.id for size in site.report("c2", (1, 1)).orders[0].sizes] == [(1, 1)]
+
+
+def copied_by_hand(source: Path, target: Path) -> None:
+    for leftover in target.parent.glob(f"{target.name}*"):
+        leftover.unlink()
+    shutil.copy(source, target)
+
+
+async def reports(agent: Agent, *running: AttemptId) -> Orders:
+    """What answers its first report that counts."""
+    while True:
+        heard = len(agent.orders)
+        agent.report(*running)
+        await until(lambda heard=heard: len(agent.orders) > heard)
+        if agent.orders[-1].lease:
+            return agent.orders[-1]
+
+
+async def starts_nothing(service: Service) -> None:
+    right = Agent(service, "right")
+    await reports(right)
+    await reports(right)
+    assert not service._machine.wants_round, "it would be started where it does not run"
+
+
+@pytest.mark.parametrize("how", ["by command", "by hand", "by hand, of an earlier epoch"])
+def test_a_copy_in_which_a_running_task_waits_starts_it_nowhere_else(tmp_path: Path, how: str) -> None:
+    """Neither does a coordinator that is started once more meanwhile."""
+    store, copy, earlier = tmp_path / "state" / "store.db", tmp_path / "copy.db", tmp_path / "earlier.db"
+
+    async def submits() -> None:
+        await service.submit([TASK], "ann")
+
+    async def is_started() -> None:
+        copy_store(store, copy)
+        await reports(left)
+        await until(lambda: left.orders[-1].starts)
+
+    async def goes_on() -> None:
+        left.service, right.service = last, last
+        await reports(right)
+        assert (await reports(left, (1, 1))).stops == ((1, 1),)
+        assert last.task(1).phase is Phase.QUEUED
+        await reports(left)
+        await until(lambda: last.task(1).attempt == 2)
+
+    with services(tmp_path) as make:
+        service = make()
+        run(service, submits)
+        service.close()
+        shutil.copy(store, earlier)
+        service = make()
+        left, right = Agent(service, "left"), Agent(service, "right")
+        run(service, is_started)
+        service.close()
+        if how == "by command":
+            put_back(copy, store)
+        else:
+            copied_by_hand(copy if how == "by hand" else earlier, store)
+        for _ in range(2):
+            again = make()
+            run(again, partial(starts_nothing, again))
+            again.close()
+        last = make()
+        run(last, goes_on)
+        lines = [line for _, line in last.store.history(0, 100) if line.kind == "older store"]
+        assert [line.cluster for line in lines] == [None, "left"]
+        assert last.store.meta(OLDER) is None
