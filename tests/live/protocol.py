@@ -88,6 +88,10 @@ class Disk:
     records: dict[int, TaskRecord] = field(default_factory=dict)
     history: list[LiveEvent] = field(default_factory=list)
     epoch: int = 0
+    #: What shows that it is an older copy, as the store keeps it.
+    older: str | None = None
+    #: Highest id that a later disk may have given out, where that is known.
+    skipped: int = 0
 
     def save(self, instructions: Instructions) -> None:
         for record in instructions.records:
@@ -97,6 +101,8 @@ class Disk:
             self.records[record.id] = record
         self.history += instructions.history
         self.epoch = instructions.epoch or self.epoch
+        if instructions.holding is not None:
+            self.older = "" if instructions.holding else None
 
 
 @dataclass(frozen=True)
@@ -295,7 +301,8 @@ class World:
         scheduler = Restless(("min", "fifo")[self.disk.epoch % 2])
         longest = LEASES.lease + TERM if self.replicas else 0.0
         lost = lost_in(self.disk.history)
-        before = Predecessor(live, next_id=max(self.disk.records, default=0) + 1, longest_lease=longest, lost=lost)
+        next_id = max(self.disk.skipped, *self.disk.records, 0) + 1
+        before = Predecessor(live, next_id=next_id, longest_lease=longest, lost=lost, older=self.disk.older)
         rounds = Rounds(site, scheduler, int(self.now))
         self.coordinator = self._coordinator_class(site, rounds, LEASES, self.disk.epoch, self.now, before, MAX_LOSSES)
 
@@ -414,6 +421,8 @@ class World:
         if self.older and self.rng.random() < 0.03:
             self._restore_older()
         if self.now < self.settled:
+            if self.older and self.disk.older is not None and self.rng.random() < 0.05:
+                self._boot()  # once more, while it holds
             return
         roll = self.rng.random(6)
         if self.coordinator is None:
@@ -449,12 +458,18 @@ class World:
     def _restore_older(self) -> None:
         """The coordinator dies, and an older copy of its disk is put in place: what came later is forgotten.
 
-        Every agent has heard of the latest coordinator. Otherwise nothing would show that the copy is old.
+        Half of the time it says that it is one, as after a restore by command. Otherwise every agent has heard of the
+        latest coordinator, or nothing would show that the copy is old.
         """
+        told = bool(self.rng.random() < 0.5)
         knows = all(h.agent is not None and h.agent._epoch == self.disk.epoch for h in self.hosts.values())
-        if self.now < self.settled or len(self.copies) < 2 or not knows:
+        if self.now < self.settled or len(self.copies) < 2 or not (told or knows):
             return
+        latest = self.disk
         self.disk = deepcopy(self.copies[int(self.rng.integers(len(self.copies) - 1))])
+        if told:
+            self.disk.older, self.disk.epoch = "a restore", latest.epoch
+            self.disk.skipped = max(latest.skipped, *latest.records, 0)
         self.acknowledged &= self.disk.records.keys()
         self.cancelled = {task for task in self.acknowledged if self.disk.records[task].cancelled}
         self.attempts = {task: record.attempt for task, record in self.disk.records.items()}

@@ -165,6 +165,14 @@ class DoesNotHold(Coordinator):
         self._holding = False
 
 
+class ForgetsToHold(Coordinator):
+    """Takes no notice of what its store says of itself: that it is a copy, or that its predecessor held."""
+
+    def _restore(self, records: list[TaskRecord], now: float) -> None:
+        super()._restore(records, now)
+        self._holding = False
+
+
 class TakesLateResultsOfAnyone(Coordinator):
     """Takes the result of a lost attempt although a newer one may be alive."""
 
@@ -224,7 +232,8 @@ BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": IgnoresClosedConnections}, 0),
     ({"coordinator": StaysInItsEpoch, "older": True}, 0),
     ({"coordinator": GivesOutNumbersAgain, "older": True}, 0),
-    ({"coordinator": DoesNotHold, "older": True}, 660),
+    ({"coordinator": DoesNotHold, "older": True}, 110),
+    ({"coordinator": ForgetsToHold, "older": True}, 1220),
     ({"coordinator": TakesLateResultsOfAnyone}, 0),
     ({"agent": LeaseFromArrival, "late": 0.6}, 0),
     ({"agent": StartsWithoutLease, "late": 0.6}, 0),
