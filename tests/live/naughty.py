@@ -93,7 +93,9 @@ class Naughty:
         return Sly()
 
     def _babbles(self, snapshot: Snapshot) -> Any:
-        for fd in range(3, 20):
+        for fd in map(int, os.listdir("/proc/self/fd")):  # the line to the coordinator has any number
+            if fd < 3:
+                continue
             try:
                 os.write(fd, b"\xff" * 64)
             except OSError:
