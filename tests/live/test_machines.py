@@ -125,6 +125,20 @@ def test_a_lost_cluster_s_task_waits_for_the_lease_and_runs_elsewhere() -> None:
     assert driven.kinds[-2:] == ["joined", "refused"]
 
 
+@pytest.mark.parametrize(("code", "noted"), [(3, True), (0, True), (-15, False), (None, False)])
+def test_what_had_exited_just_as_it_was_stopped_is_noted(code: int | None, noted: bool) -> None:
+    driven = granted()
+    driven.report(0.5, RunReport((1, 1)))
+    driven.tell(Tick(), 7.5)
+    assert driven.kinds[-1] == "requeued"
+    stopped = Outcome("stopped", code, "the lease of its agent ended")
+    driven.report(7.6, RunReport((1, 1), stopped))
+    assert ("refused" in driven.kinds) == noted
+    assert driven.machine.tasks[1].phase is Phase.QUEUED, "nobody knows whether it has done all its work"
+    driven.report(7.7, RunReport((1, 1), stopped))
+    assert driven.kinds.count("refused") == noted, "once"
+
+
 def test_a_task_to_be_kept_stays_with_its_silent_cluster_until_that_is_given_up() -> None:
     driven = granted(TaskSpec(argv=("work",), type="small", on_disconnect="keep", requeue_lost=False))
     driven.report(0.5, RunReport((1, 1)))

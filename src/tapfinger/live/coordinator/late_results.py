@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import LiveEvent
-from tapfinger.live.protocol.messages import AttemptId
+from tapfinger.live.protocol.messages import AttemptId, Outcome
 
 #: Most attempts that are remembered. Beyond that, the results of the oldest are ignored without a note.
 MOST = 10_000
@@ -32,6 +32,12 @@ class LateResults:
         known = ident in self._lost
         self._lost.pop(ident, None)
         return known
+
+
+def ended_by_itself(outcome: Outcome) -> bool:
+    """Whether an attempt may have done all its work: also one that exited with a code just as it was told to stop."""
+    exited = outcome.code is not None and outcome.code >= 0
+    return outcome.result in ("finished", "failed") or (outcome.result == "stopped" and exited)
 
 
 def lost_in(history: Iterable[LiveEvent]) -> list[AttemptId]:

@@ -45,7 +45,7 @@ from tapfinger.live.coordinator.inputs import (
     Submit,
     Tick,
 )
-from tapfinger.live.coordinator.late_results import LateResults
+from tapfinger.live.coordinator.late_results import LateResults, ended_by_itself
 from tapfinger.live.coordinator.progress import Progressing, forget
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
@@ -435,7 +435,7 @@ class Coordinator:
             )
             if record is None or not current:
                 (stops if run.outcome is None else forgets).append(run.id)
-                if run.outcome is not None and run.outcome.result in ("finished", "failed"):
+                if run.outcome is not None and ended_by_itself(run.outcome):
                     self._hear_late(record, run.id, run.outcome, report, now)
             elif run.outcome is None:
                 self._begin(record, now)
@@ -465,7 +465,8 @@ class Coordinator:
         if record is not None:
             lost = record.lost
             latest = attempt == record.attempt >= self._ahead.get(task, 0) and not record.on_cluster
-            if latest and lost is not None and (lost.cluster, lost.agent) == (report.cluster, report.agent):
+            same = lost is not None and (lost.cluster, lost.agent) == (report.cluster, report.agent)
+            if lost is not None and latest and same and outcome.result != "stopped":
                 self._recover(record, lost, outcome, now)
                 return
             known = self._refused.setdefault(task, set())

@@ -125,7 +125,7 @@ class Cancelling(LiveEvent):
 
 @dataclass(frozen=True, slots=True)
 class AttemptRefused(LiveEvent):
-    """An old attempt reported its end too late to count for the task."""
+    """An old attempt reported its end too late to count for the task. Stopped: it had exited by itself just then."""
 
     result: str = ""
 
