@@ -91,7 +91,7 @@ def test_links_in_another_users_directory_lead_to_no_process(
     monkeypatch.setattr(ownership, "is_trusted", lambda directory: directory != theirs)
     monkeypatch.setattr(local_site, "is_trusted", lambda directory: directory != theirs)
     site = LocalSite(theirs)
-    with pytest.raises(ConfigError, match="coordinator.json cannot be read: .* symbolic links"):
+    with pytest.raises(ConfigError, match=r"coordinator\.json cannot be read: .* symbolic links"):
         site.down()
     (theirs / "coordinator.json").unlink()
     assert site.down() == []
