@@ -446,3 +446,15 @@ def test_a_restarted_agent_goes_on_with_what_it_finds() -> None:
     assert isinstance(report, Report)
     assert [run.id for run in report.runs] == [(1, 1), (2, 3)]
     assert StopRun((1, 1), at_once=True) in agent.handle(AgentTick(), 103.0)
+
+
+def test_a_cluster_that_was_given_up_is_closed_at_once() -> None:
+    driven = granted(TaskSpec(argv=("work",), type="small", on_disconnect="keep"))
+    driven.machine._links["c0"].ends = 0.2  # as after a pause in which no tick came
+    question = None
+    driven.machine.handle(Submit([SPEC]), 0.3)
+    question = driven.machine.ask()
+    assert question is not None
+    driven.tell(GiveUp("c0"), 0.4)
+    driven.tell(Decided(question.answer()), 0.5)
+    assert [record.phase for record in driven.machine.tasks.values()] == [Phase.QUEUED] * 2

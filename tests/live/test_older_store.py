@@ -204,3 +204,65 @@ def test_a_copy_in_which_a_running_task_waits_starts_it_nowhere_else(tmp_path: P
         lines = [line for _, line in last.store.history(0, 100) if line.kind == "older store"]
         assert [line.cluster for line in lines] == [None, "left"]
         assert last.store.meta(OLDER) is None
+
+
+def test_one_agent_s_word_holds_the_others_up_for_a_lease_at_most() -> None:
+    site = Restored(WAITING, epoch=3)
+    for cluster in CLUSTERS:
+        site.report(cluster)
+    site.report("c2", (50, 1), now=101.0)
+    assert site.saved, "c2 may tell the truth"
+    assert site.machine.held_for.startswith("The store is an older copy")
+    now = 101.0
+    while now < 170.0:
+        now += 1.0
+        for cluster in CLUSTERS:
+            site.report(cluster, *([(50, 1)] if cluster == "c2" else []), now=now)
+        assert site.started(now) == []
+    for cluster in CLUSTERS:
+        site.report(cluster, *([(50, 1)] if cluster == "c2" else []), now=171.0)
+    assert site.started(171.0) == [(1, 1)], "it had time to stop what it has"
+    assert (site.saved, site.machine.held_for) == (False, "")
+    site.tell(Submit([SPEC]), 172.0)
+    site.report("c2", (90, 1), now=172.0)
+    assert (51, 1) in site.started(172.1), "it does not hold them up again"
+
+
+def test_numbers_that_agents_know_are_not_given_out_after_a_restart() -> None:
+    site = Restored(WAITING, epoch=3)
+    done = site.report("c0", (50, 1), (1, 4))
+    assert done.last_id == 50, "saved, as the attempt is"
+    assert [(record.id, record.attempt) for record in done.records] == [(1, 4)]
+    assert site.report("c0", (50, 1)).last_id is None, "once"
+
+
+def test_ids_that_agents_know_are_kept_by_the_store(tmp_path: Path) -> None:
+    with services(tmp_path) as make:
+        service = make()
+        agent = Agent(service, "left")
+
+        async def story() -> None:
+            agent.report()
+            agent.report((50, 1))
+            await service.submit([TASK], "ann")
+            await until(lambda: service.store.next_id() == 52)
+
+        run(service, story)
+
+
+def test_explanations_say_that_nothing_is_started(tmp_path: Path) -> None:
+    with services(tmp_path) as make:
+        service = make()
+
+        async def story() -> None:
+            for cluster in ("left", "right"):
+                agent = Agent(service, cluster)
+                agent.report()
+                agent.report()
+            agent.report((50, 1))
+            (task,) = await service.submit([TASK], "ann")
+            await until(lambda: "older store" in service.faults)
+            said = await service.insight.reasons.explain(service.task(task))
+            assert "The store is an older copy: nothing is started until every agent" in said["summary"]
+
+        run(service, story)

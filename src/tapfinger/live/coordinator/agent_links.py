@@ -49,6 +49,8 @@ class Link:
     reported: Amounts | None = None
     #: When the agent last showed that the store is older than itself.
     ahead: float = -math.inf
+    #: When that last made the coordinator hold.
+    held: float = -math.inf
     #: What the history says about the link and about its capacity, and since when.
     told: str = "silent"
     told_at: float = -math.inf

@@ -76,6 +76,8 @@ class Instructions:
     epoch: int | None = None
     #: Whether the coordinator holds from now on, since its store is an older copy; saved, too. None: as before.
     holding: bool | None = None
+    #: Highest id that an agent knows and the store did not; saved, too, since it is never given out. None: no news.
+    last_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,13 @@ from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, laun
 MOST_WARNED = 100
 #: Late reports of an agent in a row after which it is told that they are ignored.
 MOST_LATE = 20
+#: Seconds after which an agent that is ahead of the store may make the coordinator hold again.
+HOLD_AGAIN = 3600.0
+#: Why nothing is started while the coordinator holds.
+HELD = (
+    "The store is an older copy: nothing is started until every agent has reported and has stopped what the copy does "
+    "not know, or the leases are over."
+)
 #: Warning about a result that arrived after its attempt had counted as lost.
 LATE = "its result came after it had counted as lost, so it teaches nothing about speed"
 
@@ -103,11 +110,12 @@ class Coordinator:
         self._leases = leases
         self._max_losses = max_losses
         self.epoch = epoch
-        #: Whether the epoch must be saved.
-        self._raised = False
+        #: Whether the epoch must be saved; whether ids were skipped, which must be saved, too.
+        self._raised = self._skipped = False
+        ends = now + max(leases.lease, left.longest_lease) + leases.grace
         #: Whether nothing is started until each agent has reported and stopped its strays, or its lease is over: the
-        #: store is an older copy, and they may have tasks that it does not know.
-        self._holding = left.older is not None
+        #: store is an older copy, and they may have tasks that it does not know. Until when it lasts at most.
+        self._holding, self._hold_ends = left.older is not None, ends
         #: The same as it is saved; None if the history lacks it.
         self._saved_holding = None if left.older else self._holding
         #: Highest attempt of a task that an agent knows, where the store knows only lower ones.
@@ -123,7 +131,6 @@ class Coordinator:
         self.tasks: dict[int, TaskRecord] = {}
         #: Memory of their specifications.
         self.texts = HeldTexts()
-        ends = now + max(leases.lease, left.longest_lease) + leases.grace
         self._links = {cluster.name: Link(ends, drained=cluster.name in left.drained) for cluster in site.clusters}
         #: Configured capacity of each cluster, in natural amounts.
         self._configured = {cluster.name: site.resources.natural(cluster.capacity) for cluster in site.clusters}
@@ -205,8 +212,15 @@ class Coordinator:
         history = tuple(self._history)
         epoch = self.epoch if self._raised else None
         holding = None if self._holding == self._saved_holding else self._holding
-        self._dirty, self._history, self._raised, self._saved_holding = {}, [], False, self._holding
-        return Instructions(records, history, tuple(orders), epoch, holding)
+        last_id = self._next_id - 1 if self._skipped else None
+        self._dirty, self._history, self._raised, self._skipped = {}, [], False, False
+        self._saved_holding = self._holding
+        return Instructions(records, history, tuple(orders), epoch, holding, last_id)
+
+    @property
+    def held_for(self) -> str:
+        """Why nothing is started at the moment, in a sentence; empty if that is not so."""
+        return HELD if self._holding else ""
 
     @property
     def waiting(self) -> int:
@@ -319,7 +333,8 @@ class Coordinator:
         for record in list(self._on[cluster].values()):
             self._end(record, Outcome("lost", reason=f"cluster {cluster} was given up"), now)
         # If the agent comes back after all, it is told that its attempts are old, and stops them.
-        link.agent = None
+        was, link.agent, link.heard = link.open, None, False
+        self._show(cluster, was)
 
     def _link(self, cluster: str) -> Link:
         if cluster not in self._links:
@@ -404,19 +419,33 @@ class Coordinator:
                 raise AgentRefused(f"cluster {report.cluster!r}: {sign}, again; restart the agent")
             self.epoch, self._raised = report.epoch + 1, True
         for task, attempt in (run.id for run in report.runs):
-            self._next_id = max(self._next_id, task + 1)
-            if task in self.tasks and attempt > self.tasks[task].attempt:
-                self._ahead[task] = max(attempt, self._ahead.get(task, 0))
+            if task >= self._next_id:
+                self._next_id, self._skipped = task + 1, True
+            if (record := self.tasks.get(task)) is not None and attempt > record.attempt:
+                self._skip_attempts(record, attempt)
         if not soon:
             link.ahead = now
             self._history.append(events.OlderStore(now, cluster=report.cluster, sign=sign, epoch=self.epoch))
-        self._holding = True
+        if now >= link.held + HOLD_AGAIN:  # one agent's word must not hold the others up again and again
+            link.held = now
+            self._hold_ends = max(self._hold_ends, self._until(now)) if self._holding else self._until(now)
+            self._holding = True
+
+    def _skip_attempts(self, record: TaskRecord, attempt: int) -> None:
+        """Never give out a number that an agent knows; what is on a cluster keeps its own until it has ended."""
+        if record.on_cluster:
+            self._ahead[record.id] = max(attempt, self._ahead.get(record.id, 0))
+        else:
+            record.attempt = attempt
+            self._dirty[record.id] = record
 
     def _hold(self, now: float) -> None:
-        """Stop holding once no attempt can be alive of which nothing is known, or that is to be stopped."""
-        if self._holding and not any(
-            now < link.ends and (link.strays or not link.heard) for link in self._links.values()
-        ):
+        """Stop holding once no attempt can be alive of which nothing is known, or that is to be stopped.
+
+        An agent stops what it is told to in less than the grace of a lease; who does not must not hold up the others.
+        """
+        waits = any(now < link.ends and (link.strays or not link.heard) for link in self._links.values())
+        if self._holding and not (waits and now < self._hold_ends):
             self._holding, self._rounds.stale = False, True
 
     def _until(self, now: float) -> float:

@@ -34,6 +34,8 @@ OVERTAKERS = 20
 FRESH = 1.0
 #: Longest wait for a scheduler's probabilities, in seconds: it may be deciding.
 PATIENCE = 2.0
+#: Name of a fault of a coordinator: nothing is started, since its store is an older copy.
+HOLDING = "older store"
 #: Names of the schedulers among the faults of a coordinator.
 DECIDERS = ("scheduler", "fallback")
 
@@ -180,10 +182,10 @@ class Reasons:
         }
 
     def _faulty(self) -> list[str]:
-        """What is wrong with the schedulers at the moment, in sentences."""
-        return [
-            f"The {name} does not decide: {text}" for name, text in sorted(self._faults.items()) if name in DECIDERS
-        ]
+        """Why nothing may be decided at the moment, in sentences."""
+        faults = sorted(self._faults.items())
+        said = [f"The {name} does not decide: {text}" for name, text in faults if name in DECIDERS]
+        return [*said, *(text for name, text in faults if name == HOLDING)]
 
     async def _odds(self, machine: Coordinator) -> Mapping[tuple[int, int], float]:
         try:

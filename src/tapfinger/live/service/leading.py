@@ -41,6 +41,7 @@ from tapfinger.live.coordinator.site import Site
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.hub import Insight
 from tapfinger.live.insight.learning import Digest, Learning
+from tapfinger.live.insight.reasons import HOLDING
 from tapfinger.live.insight.shadow import Shadows
 from tapfinger.live.logging_setup import log_event
 from tapfinger.live.protocol import words
@@ -59,7 +60,7 @@ from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
-from tapfinger.live.store.store import OLDER
+from tapfinger.live.store.store import LAST_ID, OLDER
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +210,7 @@ class Leading:
                     del self.faults[FAULT]
                 with suppress(NotLeading, StoreUnavailable):
                     self._act(Tick())
+                    self._note_hold(self._machine.held_for)
                     self._ask()
                     self._learning_loop.look(partial(self._learnt, self._machine), self._fail)
                 with suppress(TimeoutError):
@@ -223,6 +225,12 @@ class Leading:
             if self._deciding is not None:
                 self._deciding.cancel()  # nobody will use the answer
         raise self._broken
+
+    def _note_hold(self, why: str) -> None:
+        if why:
+            self.faults[HOLDING] = why
+        else:
+            self.faults.pop(HOLDING, None)
 
     def _nap(self) -> float:
         """Seconds until the next tick if nothing happens: a slot, a second, or until a task has rested."""
@@ -377,6 +385,8 @@ class Leading:
             meta["epoch"] = instructions.epoch
         if instructions.holding is not None:
             meta[OLDER] = "" if instructions.holding else None
+        if instructions.last_id is not None:
+            meta[LAST_ID] = instructions.last_id
         for line in instructions.history:
             self._prepare(line)
         return Change(instructions.records, instructions.history, meta)

@@ -64,6 +64,8 @@ SKIPPED = 1_000_000
 #: Name of a small value: what shows that the store is an older copy, until all that it does not know of has ended;
 #: empty once the history has it.
 OLDER = "older"
+#: In ``meta`` of ``save``: the highest id of a task that must never be given out (again).
+LAST_ID = "last id"
 #: Name of a small value: true in a copy that no coordinator has used yet.
 COPY = "copy"
 
@@ -244,7 +246,10 @@ class Store:
                     "INSERT INTO history (at, kind, task, attempt, cluster, data) VALUES (?, ?, ?, ?, ?, ?)", lines
                 )
             for name, value in (meta or {}).items():
-                work.execute(_KEEP, (name, json.dumps(value)))
+                if name == LAST_ID:
+                    totals.at_least(work, totals.LAST_TASK, value)
+                else:
+                    work.execute(_KEEP, (name, json.dumps(value)))
             totals.add(work, {totals.OUTPUT: sum(_append(work, piece) for piece in output)})
             for row in learned:
                 work.execute(_LEARN, (row.type, row.digest, row.at, json.dumps(row.state)))
