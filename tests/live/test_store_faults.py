@@ -184,6 +184,48 @@ def test_nothing_is_acknowledged_that_nobody_would_find(good: Path, what: str, h
     store.close()
 
 
+def test_a_file_that_was_to_shrink_when_its_coordinator_was_killed_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    path, killed = tmp_path / "store.db", tmp_path / "killed.db"
+    store = Store(path)
+    store.save([], [], {"long": "x" * 1_000_000})
+    store.save([], [], {"long": ""})
+    store.close()
+    full = path.stat().st_size
+    store = Store(path)
+    while store.shrink(64):
+        pass
+    for suffix in ("", "-wal"):  # as a kill leaves them
+        shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
+    store.close()
+    assert killed.stat().st_size == full
+    store = Store(killed)
+    store.save([], [], {"a": 1})
+    with closing(sqlite3.connect(killed)) as other:  # as SQLite does by itself when the log is long
+        other.execute("PRAGMA wal_checkpoint")
+    assert killed.stat().st_size < full / 2
+    store.save([], [], {"a": 2})
+    assert store.meta("a") == 2
+    store.close()
+
+
+def test_a_file_that_became_small_at_the_start_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:  # as an older version has made it
+        old.execute("PRAGMA journal_mode = WAL")
+        old.execute("CREATE TABLE junk (long TEXT)")
+        old.execute("INSERT INTO junk VALUES (?)", ("x" * 1_000_000,))
+        old.execute("DELETE FROM junk")
+    full = path.stat().st_size
+    store = Store(path)
+    assert store._db.query("PRAGMA auto_vacuum") == [(2,)]
+    store.save([], [], {"a": 1})
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint")
+    assert path.stat().st_size < full / 2
+    store.save([], [], {"a": 2})
+    store.close()
+
+
 # ----------------------------------------------------------------------- copies
 
 
