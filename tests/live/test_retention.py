@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import time
@@ -103,6 +104,19 @@ def test_what_ended_tasks_of_an_older_store_brought_is_counted_once(
             work.execute("DELETE FROM totals WHERE name = ?", (totals.LENGTH,))
     store = opened()
     assert store.kept_length == sum(store.lengths([1, 2]).values()) > 0
+
+
+def test_of_a_task_of_another_version_is_counted_what_its_row_has(opened: Opener) -> None:  # noqa: F811
+    store = opened()
+    store.save([replace(RECORD, id=1)], [])
+    with store._db.transaction() as work:  # a version that did not know of some fields
+        ((text,),) = work.query("SELECT spec FROM tasks")
+        fields = {name: value for name, value in json.loads(text).items() if name not in ("name", "secrets")}
+        work.execute("UPDATE tasks SET spec = ?", (json.dumps(fields),))
+    end(store, 1, 2)
+    assert store.kept_length == sum(store.lengths([1, 2]).values())
+    store.remove_tasks([1, 2])
+    assert store.kept_length == 0
 
 
 def test_numbers_are_never_given_out_again_and_counts_stay(opened: Opener) -> None:  # noqa: F811
