@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.http import client as client_module
-from tapfinger.live.http.client import Client, make_spec
+from tapfinger.live.http.client import Client, TaskInfo, make_spec
 
 PLAIN = make_spec(argv=["x"], type="demo")
 KEYED = make_spec(argv=["x"], type="demo", key="k")
@@ -56,6 +59,15 @@ def counts(request: BaseHTTPRequestHandler) -> None:
     request.wfile.write(b'{"tasks": [], "counts": {"running": 1}}')
 
 
+def shows(task: TaskInfo) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(TypeAdapter(TaskInfo).dump_json(task))
+
+    return answer
+
+
 def dies(request: BaseHTTPRequestHandler) -> None:
     """Has read the request, and is gone: nobody knows what it did with it."""
     request.connection.close()
@@ -90,6 +102,13 @@ def test_whoever_stands_by_names_the_leader_which_is_asked_from_then_on(fake: Ca
     with Client(standby.url, "token") as client:
         assert client.submit(PLAIN) == client.submit(PLAIN) == [7]
     assert (standby.asked, leader.asked) == (1, 2)
+
+
+def test_a_task_from_a_time_with_other_limits_is_shown(fake: Callable[..., Fake]) -> None:
+    spec = replace(PLAIN, env={"V" * 250: "1"}, clusters=("left",) * 2000)
+    waits = TaskInfo(7, spec, "ann", 1.0, Phase.QUEUED, 0, None, None, None, None, 0, 0, False, None, "", 0)
+    with Client(fake(shows(waits)).url, "token") as client:
+        assert client.show(7) == waits
 
 
 def test_a_coordinator_that_cannot_be_reached_is_passed_over(fake: Callable[..., Fake]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from tapfinger.live.store import migrations, totals
 from tapfinger.live.store import retention as retention_module
 from tapfinger.live.store.logs import Logs
 from tapfinger.live.store.retention import DAY, Limits, Retention
-from tapfinger.live.store.store import Piece, Store
+from tapfinger.live.store.store import OLDER, Piece, Store
 
 NOW = 1000 * DAY
 PLENTY = Limits(1000.0, 1000, 1e12, 1e12)
@@ -102,6 +104,19 @@ def test_what_ended_tasks_of_an_older_store_brought_is_counted_once(
             work.execute("DELETE FROM totals WHERE name = ?", (totals.LENGTH,))
     store = opened()
     assert store.kept_length == sum(store.lengths([1, 2]).values()) > 0
+
+
+def test_of_a_task_of_another_version_is_counted_what_its_row_has(opened: Opener) -> None:  # noqa: F811
+    store = opened()
+    store.save([replace(RECORD, id=1)], [])
+    with store._db.transaction() as work:  # a version that did not know of some fields
+        ((text,),) = work.query("SELECT spec FROM tasks")
+        fields = {name: value for name, value in json.loads(text).items() if name not in ("name", "secrets")}
+        work.execute("UPDATE tasks SET spec = ?", (json.dumps(fields),))
+    end(store, 1, 2)
+    assert store.kept_length == sum(store.lengths([1, 2]).values())
+    store.remove_tasks([1, 2])
+    assert store.kept_length == 0
 
 
 def test_numbers_are_never_given_out_again_and_counts_stay(opened: Opener) -> None:  # noqa: F811
@@ -199,22 +214,67 @@ def test_output_in_files_is_bounded(tmp_path: Path, opened: Opener) -> None:  # 
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"1.1", "1.1.tail", "6.1", "6.1.tail"}
 
 
-def test_output_of_tasks_that_the_store_does_not_know_is_removed(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
-    """As after a restore of an older copy: it empties nobody else's output."""
-    store, files = opened(), Logs(tmp_path / "logs", 400)
+#: Attempts with output of which a store knows nothing; of the last one, it may give out the number yet.
+STRAYS = {700: 5.0, 701: 200.0, 702: 4.0, 703: 3.0, 5_000_000: 300.0}
+
+
+def with_strays(store: Store, files: Logs, older: str) -> int:
+    """Fill a store with tasks 1 to 3, and files with their output and that of ``STRAYS``, written so many days ago.
+
+    Returns the bytes of each.
+    """
     store.save([replace(RECORD, id=1)], [])
-    end(store, 2, 3, days=3)
+    end(store, 2, 3, days=30)
     store.lead("", older="a restored copy")
-    for n in (1, 2, 3, 700, 701, 1003, 5_000_000):
+    store.set_meta(OLDER, older or None)
+    for n in (1, 2, 3, *STRAYS):
         for start in range(0, 1000, 100):
             files.add((n, 1), start, b"x" * 100)
-    each = files.measure(lambda _: None) // 7
-    (tmp_path / "logs" / "a note").write_text("of someone else")
-    pruned(store, replace(PLENTY, output=5 * each), files)
-    left = {"a note", *(f"{n}.1{tail}" for n in (1, 2, 3, 5_000_000) for tail in ("", ".tail"))}
-    assert {path.name for path in (tmp_path / "logs").iterdir()} == left, (
-        "the last is above all numbers that it gave out"
-    )
+        for path in (tail := files._directory / f"{n}.1.tail", tail.with_suffix(""), *tail.iterdir()):
+            os.utime(path, (0.0, NOW - STRAYS.get(n, 30.0) * DAY))
+    (files._directory / "a note").write_text("of someone else")
+    return files.measure(lambda _: None) // (3 + len(STRAYS))
+
+
+def kept(files: Logs) -> set[int]:
+    """Tasks with output."""
+    return {task for task in (1, 2, 3, *STRAYS) if files.size((task, 1))}
+
+
+def test_output_of_tasks_that_the_store_does_not_know_is_kept_like_that_of_others(
+    tmp_path: Path,
+    opened: Opener,  # noqa: F811
+) -> None:
+    """Somebody may put the right store back."""
+    store, files = opened(), Logs(tmp_path / "logs", 400)
+    with_strays(store, files, older="")
+    os.utime(tmp_path / "logs" / "700.1", (0.0, NOW - 200.0 * DAY))  # but not its last bytes
+    pruned(store, replace(PLENTY, days=100.0), files)
+    assert kept(files) == {1, 2, 3, *STRAYS} - {701}
+    assert (tmp_path / "logs" / "a note").exists()
+
+
+def test_of_too_much_output_that_of_unknown_tasks_goes_first(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    store, files = opened(), Logs(tmp_path / "logs", 400)
+    each = with_strays(store, files, older="")
+    pruned(store, replace(PLENTY, output=6.5 * each), files)
+    assert kept(files) == {1, 2, 3, 703, 5_000_000}, "the last is above all numbers that were given out"
+    pruned(store, replace(PLENTY, output=3.5 * each), files)
+    assert kept(files) == {1, 3, 5_000_000}
+
+
+def test_nothing_goes_for_output_that_an_older_copy_does_not_know(tmp_path: Path, opened: Opener) -> None:  # noqa: F811
+    store, files = opened(), Logs(tmp_path / "logs", 400)
+    each = with_strays(store, files, older="a restored copy")
+    keeper = Retention(store, files, replace(PLENTY, days=100.0, output=5.5 * each), lambda: NOW)
+    keeper.measure(lambda _: None)
+    while keeper.step():
+        pass
+    assert kept(files) == {1, 2, 3, *STRAYS}
+    store.set_meta(OLDER, None)  # every agent was heard
+    while keeper.step():
+        pass
+    assert kept(files) == {1, 2, 3, 5_000_000}, "without another measurement"
 
 
 def test_ended_tasks_are_not_walked_again_while_running_ones_have_too_much(

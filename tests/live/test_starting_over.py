@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from live.services import services
+from live.test_store import DONE
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, StoreUnavailable, TooMany
@@ -16,10 +19,12 @@ from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.messages import AttemptId, Orders, Report, RunReport
-from tapfinger.live.protocol.wire import Message
+from tapfinger.live.protocol.wire import LogChunk, LogSize, Message
+from tapfinger.live.service import service as service_module
 from tapfinger.live.service import starting_over
 from tapfinger.live.service.service import Service
 from tapfinger.live.service.starting_over import Suspects
+from tapfinger.live.store.logs import Logs
 
 TASK = make_spec(argv=["x"], type="demo", maximum={"cpu": 1})
 
@@ -167,3 +172,36 @@ def test_trust_comes_back() -> None:
     later = 3.0 + starting_over.TRUSTED
     assert suspects.note(stimulus, later)
     suspects.check(stimulus, later + 1.0)
+
+
+@pytest.mark.parametrize("broken", [("size",), ("size", "add")])
+def test_output_that_cannot_be_read_or_written_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(service_module, "ASK_AGAIN", 0.01)
+    said: list[LogSize] = []
+    piece = LogChunk((7, 1), 0, "hello")
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with services(tmp_path) as make:
+        service = make()
+        service.store.save([replace(DONE, id=7, cluster="left", attempt=1)], [])
+
+        async def story() -> None:
+            with monkeypatch.context() as now:
+                for name in broken:
+                    now.setattr(Logs, name, fails)
+                saving = asyncio.ensure_future(service.submit([TASK], "ann"))
+                await asyncio.sleep(0.0)
+                service.output("left", piece, said.append)
+                await saving
+                await until(lambda: said)
+            assert said == [LogSize((7, 1), 0)]
+            service.output("left", piece, said.append)
+            await until(lambda: len(said) > 1)
+            assert said[1] == LogSize((7, 1), 5)
+
+        run(service, story)
+        assert service.failure == ""

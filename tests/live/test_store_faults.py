@@ -26,6 +26,7 @@ from tapfinger.errors import ConfigError, CoordinatorError, StoreFailed, Tapfing
 from tapfinger.live.config import LiveConfig, build_site, load_site
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.protocol.events import AgentJoined, Submitted
+from tapfinger.live.protocol.records import MAX_CLUSTERS, MAX_TEXT, TaskSpec
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import sqlite
 from tapfinger.live.store.copies import EPOCHS, copy_store, put_back
@@ -119,6 +120,11 @@ def test_whatever_is_wrong_with_a_file_is_said(good: Path, tmp_path: Path) -> No
         "DROP TABLE history",
         "DELETE FROM migrations",
         "UPDATE tasks SET spec = '{' WHERE id = 3",
+        "UPDATE tasks SET spec = '{}' WHERE id = 3",
+        "UPDATE tasks SET spec = json_set(spec, '$.argv', 'train.py') WHERE id = 3",
+        "UPDATE tasks SET spec = json_set(spec, '$.argv', json_array()) WHERE id = 3",
+        "UPDATE tasks SET spec = json_set(spec, '$.retries', -1) WHERE id = 3",
+        "UPDATE tasks SET spec = json_set(spec, '$.env', json_object('a b', 'c')) WHERE id = 3",
         "UPDATE tasks SET phase = 'asleep' WHERE id = 3",
         "UPDATE tasks SET attempt = 'many', phase = 'running' WHERE id = 3",
         "UPDATE tasks SET submitted = 'yesterday' WHERE id = 3",
@@ -134,6 +140,28 @@ def test_content_that_makes_no_sense_is_said(good: Path, tmp_path: Path, stateme
         database.execute(statement)
     with pytest.raises(StoreFailed, match=r"is damaged .* tapfinger restore COPY --state"):
         restore_everything(good, tmp_path)
+
+
+def test_limits_of_submissions_do_not_hold_for_what_is_stored(good: Path, tmp_path: Path) -> None:
+    """A version that had no such limits may have accepted it."""
+    spec = TaskSpec(
+        ("x" * (MAX_TEXT + 1),) * 3,
+        "demo",
+        clusters=("left",) * (MAX_CLUSTERS + 1),
+        env={"V" * 250: "1"} | {f"V{n}": "" for n in range(1000)},
+        cwd="/" + "d" * 5000,
+        retries=5000,
+        key="k" * 300,
+        name="n" * 300,
+    )
+    store = Store(good)
+    store.save([replace(RECORD, id=100, spec=spec), replace(DONE, id=101, spec=replace(spec, key="l" * 300))], [])
+    store.close()
+    restore_everything(good, tmp_path)
+    store = Store(good)
+    found = [store.task(ident) for ident in (100, 101)]
+    assert [record and replace(record.spec, key=None) for record in found] == [replace(spec, key=None)] * 2
+    store.close()
 
 
 def test_a_fault_of_the_program_is_not_taken_for_one_of_the_store(
@@ -181,6 +209,48 @@ def test_nothing_is_acknowledged_that_nobody_would_find(good: Path, what: str, h
             path.write_bytes(data)
     with pytest.raises(StoreFailed):
         store.save([], [], {"b": 2})
+    store.close()
+
+
+def test_a_file_that_was_to_shrink_when_its_coordinator_was_killed_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    path, killed = tmp_path / "store.db", tmp_path / "killed.db"
+    store = Store(path)
+    store.save([], [], {"long": "x" * 1_000_000})
+    store.save([], [], {"long": ""})
+    store.close()
+    full = path.stat().st_size
+    store = Store(path)
+    while store.shrink(64):
+        pass
+    for suffix in ("", "-wal"):  # as a kill leaves them
+        shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
+    store.close()
+    assert killed.stat().st_size == full
+    store = Store(killed)
+    store.save([], [], {"a": 1})
+    with closing(sqlite3.connect(killed)) as other:  # as SQLite does by itself when the log is long
+        other.execute("PRAGMA wal_checkpoint")
+    assert killed.stat().st_size < full / 2
+    store.save([], [], {"a": 2})
+    assert store.meta("a") == 2
+    store.close()
+
+
+def test_a_file_that_became_small_at_the_start_is_not_taken_for_a_cut_one(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:  # as an older version has made it
+        old.execute("PRAGMA journal_mode = WAL")
+        old.execute("CREATE TABLE junk (long TEXT)")
+        old.execute("INSERT INTO junk VALUES (?)", ("x" * 1_000_000,))
+        old.execute("DELETE FROM junk")
+    full = path.stat().st_size
+    store = Store(path)
+    assert store._db.query("PRAGMA auto_vacuum") == [(2,)]
+    store.save([], [], {"a": 1})
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint")
+    assert path.stat().st_size < full / 2
+    store.save([], [], {"a": 2})
     store.close()
 
 

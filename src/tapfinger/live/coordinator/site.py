@@ -100,6 +100,8 @@ class Site:
 
     def tasks(self, first: int, specs: Sequence[TaskSpec], owner: str, arrival: int) -> list[Task]:
         """The tasks of one submission, numbered from ``first``. Raises an error if any of them cannot be accepted."""
+        for spec in specs:
+            _check_length(spec)
         kinds = {_kind(spec): spec for spec in specs if spec.minimum or spec.maximum}
         # Names first: tables of sizes that are refused are not even made.
         self.sizes.check_room({self._name(kind, spec) for kind, spec in kinds.items()}, owner)
@@ -128,11 +130,6 @@ class Site:
 
     def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
         """The task as schedulers see it. Raises an error with the reason if the task could never run."""
-        size = length(spec)
-        if size > MAX_SPEC:
-            raise ConfigError(
-                f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
-            )
         kind = _kind(spec)
         known = self._known.get(kind)
         if known is None:
@@ -185,3 +182,11 @@ class Site:
 
 def _kind(spec: TaskSpec) -> _Request:
     return (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)
+
+
+def _check_length(spec: TaskSpec) -> None:
+    """Refuse a submission that is too long; what is stored already may be from a time without this limit."""
+    if (size := length(spec)) > MAX_SPEC:
+        raise ConfigError(
+            f"arguments and environment have {size} characters, {MAX_SPEC} are possible; pass a file instead"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -141,6 +141,18 @@ class TaskSpec:
 
 
 _FIELDS = tuple(f.name for f in fields(TaskSpec))
+#: Settings of a validator that limit how much someone may hand in.
+_LIMITS = frozenset({"max_length", "le"})
+
+
+def without_limits(schema: Any) -> Any:
+    """The schema of a validator for what was accepted before, perhaps by a version that had no such limits.
+
+    Types, patterns and everything else are checked as they are for input.
+    """
+    if isinstance(schema, dict):
+        return {name: without_limits(part) for name, part in schema.items() if name not in _LIMITS}
+    return [without_limits(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def unknown_field(names: Iterable[object]) -> str:

@@ -328,10 +328,21 @@ class Service(Leading):
         """Ask for a piece again later: its agent has it, and the disk may have room by then."""
         why = error.strerror or error
         logger.warning("output of task %d cannot be kept: %s; it is asked for again", chunk.id[0], why)
-        size = LogSize(chunk.id, self.kept.logs.size(chunk.id))
-        asyncio.get_running_loop().call_later(ASK_AGAIN, answer, size)
+        asyncio.get_running_loop().call_later(ASK_AGAIN, self._ask_again, chunk, answer)
+
+    def _ask_again(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
+        try:
+            size = self.kept.logs.size(chunk.id)
+        except OSError:
+            size = chunk.offset  # the same piece; what is there already is left out of it
+        answer(LogSize(chunk.id, size))
 
     def _kept(self, chunk: LogChunk, answer: Callable[[LogSize], None]) -> None:
-        answer(LogSize(chunk.id, self.kept.logs.size(chunk.id)))
+        try:
+            size = self.kept.logs.size(chunk.id)
+        except OSError as error:  # no failed save: only the store may stop a coordinator
+            self._not_kept(chunk, answer, error)
+            return
+        answer(LogSize(chunk.id, size))
         if chunk.data:
             self.changes.announce()

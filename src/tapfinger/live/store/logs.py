@@ -22,7 +22,7 @@ from tapfinger.live.store.store import Store
 AT_ONCE = 100
 
 #: Name of an output, or of the directory with its last bytes: task and attempt.
-_NAME = re.compile(r"([1-9][0-9]{0,17})\.[1-9][0-9]*(\.tail)?")
+_NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})(\.tail)?")
 
 
 class Output(Protocol):
@@ -84,7 +84,7 @@ class Logs:
         return end
 
     def discard(self, ident: AttemptId) -> None:
-        """Remove what lies under the number of a new attempt: output of another one, if the store is an older copy."""
+        """Remove an attempt's output, or what lies under the number of a new one, since the store is an older copy."""
         path = self._directory / f"{ident[0]}.{ident[1]}"
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -105,40 +105,52 @@ class Logs:
         return size
 
     def measure(
-        self, rest: Callable[[float], object], gone: Callable[[Collection[int]], Collection[int]] = lambda _: ()
+        self,
+        rest: Callable[[float], object],
+        unknown: Callable[[Collection[int]], Collection[int]] = lambda _: (),
+        goes: Callable[[AttemptId], bool] = lambda _: False,
     ) -> int:
         """Bytes of all output. ``rest`` is called now and then, with seconds, for others to get their turn.
 
-        ``gone``: which of these tasks nothing is known of any more; their output is removed.
+        ``unknown``: which of these tasks nothing is known of. ``goes``: whether the output of an attempt of one of them
+        is to be removed; it may be asked twice.
         """
         size = 0
         with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
             while some := list(islice(entries, AT_ONCE)):
-                strays = gone({task for entry in some if (task := _task(entry.name)) is not None})
-                for entry in some:
-                    if _task(entry.name) in strays:
-                        _remove(Path(entry.path))
+                named = [(entry, _attempt(entry.name)) for entry in some]
+                strays = unknown({ident[0] for _, ident in named if ident is not None})
+                for entry, ident in named:
+                    if ident is not None and ident[0] in strays and goes(ident):
+                        self.discard(ident)
                     else:
                         size += sum(_sizes(entry))
                 rest(0.002)
         return size
+
+    def kept(self, ident: AttemptId) -> int:
+        """Bytes of an attempt's output on disk."""
+        return self._spool(ident).kept
+
+    def written_at(self, ident: AttemptId) -> float:
+        """When an attempt's output was last written to, in seconds since the epoch; 0 if there is none."""
+        path = self._directory / f"{ident[0]}.{ident[1]}"
+        tail = path.with_name(f"{path.name}.tail")
+        latest = 0.0
+        for one in (path, tail, *tail.glob("*")):
+            with suppress(FileNotFoundError):
+                latest = max(latest, one.lstat().st_mtime)
+        return latest
 
     def read(self, ident: AttemptId, offset: int, most: int) -> tuple[int, bytes]:
         """A piece of the output and its position: ``offset``, or later if some was left out there."""
         return self._spool(ident).read(offset, most)
 
 
-def _task(name: str) -> int | None:
-    """The task whose output has this name, such as 7.1 or 7.1.tail; None if it is none."""
+def _attempt(name: str) -> AttemptId | None:
+    """The attempt whose output has this name, such as 7.1 or 7.1.tail; None if it is none."""
     found = _NAME.fullmatch(name)
-    return int(found[1]) if found else None
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
-    shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _files(directory: Path) -> Iterator[int]:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from tapfinger.live.protocol.messages import AttemptId
 from tapfinger.live.store.logs import Logs
 from tapfinger.live.store.pruning import EndedTask
-from tapfinger.live.store.store import Store
+from tapfinger.live.store.store import OLDER, Store
 
 #: Seconds in a day, and bytes in a gigabyte.
 DAY, GB = 86_400.0, 1e9
@@ -21,6 +22,8 @@ EVENTS_EVERY = 600.0
 LATE = 60.0
 #: Share of the limit down to which output is removed once it is exceeded: not for each new piece again.
 ENOUGH = 0.9
+#: Most attempts of unknown tasks that are remembered from one measurement to the next.
+STRAYS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Retention:
         self._measured: tuple[int, int] | None = None
         #: End and id of the last task whose output was removed; whether output is being removed now.
         self._cursor, self._removing = (0.0, 0), False
+        #: Output of tasks that the store does not know, the oldest last: when it was written, and of which attempt.
+        self._strays: list[tuple[float, AttemptId]] = []
         #: When events of no task are looked at next: to find the oldest, many are counted.
         self._events_at = 0.0
 
@@ -72,20 +77,37 @@ class Retention:
         return self._store.count_before(before)
 
     def measure(self, rest: Callable[[float], object] = time.sleep) -> None:
-        """Measure output in files, and remove that of tasks which the store does not know (it may be an older copy).
+        """Measure output in files, and look for that of tasks which the store does not know.
 
-        ``rest`` is called now and then, since there may be a million of them.
+        That may be as valuable as any other: perhaps it is the wrong store, and somebody puts the right one back. So it
+        goes when it is as old as an ended task may become. ``rest`` is called now and then, since there may be a
+        million of them.
         """
         if self._files is not None:
             written = self._files.written
-            self._measured = (self._files.measure(rest, self._gone), written)
+            self._strays = []
+            self._measured = (self._files.measure(rest, self._unknown, self._note_stray), written)
+            self._strays.sort(reverse=True)
         self._cursor = (0.0, 0)  # output may have come late
 
-    def _gone(self, tasks: Collection[int]) -> set[int]:
+    def _unknown(self, tasks: Collection[int]) -> set[int]:
         """Those of these tasks that are not in the store: others may be in use in an older copy of it."""
         # The next number first: tasks that are submitted meanwhile are not below it.
         following = self._store.next_id()
         return {task for task in tasks if task < following} - self._store.owners(tasks).keys()
+
+    def _note_stray(self, ident: AttemptId) -> bool:
+        """Note output of an unknown task, unless it is so old that it goes at once. Returns whether it does."""
+        at = 0.0 if self._files is None else self._files.written_at(ident)
+        if at < self._clock() - self._limits.days * DAY and not self._is_older():
+            return True
+        if len(self._strays) < STRAYS:
+            self._strays.append((at, ident))
+        return False
+
+    def _is_older(self) -> bool:
+        """Whether the store is known to be an older copy, and what it does not know of may be alive."""
+        return self._store.meta(OLDER) is not None
 
     def _tasks(self, before: float | None) -> bool:
         limit = max(self._clock() - self._limits.days * DAY, before or 0.0)
@@ -127,8 +149,12 @@ class Retention:
         """Remove the output of tasks that ended first; that of attempts that run is never touched."""
         beyond = self.output - self._limits.output * (ENOUGH if self._removing else 1.0)
         self._removing = beyond > 0
-        if not self._removing:
+        # What an older copy does not know of counts as well: the output of tasks that it knows must not go for that.
+        if not self._removing or self._is_older():
             return False
+        if self._files is not None and self._strays:
+            self._remove_strays(self._files)
+            return True
         # Of those that have just ended, the last output may still be on its way.
         settled = self._clock() - LATE
         found = [task for task in self._store.oldest(TASKS, self._cursor) if task.ended < settled]
@@ -142,6 +168,17 @@ class Retention:
         if done:
             self._cursor = found[done - 1].ended, found[done - 1].id
         return done > 0
+
+    def _remove_strays(self, files: Logs) -> None:
+        """Remove some output of unknown tasks, the oldest first, until there is little enough."""
+        unknown = self._unknown({ident[0] for _, ident in self._strays[-TASKS:]})
+        for _ in range(min(TASKS, len(self._strays))):
+            if self.output <= self._limits.output * ENOUGH:
+                return
+            _, ident = self._strays.pop()
+            if ident[0] in unknown:
+                self._forget(files.kept(ident))
+                files.discard(ident)
 
     def _remove_files(self, files: Logs, tasks: list[EndedTask], size: float) -> int:
         """Remove output of these tasks, one after another until ``size`` bytes are gone. Returns how many."""

@@ -60,8 +60,9 @@ class Sqlite:
             with explaining(path):
                 self._writer = self._prepare()
                 self._reader()
-                #: Bytes that the file cannot be shorter than, unless someone has cut it.
-                self._least = path.stat().st_size
+                #: Bytes that the file cannot be shorter than, unless someone has cut it. A file that was to shrink when
+                #: its coordinator was killed is longer than what is in it, until SQLite cuts it itself.
+                self._least = min(path.stat().st_size, _length(self._writer))
         except BaseException:
             self.close()
             raise
@@ -161,8 +162,7 @@ class Sqlite:
         with self.transaction() as work:
             work.query(f"PRAGMA incremental_vacuum({pages:d})")
             ((left,),) = work.query("PRAGMA freelist_count")
-            ((count,),), ((size,),) = work.query("PRAGMA page_count"), work.query("PRAGMA page_size")
-            self._least = min(self._least, count * size)
+            self._least = min(self._least, _length(self._writer))
         return bool(left)
 
     def close(self) -> None:
@@ -170,3 +170,9 @@ class Sqlite:
         for connection in reversed(self._open):
             with suppress(sqlite3.Error):
                 connection.close()
+
+
+def _length(connection: sqlite3.Connection) -> int:
+    """Bytes of all pages that are in use or free; some may be in the log alone."""
+    (count,), (size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    return int(count) * int(size)

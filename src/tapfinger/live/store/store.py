@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import SchemaValidator
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import ConfigError, StoreFailed, TapfingerError
@@ -23,7 +24,7 @@ from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.protocol.events import LiveEvent, decode_event, encode_fields
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.messages import AttemptId
-from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, TaskSpec
+from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, TaskSpec, without_limits
 from tapfinger.live.store import pruning, totals
 from tapfinger.live.store.database import Database, Row, Transaction
 from tapfinger.live.store.leadership import Leader, Leadership
@@ -58,6 +59,8 @@ READ = 10
 #: Rows that a new leader reads at a time.
 RESTORED = 50
 _specs = TypeAdapter(TaskSpec)
+#: Decodes specifications of the store: a limit that is younger than them does not make them damaged.
+_stored = SchemaValidator(without_limits(_specs.core_schema))
 
 #: Ids that are left out when an older copy of a store was put back: more than there are between two copies.
 SKIPPED = 1_000_000
@@ -560,11 +563,11 @@ def _record(row: Row, specs: dict[bytes, TaskSpec] | None = None) -> TaskRecord:
     """
     record = TaskRecord(*row)
     if specs is None:
-        record.spec = _specs.validate_json(row[1])
+        record.spec = _stored.validate_json(row[1])
     else:
         text = blake2b(row[1].encode(), digest_size=32).digest()
         if (known := specs.get(text)) is None:
-            known = specs[text] = _specs.validate_json(row[1])
+            known = specs[text] = _stored.validate_json(row[1])
         record.spec = known
     record.phase = _PHASES[row[4]]
     if record.attempt + record.failures + record.losses + record.resized < 0:  # or no numbers at all

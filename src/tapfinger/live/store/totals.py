@@ -42,21 +42,23 @@ def portions(values: Sequence[int]) -> Iterable[Sequence[int]]:
 def count_ended(work: Transaction, records: Sequence[TaskRecord], lengths: Sequence[int]) -> None:
     """Count records that are about to be saved and have ended, unless they were saved as ended before.
 
-    ``lengths``: of the specifications of all these records, as they are stored.
+    ``lengths``: of the specifications of all these records, as they are stored if they are new. A row keeps the text
+    that it has, which another version may have written.
     """
     ended = {record.id: record.phase.value for record in records if record.phase in ENDED}
     length = {record.id: size for record, size in zip(records, lengths, strict=True)} if ended else {}
     changes: Counter[str] = Counter()
     for some in portions(list(ended)):
-        before: dict[int, str] = dict(work.query(f"SELECT id, phase FROM tasks WHERE id IN ({marks(some)})", some))
+        rows = work.query(f"SELECT id, phase, length(spec) FROM tasks WHERE id IN ({marks(some)})", some)
+        before = {ident: (phase, size) for ident, phase, size in rows}
         for ident in some:
             changes[ended[ident]] += 1
-            was = before.get(ident)
+            was, size = before.get(ident, (None, length[ident]))
             if was is not None and was not in UNENDED:
                 changes[was] -= 1
             else:
                 changes[KEPT] += 1
-                changes[LENGTH] += length[ident]
+                changes[LENGTH] += size
     add(work, changes)
 
 
