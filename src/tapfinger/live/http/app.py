@@ -38,6 +38,7 @@ from tapfinger.live.http.profile_routes import add_profiles
 from tapfinger.live.http.reference import add_reference
 from tapfinger.live.http.retention_routes import add_retention
 from tapfinger.live.http.secret_routes import add_secrets
+from tapfinger.live.http.standing import check_standing
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
 from tapfinger.live.http.waiting import WaitingRoom, clusters_of
@@ -106,6 +107,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
         token: Token | None = request.state.holder
         if token is None:
             raise HTTPException(401, NO_TOKEN)
+        await check_standing(request)  # reading a long body may have waited for others
         return token
 
     def may(what: str) -> Any:

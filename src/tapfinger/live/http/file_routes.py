@@ -11,6 +11,7 @@ from fastapi import FastAPI, Query, Request, Response
 from pydantic import Field
 
 from tapfinger.live.http.answer_threads import AnswerThreads
+from tapfinger.live.http.standing import check_standing
 from tapfinger.live.http.task_view import check_sees
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
@@ -39,6 +40,7 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
         await check(request, task, token)
         asked = partial(service.files_of, task, attempt, path, listed=True, after=after)
         which, answer = await service.bridge.run(asked)
+        await check_standing(request)
         return {"attempt": which, "files": [asdict(entry) for entry in answer.entries], "more": answer.more}
 
     @app.get(
@@ -58,6 +60,7 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
         was changed last."""
         await check(request, task, token)
         which, answer = await service.bridge.run(partial(service.files_of, task, attempt, path, offset=offset))
+        await check_standing(request)
         headers = {"X-Attempt": str(which), "X-Size": str(answer.size), "X-Modified": repr(answer.modified)}
         data = answer.data.encode("latin-1")
         # A file of a task must never be shown as a page of this server.
