@@ -108,6 +108,8 @@ class Leading:
         self._unsaved: dict[tuple[str, str], TaskRecord] = {}  # by owner and key
         self._wanted = asyncio.Event()
         self.changes = Announcer()
+        #: Each is called, in any thread, with the name of a token that is void from now on.
+        self.on_void: list[Callable[[str], None]] = []
         self.bridge = LoopBridge()
         self._broken: BaseException | None = None
         self._suspects = Suspects()

@@ -233,12 +233,19 @@ class Service(Leading):
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
-        return tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
+        token = tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
+        self._tell_void(name)  # an earlier one of that name
+        return token
 
     def revoke(self, name: str) -> None:
         """Revoke the token of this name."""
         if not self.store.remove_token(name):
             raise NotFound(f"there is no token of the name {name!r}")
+        self._tell_void(name)
+
+    def _tell_void(self, name: str) -> None:
+        for tell in self.on_void:
+            tell(name)
 
     # --------------------------------------------------------------------- agents
 
