@@ -94,8 +94,8 @@ class AgentEndpoint:
 
     @asynccontextmanager
     async def _one_of_few(self, name: str, lasts: float | None = None) -> AsyncIterator[asyncio.Lock]:
-        """Count a connection of a token. It ends with a TimeoutError after ``lasts`` seconds, when the token is void, or
-        when there are too many newer ones.
+        """Count a connection of a token. It ends with a TimeoutError after ``lasts`` seconds, when the token is void,
+        and when there are too many newer ones.
 
         Whoever works on a message of the token holds the lock: else each connection could take a turn before any is
         charged.

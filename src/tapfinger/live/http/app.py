@@ -142,7 +142,10 @@ def _tasks(
     app: FastAPI, service: Service, workers: AnswerThreads, room: WaitingRoom, may: Callable[[str], Any]
 ) -> None:
     async def accept(request: Request, body: Submission, token: Token) -> Response:
-        ids = await service.take(body.tasks, token.name, body.secrets)
+        def spent(seconds: float) -> None:
+            request.state.work = getattr(request.state, "work", 0.0) + seconds
+
+        ids = await service.take(body.tasks, token.name, body.secrets, spent)
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return Response(as_json({"ids": ids}), 201, media_type="application/json")
 
