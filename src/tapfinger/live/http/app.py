@@ -329,7 +329,7 @@ def _operators(app: FastAPI, service: Service, workers: AnswerThreads, may: Call
     @app.get("/api/v1/audit", dependencies=[may("operate")], response_model=dict[str, Any])
     async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The latest lines of the audit log, oldest first."""
-        return await workers.answer(request, lambda: {"lines": service.kept.audit.latest(limit)})
+        return await workers.answer(request, lambda: {"lines": service.kept.audit.latest(limit, service.now())})
 
 
 def _explain_errors(app: FastAPI) -> None:
