@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading, StoreUnavailable, TapfingerError
 from tapfinger.live.http.auth import REFUSALS, WORK, WORK_SAVED, lookup, source_of
+from tapfinger.live.http.known_addresses import origin_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
@@ -70,7 +71,7 @@ class AgentEndpoint:
             await socket.close(1013, "the store cannot be reached; try again")
             return
         if token is None or token.role != "agent" or token.cluster is None:
-            if not self._refusals.take(source):
+            if not self._refusals.take(origin_of(source)):
                 who = None if token is None else token.name
                 self._note(who, source, 401, "no valid token of an agent")
             await socket.close(4401, "a valid token of an agent is needed")

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapfinger.errors import StoreFailed, StoreUnavailable
 from tapfinger.live.http.bodies import SMALL, BodyLimits, in_pieces
+from tapfinger.live.http.known_addresses import origin_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.http.standing import Standing
 from tapfinger.live.service.service import Service
@@ -72,8 +73,12 @@ class Authentication:
         if holder is not None:
             state["standing"] = Standing(partial(lookup, self._service, given), holder)
         refused = given != "" and holder is None and scope["path"] != HEALTH
-        name = f"token {holder.name}" if holder is not None else f"address {source}"
-        wait = self._requests.take(name) or self._work.take(name, 0.0) or (refused and self._refusals.take(source))
+        name = f"token {holder.name}" if holder is not None else f"address {origin_of(source)}"
+        wait = (
+            self._requests.take(name)
+            or self._work.take(name, 0.0)
+            or (refused and self._refusals.take(origin_of(source)))
+        )
         if wait:
             body = {"detail": f"too many requests; try again in {wait:.2g} s"}
             await JSONResponse(body, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)

@@ -243,6 +243,8 @@ class Service(Leading):
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
+        if name in (".", ".."):
+            raise ConfigError(f"a token cannot have the name {name!r}: no address of a request can hold it")
         token = tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
         self._tell_void(name)  # an earlier one of that name
         return token
@@ -303,9 +305,16 @@ class Service(Leading):
         return send is not None
 
     async def files_of(
-        self, task: int, attempt: int | None, path: str, listed: bool = False, after: str = "", offset: int = 0
+        self,
+        task: int,
+        attempt: int | None,
+        path: str,
+        listed: bool = False,
+        after: str = "",
+        offset: int = 0,
+        asker: str = "",
     ) -> tuple[int, FileAnswer]:
-        """Part of the files that a task has left on its cluster, and the number of the attempt."""
+        """Part of the files that a task has left on its cluster, and the number of the attempt. ``asker``: who asks."""
         self.check_leading()
         record = self.task(task)
         which = attempt or record.attempt
@@ -314,7 +323,7 @@ class Service(Leading):
             raise NotFound(f"task {task} has no attempt {which}" if which else f"task {task} has not run yet")
         if record.spec.cwd is not None:
             raise NotFound(f"task {task} ran in {record.spec.cwd} on cluster {where}; TapFinger keeps no files of it")
-        return which, await self.files.ask(where, (task, which), path, listed, after, offset)
+        return which, await self.files.ask(where, (task, which), path, listed, after, offset, asker)
 
     def _place_of(self, record: TaskRecord, attempt: int) -> str | None:
         """The cluster of an attempt; None if there is none."""
