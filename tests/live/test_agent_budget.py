@@ -20,7 +20,8 @@ from websockets.sync.client import connect
 from tapfinger.errors import AgentRefused, CoordinatorError
 from tapfinger.live.agent import machine
 from tapfinger.live.http import agents
-from tapfinger.live.http.agents import EACH, AgentEndpoint
+from tapfinger.live.http.agents import EACH, NOT_VALID, AgentEndpoint
+from tapfinger.live.http.auth import lookup
 from tapfinger.live.protocol.messages import (
     MOST_FAULTS,
     MOST_METRICS,
@@ -33,7 +34,8 @@ from tapfinger.live.protocol.messages import (
     Report,
     RunReport,
 )
-from tapfinger.live.protocol.wire import LogSize, Message, decode, encode
+from tapfinger.live.protocol.wire import LogSize, Message, Refusal, decode, encode
+from tapfinger.live.service.service import Service
 
 
 def test_a_token_has_few_connections_and_the_oldest_go(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_everything_about_a_message_is_work_for_a_token(tmp_path: Path, monkeypa
         socket.send_text.side_effect = WebSocketDisconnect
         outbox: asyncio.Queue[Message] = asyncio.Queue()
         outbox.put_nowait(LogSize((1, 1), 0))
-        await endpoint._write(socket, outbox, "l")
+        await endpoint._write(socket, outbox, "", "l")
         assert spent == [("l", 3.0)] * 6, "also the answer"
 
     with services(tmp_path) as make:
@@ -150,3 +152,78 @@ def test_an_agent_has_no_more_attempts_than_fit_in_a_report(monkeypatch: pytest.
     assert told(3, forgets=((1, 1),)) == [(2, 1)]
     assert any(isinstance(done, Report) for done in agent.handle(room, 0.0)), "what was passed over is asked for"
     assert told(4, stops=((9, 1),)) == [(2, 1), (9, 1)]
+
+
+# ------------------------------------------------------------------- tokens that end
+
+
+class Line:
+    """An agent's WebSocket, on which the agent says nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+        self.code = 0
+
+    async def receive(self) -> None:
+        await asyncio.Event().wait()
+
+    async def send_text(self, text: str) -> None:
+        self.said.append(decode(text))
+
+    async def close(self, code: int, _reason: str = "") -> None:
+        self.code = code
+
+
+@pytest.mark.parametrize("how", ["revoked", "replaced", "expired"])
+def test_the_connections_of_a_token_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "expired":
+        monkeypatch.setattr(agents, "GRACE", 0.0)
+
+    async def run(service: Service) -> None:
+        endpoint = AgentEndpoint(service)
+        given = f"Bearer {service.issue('l', 'agent', 'left', 100.0)}"
+        token = await lookup(service, given)
+        assert token is not None
+        lines: list[Any] = [Line() for _ in range(EACH)]
+        if how == "expired":
+            service._offset += 101
+        talks = [asyncio.create_task(endpoint._talk(line, given, token, "left")) for line in lines]
+        if how != "expired":
+            while "l" not in endpoint._open or len(endpoint._open["l"][0]) < EACH:
+                await asyncio.sleep(0)
+        if how == "revoked":
+            await asyncio.to_thread(service.revoke, "l")
+        elif how == "replaced":
+            await asyncio.to_thread(service.issue, "l", "agent", "left")
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*talks)
+        assert [(line.said, line.code) for line in lines] == [([Refusal(NOT_VALID)], 4400)] * EACH
+        assert endpoint._open == {}
+
+    with services(tmp_path) as make:
+        asyncio.run(run(make()))
+
+
+def test_no_task_is_sent_to_a_token_that_another_coordinator_has_revoked(tmp_path: Path) -> None:
+    launch = Launch((1, 1), ("x",), {}, {}, secrets={"A": "hidden"})
+    orders = Orders("left", "a", 1, 1, 1, 1, 10.0, (launch,))
+
+    async def run(service: Service) -> None:
+        endpoint = AgentEndpoint(service)
+        token = service.issue("l", "agent", "left")
+        outbox: asyncio.Queue[Message] = asyncio.Queue()
+        line: Any = Line()
+        writer = asyncio.create_task(endpoint._write(line, outbox, f"Bearer {token}", "l"))
+        outbox.put_nowait(orders)
+        while not line.said:
+            await asyncio.sleep(0)
+        service.store.remove_token("l")
+        outbox.put_nowait(LogSize((1, 1), 0))
+        outbox.put_nowait(orders)
+        async with asyncio.timeout(PATIENCE):
+            await writer
+        assert line.said == [orders, LogSize((1, 1), 0), Refusal(NOT_VALID)]
+        assert line.code == 4400
+
+    with services(tmp_path) as make:
+        asyncio.run(run(make()))

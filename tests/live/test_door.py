@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import logging
@@ -40,6 +41,7 @@ from tapfinger.live.protocol.wire import Refusal, decode, encode
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import WINDOW, LoopLag
 from tapfinger.live.service.service import Service
+from tapfinger.live.store import audit as audit_module
 from tapfinger.live.store import tokens
 from tapfinger.live.store.audit import DONE_SINGLY, SINGLY, Audit
 
@@ -661,6 +663,65 @@ def test_changes_cannot_push_out_what_was_done(tmp_path: Path) -> None:
     assert (len(by["root"]), len(by["bob"]), len(by["ann"])) == (DONE_SINGLY + 50, 1, DONE_SINGLY + 2)
     assert [line["detail"] for line in by["ann"][-2:]] == ["50 more changes in that minute", ""]
     assert (by["ann"][-2]["what"], by["ann"][-2]["status"]) == ("done", 200)
+
+
+@pytest.mark.parametrize("later", ["note", "look"])
+def test_changes_are_summed_up_when_their_minute_is_over_whoever_comes_next(tmp_path: Path, later: str) -> None:
+    log = Audit(tmp_path / "audit.jsonl")
+    for n in range(DONE_SINGLY + 50):
+        log.note(60.0 + n / 100, "ann", "here", "POST /api/v1/tasks/1/cancel", 200)
+        log.note(60.0 + n / 100, None, "there", "GET /", 401)
+    if later == "note":
+        log.note(120.0, "root", "here", "POST /api/v1/clusters/left/drain", 200, whole=True)
+        lines = log.latest(1000)
+    else:
+        lines = log.latest(1000, 120.0)
+    log.close()
+    summed = {line["detail"] for line in lines if "more" in line["detail"]}
+    assert summed == {"50 more changes in that minute", f"{DONE_SINGLY + 50 - SINGLY} more refusals in that minute"}
+
+
+def test_a_disk_that_was_full_leaves_no_half_lines_in_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = [10_000]
+
+    class Filling(io.FileIO):
+        def write(self, data: Any) -> int:
+            fits = data[: room[0]]
+            room[0] -= len(fits)
+            return super().write(fits)
+
+    def fdopen(handle: int, mode: str, buffering: int) -> Filling:
+        assert buffering == 0
+        return Filling(handle, mode.replace("b", ""))
+
+    monkeypatch.setattr(audit_module.os, "fdopen", fdopen)
+    log = Audit(tmp_path / "audit.jsonl")
+    log.note(1.0, "ann", "here", "POST /a", 200)
+    room[0] = 20
+    log.note(2.0, "ann", "here", "POST /b", 200)
+    assert "the audit log cannot be written (No space left on device)" in caplog.text
+    room[0] = 10_000
+    log.note(3.0, "ann", "here", "POST /c", 200)
+    assert [line["what"] for line in log.latest(10)] == ["POST /a", "POST /c"]
+    log.close()
+
+
+def test_lines_that_are_not_of_the_audit_log_are_told_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = Audit(path)
+    log.note(1.0, "ann", "here", "POST /a", 200)
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'[]\n{"at": "x"}\n\xff\n{"at": 5.0, "who": "a')  # the last one is half a line
+    log = Audit(path)
+    log.note(6.0, "ann", "here", "POST /b", 200)
+    lines = log.latest(10)
+    log.close()
+    assert [line["what"] for line in lines] == ["POST /a", *["unreadable"] * 4, "POST /b"]
+    assert [line["at"] for line in lines] == [1.0] * 5 + [6.0]
+    assert [line["detail"] for line in lines[1:3]] == ["[]", '{"at": "x"}']
 
 
 def test_what_operators_do_is_noted_however_much_it_is(service: Service, http: TestClient) -> None:

@@ -285,6 +285,40 @@ def test_agents_that_are_away_or_silent_or_of_another_cluster_give_nothing(monke
         with pytest.raises(TooMany):
             await one.ask("left", (1, 1), "x")
         assert not one._asked
+        assert not one._at
+        assert not one._of
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_does_not_answer_takes_no_places_from_others() -> None:
+    async def scene() -> None:
+        def send(cluster: str, message: Message) -> bool:
+            if cluster == "quick" and isinstance(message, FileRequest):
+                asyncio.get_running_loop().call_soon(one.answered, cluster, FileAnswer(message.number, data="x"))
+            return True
+
+        one = desk.FileDesk(send)
+
+        async def ask(cluster: str, asker: str) -> str:
+            return (await one.ask(cluster, (1, 1), "a", asker=asker)).data
+
+        askers = [f"m{n % 2}" for n in range(3 * desk.WAITING_OF_ONE)]
+        asking = [asyncio.create_task(ask("silent", asker)) for asker in askers]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sum(not one.done() for one in asking) == desk.WAITING_AT_ONE
+        assert await ask("quick", "ann") == "x"
+        with pytest.raises(TooMany, match="of your requests"):
+            await ask("quick", "m0")
+        with pytest.raises(TooMany, match="on cluster 'silent'"):
+            await ask("silent", "ann")
+        for waits in asking:
+            waits.cancel()
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(result) for result in results} <= {TooMany, asyncio.CancelledError}
+        assert not one._at
+        assert not one._of
 
     asyncio.run(scene())
 

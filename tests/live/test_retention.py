@@ -389,6 +389,7 @@ def test_no_step_waits_for_all_and_reads_cost_what_they_show(opened: Opener) -> 
     store.oldest(10)
     store.count_before(5.0)
     store.by_keys("me", ["a", "b"])
+    store.has_keys("me", ["a", "b"])
     scans = [plan for plan in asked if plan.startswith("SCAN") and "INDEX" not in plan]
     assert scans == ["SCAN tasks"] * scans.count("SCAN tasks"), asked
     # In order of the key and with a limit: `tasks([], ...)` reads what it returns. Sorting would read everything.

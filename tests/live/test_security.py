@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -158,6 +159,39 @@ def test_guessing_is_slow_and_does_not_fill_the_audit_log(http: TestClient, serv
     codes = [http.get("/api/v1/tasks", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(30)]
     assert (codes[0], codes[-1]) == (401, 429)
     assert sum(line["detail"] == "no valid token" for line in service.kept.audit.latest(1000)) < 20
+
+
+def test_an_address_of_ipv6_is_one_with_those_that_begin_alike(service: Service) -> None:
+    app = make_app(service, runs_service=False)
+
+    async def ask(address: str) -> int:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", b"Bearer guessed")]
+        scope = {"type": "http", "method": "GET", "path": "/api/v1/tasks", "headers": headers, "query_string": b""}
+        await app({**scope, "client": (address, 1)}, receive, send)  # type: ignore[arg-type]
+        status: int = sent[0]["status"]
+        return status
+
+    async def play() -> None:
+        assert {await ask(f"2001:db8::{n:x}") for n in range(100)} == {401, 429}
+        assert await ask("2001:db8::1:0:0:1") == 429
+        assert await ask("2001:db8:0:1::1") == 401
+
+    asyncio.run(play())
+    service.close()
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_no_request_could_revoke_are_refused(http: TestClient, name: str) -> None:
+    refused = http.post("/api/v1/tokens", json={"name": name, "role": "viewer"})
+    assert (refused.status_code, refused.json()["detail"][:28]) == (422, "a token cannot have the name")
 
 
 def test_garbage_on_an_agents_line(http: TestClient) -> None:

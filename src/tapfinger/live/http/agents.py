@@ -15,8 +15,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading, StoreUnavailable, TapfingerError
 from tapfinger.live.http.auth import REFUSALS, WORK, WORK_SAVED, lookup, source_of
+from tapfinger.live.http.known_addresses import origin_of
 from tapfinger.live.http.limits import Buckets
-from tapfinger.live.protocol.messages import Report
+from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
@@ -29,6 +30,10 @@ AGENT_PATH = "/api/v1/agent"
 OUTBOX = 1000
 #: Connections with one token: an agent needs one, and those that it has lost may take a while to end.
 EACH = 4
+#: Seconds after the end of a token until its connections end: clocks differ a little. No task starts in them.
+GRACE = 1.0
+
+NOT_VALID = "the token has expired, or was revoked"
 
 
 class AgentEndpoint:
@@ -44,6 +49,8 @@ class AgentEndpoint:
         self._work = Buckets(WORK, WORK_SAVED, service.now)
         #: By token: what ends each of its connections, oldest first; and whose message is in work.
         self._open: dict[str, tuple[list[asyncio.Timeout], asyncio.Lock]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        service.on_void.append(self._void)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An application that serves nothing else."""
@@ -64,7 +71,7 @@ class AgentEndpoint:
             await socket.close(1013, "the store cannot be reached; try again")
             return
         if token is None or token.role != "agent" or token.cluster is None:
-            if not self._refusals.take(source):
+            if not self._refusals.take(origin_of(source)):
                 who = None if token is None else token.name
                 self._note(who, source, 401, "no valid token of an agent")
             await socket.close(4401, "a valid token of an agent is needed")
@@ -87,17 +94,19 @@ class AgentEndpoint:
             self._work.spend(name, time.thread_time() - began)
 
     @asynccontextmanager
-    async def _one_of_few(self, name: str) -> AsyncIterator[asyncio.Lock]:
-        """Count a connection of a token. If there are too many, the oldest ends with a TimeoutError.
+    async def _one_of_few(self, name: str, lasts: float | None = None) -> AsyncIterator[asyncio.Lock]:
+        """Count a connection of a token. It ends with a TimeoutError after ``lasts`` seconds, when the token is void,
+        and when there are too many newer ones.
 
         Whoever works on a message of the token holds the lock: else each connection could take a turn before any is
         charged.
         """
         among, turn = self._open.setdefault(name, ([], asyncio.Lock()))
-        async with asyncio.timeout(None) as patience:
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.timeout(lasts) as patience:
             among.append(patience)
             if len(among) > EACH:
-                among.pop(0).reschedule(0.0)
+                _end(among.pop(0))
             try:
                 yield turn
             finally:
@@ -105,6 +114,17 @@ class AgentEndpoint:
                     among.remove(patience)
                 if not among and self._open.get(name, (None,))[0] is among:
                     del self._open[name]
+
+    def _void(self, name: str) -> None:
+        """End the connections of a token. May be called in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._end_all, name)
+
+    def _end_all(self, name: str) -> None:
+        among, _ = self._open.get(name, ([], None))
+        while among:
+            _end(among.pop())
 
     async def _talk(self, socket: WebSocket, given: str, token: Token, cluster: str) -> None:
         service, loop = self._service, asyncio.get_running_loop()
@@ -121,23 +141,27 @@ class AgentEndpoint:
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(put, message)
 
-        writer = asyncio.create_task(self._write(socket, outbox, token.name))
+        writer = asyncio.create_task(self._write(socket, outbox, given, token.name))
+        lasts = None if token.expires is None else max(0.0, token.expires - service.now()) + GRACE
         try:
             service.check_leading()
-            async with self._one_of_few(token.name) as turn:
+            async with self._one_of_few(token.name, lasts) as turn:
                 while not writer.done():
                     text = await _received(socket)
                     async with turn:
                         # The agent must wait, but nothing is dropped: leases of others share this loop.
                         await asyncio.sleep(max(self._paces.take(token.name), self._work.take(token.name, 0.0)))
                         if await lookup(service, given) is None:
-                            raise AgentRefused("the token has expired, or was revoked")
+                            raise AgentRefused(NOT_VALID)
                         await self._handle(text, token.name, cluster, send)
         except WebSocketDisconnect:
             pass
         except TimeoutError:
             with suppress(Exception):
-                await socket.close(4409, "this token has newer connections")
+                if await lookup(service, given) is None:
+                    await _refuse(socket)
+                else:
+                    await socket.close(4409, "this token has newer connections")
         except TapfingerError as error:
             with suppress(Exception):
                 away = isinstance(error, NotLeading | StoreUnavailable)
@@ -166,13 +190,32 @@ class AgentEndpoint:
         finally:
             self._work.spend(name, took)  # here, for the service's loop may be another thread's
 
-    async def _write(self, socket: WebSocket, outbox: asyncio.Queue[Message], name: str) -> None:
+    async def _write(self, socket: WebSocket, outbox: asyncio.Queue[Message], given: str, name: str) -> None:
         with suppress(WebSocketDisconnect, RuntimeError):
             while True:
                 message = await outbox.get()
+                if isinstance(message, Orders) and message.starts:  # with secrets
+                    try:
+                        token = await lookup(self._service, given)
+                    except TapfingerError:
+                        continue  # it is lost, as any message may be; the next repeats everything
+                    if token is None:  # another coordinator may have revoked it
+                        await _refuse(socket)
+                        return
                 with self._charged(name):
                     text = encode(message)
                 await socket.send_text(text)
+
+
+def _end(patience: asyncio.Timeout) -> None:
+    """End what is under way in a timeout, unless that is happening already."""
+    if not patience.expired():
+        patience.reschedule(0.0)
+
+
+async def _refuse(socket: WebSocket) -> None:
+    await socket.send_text(encode(Refusal(NOT_VALID)))
+    await socket.close(4400)
 
 
 async def _received(socket: WebSocket) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from fastapi import HTTPException, Request, Response
 
 from tapfinger.live.http.limits import Reserve
+from tapfinger.live.http.standing import check_standing
 
 Result = TypeVar("Result")
 
@@ -52,6 +53,7 @@ class AnswerThreads:
         users.append(None)
         try:
             async with turn:
+                await check_standing(request)  # waiting for the turn may have taken long
                 result, used = await asyncio.get_running_loop().run_in_executor(pool, _timed, work)
         finally:
             users.pop()

@@ -38,6 +38,7 @@ from tapfinger.live.http.profile_routes import add_profiles
 from tapfinger.live.http.reference import add_reference
 from tapfinger.live.http.retention_routes import add_retention
 from tapfinger.live.http.secret_routes import add_secrets
+from tapfinger.live.http.standing import check_standing
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
 from tapfinger.live.http.waiting import WaitingRoom, clusters_of
@@ -106,6 +107,7 @@ def make_app(service: Service, on_failure: Callable[[], None] | None = None, run
         token: Token | None = request.state.holder
         if token is None:
             raise HTTPException(401, NO_TOKEN)
+        await check_standing(request)  # reading a long body may have waited for others
         return token
 
     def may(what: str) -> Any:
@@ -140,7 +142,10 @@ def _tasks(
     app: FastAPI, service: Service, workers: AnswerThreads, room: WaitingRoom, may: Callable[[str], Any]
 ) -> None:
     async def accept(request: Request, body: Submission, token: Token) -> Response:
-        ids = await service.take(body.tasks, token.name, body.secrets)
+        def spent(seconds: float) -> None:
+            request.state.work = getattr(request.state, "work", 0.0) + seconds
+
+        ids = await service.take(body.tasks, token.name, body.secrets, spent)
         request.state.detail = f"{len(ids)} tasks, from {ids[0]} to {ids[-1]}"
         return Response(as_json({"ids": ids}), 201, media_type="application/json")
 
@@ -324,7 +329,7 @@ def _operators(app: FastAPI, service: Service, workers: AnswerThreads, may: Call
     @app.get("/api/v1/audit", dependencies=[may("operate")], response_model=dict[str, Any])
     async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
         """The latest lines of the audit log, oldest first."""
-        return await workers.answer(request, lambda: {"lines": service.kept.audit.latest(limit)})
+        return await workers.answer(request, lambda: {"lines": service.kept.audit.latest(limit, service.now())})
 
 
 def _explain_errors(app: FastAPI) -> None:

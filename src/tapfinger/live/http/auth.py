@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -15,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tapfinger.errors import StoreFailed, StoreUnavailable
 from tapfinger.live.http.bodies import SMALL, BodyLimits, in_pieces
+from tapfinger.live.http.known_addresses import origin_of
 from tapfinger.live.http.limits import Buckets
+from tapfinger.live.http.standing import Standing
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
 from tapfinger.live.store.store import Token
@@ -38,6 +41,7 @@ NO_TOKEN = "a valid token is needed: Authorization: Bearer ..."
 class Authentication:
     """Stores the token's holder in the request's state as ``holder``; None if there is no valid token.
 
+    There, too, is ``standing``, which tells later whether the token is still valid; only if there is one.
     A handler may set in that state: ``detail`` for the audit log, ``work`` (seconds that the request has cost), and
     ``release``, which is called when the answer has been sent.
     """
@@ -66,9 +70,15 @@ class Authentication:
             return
         state: dict[str, Any] = scope.setdefault("state", {})
         state["holder"] = holder
+        if holder is not None:
+            state["standing"] = Standing(partial(lookup, self._service, given), holder)
         refused = given != "" and holder is None and scope["path"] != HEALTH
-        name = f"token {holder.name}" if holder is not None else f"address {source}"
-        wait = self._requests.take(name) or self._work.take(name, 0.0) or (refused and self._refusals.take(source))
+        name = f"token {holder.name}" if holder is not None else f"address {origin_of(source)}"
+        wait = (
+            self._requests.take(name)
+            or self._work.take(name, 0.0)
+            or (refused and self._refusals.take(origin_of(source)))
+        )
         if wait:
             body = {"detail": f"too many requests; try again in {wait:.2g} s"}
             await JSONResponse(body, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
@@ -91,7 +101,8 @@ class Authentication:
             if app is not None:
                 await app(scope, receive, watched)
             else:
-                await self._app(scope, self._bodies.timed(headers, receive), in_pieces(watched))
+                come = state["standing"].check if holder is not None else None
+                await self._app(scope, self._bodies.timed(headers, receive, come), in_pieces(watched))
         finally:
             self._bodies.done(name, reserved)
             if (release := state.pop("release", None)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
@@ -57,8 +58,8 @@ class BodyLimits:
         if reserved:
             self._held.give_back(name, reserved)
 
-    def timed(self, headers: Headers, receive: Receive) -> Receive:
-        """``receive`` that answers 408 if a body does not come in time."""
+    def timed(self, headers: Headers, receive: Receive, come: Callable[[], Awaitable[None]] | None = None) -> Receive:
+        """``receive`` that answers 408 if a body does not come in time. ``come`` is awaited when all of it is there."""
         size = int(headers.get("content-length", "0"))
         if not size:
             return receive
@@ -76,6 +77,8 @@ class BodyLimits:
             except TimeoutError:
                 raise HTTPException(408, "the request did not come in time", {"Connection": "close"}) from None
             more = bool(message.get("more_body", False))
+            if not more and come is not None:
+                await come()
             return message
 
         return receive_in_time

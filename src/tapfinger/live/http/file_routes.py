@@ -2,16 +2,19 @@
 
 # No `from __future__ import annotations` here: FastAPI reads the annotations.
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from pydantic import Field
 
+from tapfinger.errors import TooMany
 from tapfinger.live.http.answer_threads import AnswerThreads
+from tapfinger.live.http.standing import check_standing
 from tapfinger.live.http.task_view import check_sees
+from tapfinger.live.protocol.wire import FileAnswer
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
 
@@ -26,6 +29,14 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
     async def check(request: Request, task: int, token: Token) -> None:
         check_sees(token, await workers.run(request, partial(service.task, task)), "a file")
 
+    async def ask(request: Request, asked: Callable[[], Awaitable[tuple[int, FileAnswer]]]) -> tuple[int, FileAnswer]:
+        try:
+            answer = await service.bridge.run(asked)
+        except TooMany as error:
+            raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
+        await check_standing(request)  # the agent may have taken its time
+        return answer
+
     @app.get("/api/v1/tasks/{task}/files")
     async def files(
         request: Request,
@@ -37,8 +48,8 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
     ) -> dict[str, Any]:
         """A directory that the task has left, from the name after ``after`` on; ``more``: it has further entries."""
         await check(request, task, token)
-        asked = partial(service.files_of, task, attempt, path, listed=True, after=after)
-        which, answer = await service.bridge.run(asked)
+        asked = partial(service.files_of, task, attempt, path, listed=True, after=after, asker=token.name)
+        which, answer = await ask(request, asked)
         return {"attempt": which, "files": [asdict(entry) for entry in answer.entries], "more": answer.more}
 
     @app.get(
@@ -57,7 +68,8 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
         """A piece of a file from ``offset`` on; empty at its end. Headers give the size of the whole file, and when it
         was changed last."""
         await check(request, task, token)
-        which, answer = await service.bridge.run(partial(service.files_of, task, attempt, path, offset=offset))
+        asked = partial(service.files_of, task, attempt, path, offset=offset, asker=token.name)
+        which, answer = await ask(request, asked)
         headers = {"X-Attempt": str(which), "X-Size": str(answer.size), "X-Modified": repr(answer.modified)}
         data = answer.data.encode("latin-1")
         # A file of a task must never be shown as a page of this server.

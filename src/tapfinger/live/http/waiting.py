@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import HTTPException, Request
 
 from tapfinger.live.http.answer_threads import AnswerThreads, name_of
+from tapfinger.live.http.standing import check_standing
 from tapfinger.live.service.service import Service
 
 #: Seconds between two looks of a request that waits for something; each look costs something.
@@ -35,7 +36,7 @@ class WaitingRoom:
         self._waiting: Counter[str] = Counter()
 
     async def wait_for_news(self, request: Request, seconds: float, seen: int) -> None:
-        """Wait until there are more changes than ``seen``, at most this many seconds."""
+        """Wait until there are more changes than ``seen``, at most this many seconds. The token must be valid then."""
         name = name_of(request)
         if self._waiting[name] >= EACH:
             raise HTTPException(429, "too many requests wait; try again later", {"Retry-After": "1"})
@@ -46,6 +47,7 @@ class WaitingRoom:
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
+        await check_standing(request)
 
     async def _news(self, seconds: float, seen: int) -> None:
         await asyncio.sleep(min(LOOK, seconds))
@@ -93,6 +95,8 @@ async def explained(request: Request, service: Service, question: Callable[[], A
             took = time.perf_counter() - began
 
     try:
-        return await service.bridge.ponder(timed)
+        found = await service.bridge.ponder(timed)
     finally:
         request.state.work = getattr(request.state, "work", 0.0) + min(took, PONDERED)
+    await check_standing(request)
+    return found

@@ -51,6 +51,7 @@ from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
 from tapfinger.live.service.deciding import Deciding
+from tapfinger.live.service.earlier_tasks import EarlierTasks
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import LoopLag
@@ -106,9 +107,11 @@ class Leading:
         self._offset = time.time() - boot_clock()
         self._senders: dict[str, Callable[[Message], None]] = {}
         self._bulk = asyncio.Lock()
-        self._unsaved: dict[tuple[str, str], TaskRecord] = {}  # by owner and key
+        self._earlier = EarlierTasks(self.store)
         self._wanted = asyncio.Event()
         self.changes = Announcer()
+        #: Each is called, in any thread, with the name of a token that is void from now on.
+        self.on_void: list[Callable[[str], None]] = []
         self.bridge = LoopBridge()
         self._broken: BaseException | None = None
         self._suspects = Suspects()
@@ -183,6 +186,7 @@ class Leading:
         self._schedulers.close()
         self.insight.shadows.close()
         self._commits.close()
+        self._earlier.close()
         self.retention.close()
         if self._leading is not None and self._broken is None:
             self._learning_loop.close(self.store)
@@ -329,7 +333,7 @@ class Leading:
             foreseen = isinstance(error, TapfingerError)  # its message says it all
             logger.critical("the coordinator cannot go on: %s", error, exc_info=None if foreseen else error)
         self._commits.stop(error)
-        self._unsaved.clear()
+        self._earlier.clear()
         self._wanted.set()
 
     def _start_over(self, stimulus: Stimulus, error: Exception) -> None:
@@ -343,7 +347,7 @@ class Leading:
         over = starts_over()
         self._leave(over)
         self._commits.stop(over)
-        self._unsaved.clear()
+        self._earlier.clear()
         self._wanted.set()
 
     def _leave(self, why: TapfingerError) -> None:

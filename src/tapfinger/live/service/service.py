@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from tapfinger.live.protocol.messages import VERSION, Report
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.live.protocol.wire import FileAnswer, LogChunk, LogSize, Message
 from tapfinger.live.service import standby
+from tapfinger.live.service.earlier_tasks import check_same
 from tapfinger.live.service.files import FileDesk
 from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
@@ -35,6 +36,9 @@ ASK_AGAIN = 10.0
 #: No secrets are given.
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
+#: Called with seconds of work that somebody has caused.
+Spent = Callable[[float], None]
+
 
 class Service(Leading):
     """One coordinator. What changes it, and ``clusters`` of a leader, must run on its loop; see ``bridge``.
@@ -45,52 +49,69 @@ class Service(Leading):
 
     # --------------------------------------------------------------------- people
 
-    async def submit(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str] = NOTHING) -> list[int]:
+    async def submit(
+        self,
+        specs: Sequence[TaskSpec],
+        owner: str,
+        secrets: Mapping[str, str] = NOTHING,
+        spent: Spent = lambda _: None,
+    ) -> list[int]:
         """Accept tasks and return their ids; they are on disk by then. A key used before returns the earlier task.
 
-        ``secrets``: values for these tasks only.
+        ``secrets``: values for these tasks only. ``spent`` is told of work in a thread, and called there.
         """
-        if len(specs) <= BULK:
-            ids = self._accept(specs, owner, secrets)
-            await self._commits.flush()
-            return ids
-        async with self._bulk:  # one after the other: agents get their turn while each is saved
-            ids = self._accept(specs, owner, secrets)
-            await self._commits.flush()
-            return ids
+        if len(specs) > BULK:
+            async with self._bulk:  # one after the other: agents get their turn while each is saved
+                return await self._submit_slowly(specs, owner, secrets, spent)
+        ids = self._accept_at_once(specs, owner, secrets)
+        if ids is None:
+            return await self._submit_slowly(specs, owner, secrets, spent)
+        await self._commits.flush()
+        return ids
 
-    async def take(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str] = NOTHING) -> list[int]:
+    async def take(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str], spent: Spent) -> list[int]:
         """``submit`` for people's loop."""
         if len(specs) > BULK:
-            return await self.bridge.run(partial(self.submit, specs, owner, secrets))
-        accept = partial(self._accept, specs, owner, secrets)
-        return await self.bridge.save(accept, lambda told: self._commits.on_disk(told))
+            return await self.bridge.run(partial(self.submit, specs, owner, secrets, spent))
+        accept = partial(self._accept_at_once, specs, owner, secrets)
+        ids = await self.bridge.save(accept, lambda told: self._commits.on_disk(told))
+        if ids is None:
+            return await self.bridge.run(partial(self._submit_slowly, specs, owner, secrets, spent))
+        return ids
 
-    def _accept(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str]) -> list[int]:
-        """Accept tasks and return their ids; they are on disk when all changes so far are."""
+    async def _submit_slowly(
+        self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str], spent: Spent
+    ) -> list[int]:
+        """Look in the store for tasks with the same keys first, without keeping this loop busy."""
+        while True:
+            leading = self._machine
+            known = await self._earlier.look(owner, specs, spent)
+            if self._machine is leading:  # else another coordinator may have taken tasks with these keys
+                break
+        ids = self._accept(specs, owner, secrets, known)
+        await self._commits.flush()
+        return ids
+
+    def _accept_at_once(self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str]) -> list[int] | None:
+        """``_accept``, unless some keys are in the store already: comparing their tasks may take long."""
+        _ = self._machine  # only the leader knows
+        known = self._earlier.glance(owner, specs)
+        return None if known is None else self._accept(specs, owner, secrets, known)
+
+    def _accept(
+        self, specs: Sequence[TaskSpec], owner: str, secrets: Mapping[str, str], known: Mapping[str, int]
+    ) -> list[int]:
+        """Accept tasks and return their ids; they are on disk when all changes so far are.
+
+        ``known``: ids of the earlier tasks with the same keys.
+        """
         for spec in specs:
             if refused := refused_names([*spec.env, *spec.secrets], self.config.env_names):
                 raise ConfigError(
                     f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
                 )
         room = self.config.max_waiting - self._machine.waiting
-        known = self._known(owner, [spec.key for spec in specs if spec.key is not None])
-        fresh: list[TaskSpec] = []
-        keys: dict[str, int] = {}  # position in fresh
-        places: list[tuple[bool, int]] = []  # for each spec: whether it is new; its position in fresh, or its id
-        for spec in specs:
-            record = known.get(spec.key) if spec.key is not None else None
-            same = record.spec if record is not None else fresh[keys[spec.key]] if spec.key in keys else None
-            if same not in (None, spec):
-                raise ConfigError(f"key {spec.key!r} was used for another task; use another key")
-            if record is not None:
-                places.append((False, record.id))
-                continue
-            if same is None:
-                fresh.append(spec)
-                if spec.key is not None:
-                    keys[spec.key] = len(fresh) - 1
-            places.append((True, len(fresh) - 1 if spec.key is None else keys[spec.key]))
+        fresh, places = _sorted_out(specs, known)
         if unused := sorted(secrets.keys() - {name for spec in specs for name in spec.secrets}):
             raise ConfigError(f"a value for secret {unused[0]!r} was given, but no task names it in its secrets")
         self._check_secrets(fresh, owner, secrets)
@@ -99,8 +120,7 @@ class Service(Leading):
         if fresh:
             self._machine.texts.check_room(fresh, owner, self.config.max_waiting_mb)
         made = self._act(Submit(fresh, owner)) if fresh else ()
-        unsaved = {(owner, record.spec.key): record for record in made if record.spec.key is not None}
-        self._unsaved |= unsaved
+        unsaved = self._earlier.made(made)
         given = [
             TaskSecret(owner, name, record.id, record.submitted, secrets[name])
             for record in made
@@ -110,13 +130,8 @@ class Service(Leading):
         if given:  # in the same transaction as the tasks, since nothing else ran in between
             self._commits.put(Change(secrets=given), lambda: None)
         if unsaved:
-            self._commits.put(Change(), partial(self._saved, unsaved))
+            self._commits.put(Change(), partial(self._earlier.saved, unsaved))
         return [made[place].id if new else place for new, place in places]
-
-    def _saved(self, keys: Collection[tuple[str, str]]) -> None:
-        """Tasks with these owners and keys are in the store."""
-        for pair in keys:
-            self._unsaved.pop(pair, None)
 
     def _check_secrets(self, specs: Sequence[TaskSpec], owner: str, given: Mapping[str, str]) -> None:
         """Refuse tasks whose secrets could not be given to them."""
@@ -156,11 +171,6 @@ class Service(Leading):
         self.check_leading()
         if not self.store.secrets.remove(owner, name):
             raise NotFound(f"{owner} keeps no secret {name!r}")
-
-    def _known(self, owner: str, keys: Sequence[str]) -> dict[str, TaskRecord]:
-        """Tasks submitted with these keys, including those not yet on disk."""
-        unsaved = {key: self._unsaved[owner, key] for key in keys if (owner, key) in self._unsaved}
-        return self.store.by_keys(owner, [key for key in keys if key not in unsaved]) | unsaved
 
     async def cancel(self, ident: int) -> TaskRecord:
         """Cancel a task, or order its agent to stop it; a task that has ended stays as it is."""
@@ -233,12 +243,21 @@ class Service(Leading):
             raise NotLeading(self._leader)
         if cluster is not None and cluster not in self.site.index:
             raise NotFound(f"there is no cluster {cluster!r}")
-        return tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
+        if name in (".", ".."):
+            raise ConfigError(f"a token cannot have the name {name!r}: no address of a request can hold it")
+        token = tokens.issue(self.store, name, role, cluster, self.now(), lasts, inherit)
+        self._tell_void(name)  # an earlier one of that name
+        return token
 
     def revoke(self, name: str) -> None:
         """Revoke the token of this name."""
         if not self.store.remove_token(name):
             raise NotFound(f"there is no token of the name {name!r}")
+        self._tell_void(name)
+
+    def _tell_void(self, name: str) -> None:
+        for tell in self.on_void:
+            tell(name)
 
     # --------------------------------------------------------------------- agents
 
@@ -286,9 +305,16 @@ class Service(Leading):
         return send is not None
 
     async def files_of(
-        self, task: int, attempt: int | None, path: str, listed: bool = False, after: str = "", offset: int = 0
+        self,
+        task: int,
+        attempt: int | None,
+        path: str,
+        listed: bool = False,
+        after: str = "",
+        offset: int = 0,
+        asker: str = "",
     ) -> tuple[int, FileAnswer]:
-        """Part of the files that a task has left on its cluster, and the number of the attempt."""
+        """Part of the files that a task has left on its cluster, and the number of the attempt. ``asker``: who asks."""
         self.check_leading()
         record = self.task(task)
         which = attempt or record.attempt
@@ -297,7 +323,7 @@ class Service(Leading):
             raise NotFound(f"task {task} has no attempt {which}" if which else f"task {task} has not run yet")
         if record.spec.cwd is not None:
             raise NotFound(f"task {task} ran in {record.spec.cwd} on cluster {where}; TapFinger keeps no files of it")
-        return which, await self.files.ask(where, (task, which), path, listed, after, offset)
+        return which, await self.files.ask(where, (task, which), path, listed, after, offset, asker)
 
     def _place_of(self, record: TaskRecord, attempt: int) -> str | None:
         """The cluster of an attempt; None if there is none."""
@@ -346,3 +372,23 @@ class Service(Leading):
         answer(LogSize(chunk.id, size))
         if chunk.data:
             self.changes.announce()
+
+
+def _sorted_out(specs: Sequence[TaskSpec], known: Mapping[str, int]) -> tuple[list[TaskSpec], list[tuple[bool, int]]]:
+    """The tasks that are new; and for each of all whether it is new, with its position among these or its id."""
+    fresh: list[TaskSpec] = []
+    places: list[tuple[bool, int]] = []
+    first: dict[str, tuple[TaskSpec, tuple[bool, int]]] = {}  # by key
+    for spec in specs:
+        if spec.key is not None and spec.key in first:
+            earlier, place = first[spec.key]
+            check_same(earlier, spec)
+        elif spec.key is not None and spec.key in known:
+            place = (False, known[spec.key])
+        else:
+            place = (True, len(fresh))
+            fresh.append(spec)
+        if spec.key is not None:
+            first.setdefault(spec.key, (spec, place))
+        places.append(place)
+    return fresh, places

@@ -6,12 +6,14 @@ operators did: nobody can push out what was done.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ SINGLY, DONE_SINGLY = 10, 100
 REQUESTERS = 1000
 #: Most characters of a text that a requester has chosen.
 LONGEST = 300
+#: What each line has.
+_PARTS = frozenset({"at", "who", "from", "what", "status", "detail"})
 #: The requester of what is beyond ``REQUESTERS``.
 _OTHERS = (None, "others")
 
@@ -63,15 +67,25 @@ class Audit:
         with self._lock:
             # Changes count for a token wherever it is used from: whoever holds it may have many addresses.
             log, requester = (self._refused, (who, source)) if status >= 400 else (self._done, (who, ""))
-            if not (whole or log.counts(at, requester)):
+            self._turn(at)
+            if not (whole or log.counts(requester)):
                 return
             cut = what[:LONGEST], detail[:LONGEST]
             line = {"at": round(at, 3), "who": who, "from": source, "what": cut[0], "status": status, "detail": cut[1]}
             log.files.write(line)
 
-    def latest(self, limit: int) -> list[dict[str, Any]]:
-        """The last lines, oldest first; at most half of them are refusals if there are enough others."""
+    def _turn(self, at: float) -> None:
+        for log in (self._done, self._refused):
+            log.turn(at)
+
+    def latest(self, limit: int, now: float | None = None) -> list[dict[str, Any]]:
+        """The last lines, oldest first; at most half of them are refusals if there are enough others.
+
+        ``now``: what was counted in minutes before is summed up first.
+        """
         with self._lock:
+            if now is not None:
+                self._turn(now)
             done, refused = self._done.files.latest(limit), self._refused.files.latest(limit)
         room = max(limit - len(done), limit // 2)
         refused = refused[max(0, len(refused) - room) :]
@@ -91,11 +105,14 @@ class _Summed:
         self._minute = 0
         self._many: Counter[tuple[str | None, str]] = Counter()
 
-    def counts(self, at: float, requester: tuple[str | None, str]) -> bool:
-        """Count a line; whether it is one of those that are written."""
-        if int(at // 60) != self._minute:
+    def turn(self, at: float) -> None:
+        """Sum up a minute that is over at that time."""
+        if int(at // 60) > self._minute:
             self._sum_up()
             self._minute = int(at // 60)
+
+    def counts(self, requester: tuple[str | None, str]) -> bool:
+        """Count a line of this minute; whether it is one of those that are written."""
         if requester not in self._many and len(self._many) >= REQUESTERS:
             requester = _OTHERS
         self._many[requester] += 1
@@ -136,15 +153,18 @@ class _Files:
         try:
             self._append(line)
         except OSError as error:
+            self.close()  # the next one looks how the file ends
             logger.error("the audit log cannot be written (%s): %s", error.strerror, json.dumps(line))
 
     def _append(self, line: dict[str, Any]) -> None:
         if self._file is not None and self._file.tell() > self._most:
             self._turn()
         if self._file is None:
-            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._file = os.fdopen(handle, "ab", buffering=0)
-        self._file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(handle, "a+b", buffering=0)
+            if not _ends_whole(self._file):
+                _write(self._file, b"\n")
+        _write(self._file, json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     def _turn(self) -> None:
         """Start a new file, and drop the oldest."""
@@ -164,7 +184,7 @@ class _Files:
             if len(lines) >= limit or not path.exists():
                 break
             lines = _tail(path, limit - len(lines)) + lines
-        return [json.loads(line) for line in lines]
+        return _told(lines)
 
 
 def _tail(path: Path, limit: int) -> list[bytes]:
@@ -178,3 +198,36 @@ def _tail(path: Path, limit: int) -> list[bytes]:
             if reach >= size or len(lines) > limit:  # one more than needed: the first may be half a line
                 return lines[-limit:]
             reach *= 4
+
+
+def _ends_whole(file: io.FileIO) -> bool:
+    """Whether a file ends with a whole line: the machine may have stopped while one was written."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    """Add all of it to the end, or nothing: on a disk that fills up, only the first bytes may fit."""
+    end = file.seek(0, os.SEEK_END)
+    if file.write(data) != len(data):
+        file.truncate(end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _told(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The lines, decoded; one that is not the log's own is told as text, with the time of the line before it."""
+    told: list[dict[str, Any]] = []
+    at = 0.0
+    for line in lines:
+        try:
+            found = json.loads(line)
+            if not isinstance(found, dict) or not found.keys() >= _PARTS:
+                raise ValueError("no line of this log")
+            at = float(found["at"])
+            told.append(found)
+        except (ValueError, TypeError, RecursionError):
+            text = line.decode(errors="replace")[:LONGEST]
+            told.append({"at": at, "who": None, "from": "", "what": "unreadable", "status": 0, "detail": text})
+    return told

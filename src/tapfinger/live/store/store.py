@@ -342,6 +342,11 @@ class Store:
                 found |= {record.spec.key or "": record for record in map(_record, rows)}
         return found
 
+    def has_keys(self, owner: str, keys: Sequence[str]) -> bool:
+        """Whether this owner has submitted a task with one of these keys; a few keys."""
+        query = f"SELECT 1 FROM tasks WHERE owner = ? AND key IN ({totals.marks(keys)}) LIMIT 1"
+        return bool(self._db.query(query, (owner, *keys)))
+
     def owners(self, tasks: Iterable[int]) -> dict[int, str]:
         """The owner of each of these tasks."""
         asked, found = list(tasks), dict[int, str]()
