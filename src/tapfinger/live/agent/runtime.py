@@ -181,6 +181,8 @@ class Host:
         said: Said | None = None
         with kept.forgiving("the backend could not say how it is"):
             outcome = self._backend.poll(kept.run)
+        if not at_once:  # else it is an earlier agent's, and tells nothing of now
+            self.starts.polled(outcome)
         with kept.forgiving("its reports could not be read"):  # of one that has ended, completely
             said = kept.following.look(now, at_once or outcome is not None)
         return (None if outcome is None else self.house.told(kept, sound(outcome))), said
@@ -200,7 +202,6 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
-                self.starts.ended(outcome)
                 kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)

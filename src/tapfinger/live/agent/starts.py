@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tapfinger.errors import BackendError
+from tapfinger.errors import BackendError, LaunchLost
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.backends.base import LAUNCH, Backend, Run
-from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage
+from tapfinger.live.backends.base import LAUNCH, Backend, Run, TooLittle
+from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage, shortage
 from tapfinger.live.protocol.messages import Outcome, Report
 
 logger = logging.getLogger(__name__)
@@ -77,9 +78,11 @@ class Starts:
             run.make_directories()
             save()  # before the start: a restarted agent must know every run that may be alive
         except OSError as error:
-            return self._lost(f"the agent cannot write to its disk: {error}", error)
+            return self._lost("the agent cannot write to its disk", error)
         try:
             self._backend.start(run)
+        except LaunchLost as error:
+            return Outcome("lost", reason=str(error))
         except BackendError as error:
             return Outcome("failed", 127, str(error))
         except (Exception, SystemExit) as error:
@@ -90,22 +93,23 @@ class Starts:
             except Exception:
                 logger.exception("task %d attempt %d: nor could what has started be stopped", *run.id)
             if short:
-                return self._lost(f"{TOO_LITTLE}: {str(error) or type(error).__name__}", error)
+                return self._lost(TOO_LITTLE, error)
             return Outcome("failed", 127, f"the backend failed to start it: {type(error).__name__}: {error}")
         return None
 
-    def _lost(self, reason: str, error: BaseException) -> Outcome:
-        if is_shortage(error):
-            self._short(reason)
-        return Outcome("lost", reason=reason)
+    def _lost(self, what: str, error: BaseException) -> Outcome:
+        if lacks := shortage(error):
+            self._short(what, lacks)
+        return Outcome("lost", reason=f"{what}: {str(error) or type(error).__name__}")
 
-    def _short(self, reason: str) -> None:
-        self._lacks, self._again = reason, self._clock() + REST
+    def _short(self, what: str, lacks: int) -> None:
+        # Everybody sees this: it says nothing of the attempt that has met with it.
+        self._lacks, self._again = f"{what}: {os.strerror(lacks)}", self._clock() + REST
 
-    def ended(self, outcome: Outcome) -> None:
-        """Hear how an attempt has ended: also its supervisor may have found that the machine lacks something."""
-        if outcome.result == "lost" and outcome.reason.startswith(TOO_LITTLE):
-            self._short(outcome.reason)
+    def polled(self, outcome: Outcome | None) -> None:
+        """Hear what the backend says of an attempt: its supervisor too may find that the machine lacks something."""
+        if isinstance(outcome, TooLittle):
+            self._short(TOO_LITTLE, outcome.lacks)
 
     def room(self, lease: float) -> int:
         """How many more attempts to accept; ``lease``: its length in seconds. 0 until half of that is free again.
