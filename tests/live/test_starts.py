@@ -23,7 +23,7 @@ from live.test_resize import told
 from waiting import wait_for
 
 from tapfinger.errors import LaunchFailed, LaunchLost, UnsupportedOperation
-from tapfinger.live.agent import starts
+from tapfinger.live.agent import runtime, starts
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.machine import Agent, Condition, StartRun
@@ -340,6 +340,49 @@ def test_orders_for_a_run_that_nobody_knows_end_it(tmp_path: Path) -> None:
             del host._runs[ident]  # whatever has made it forget
         runs = told(host, 2, stops=((1, 1),), sizes=(SizeOrder((2, 1), 1, {"memory": 2.0}),))
         assert [run.outcome for run in runs] == [Outcome("lost", reason="its agent knows nothing of it")] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "trouble"),
+    [
+        (MemoryError(), Outcome("lost", reason="the agent cannot write to its disk: MemoryError"), True),
+        (
+            OSError(errno.EACCES, "no"),
+            Outcome("lost", reason="the agent cannot write to its disk: [Errno 13] no"),
+            False,
+        ),
+        (ValueError("odd"), Outcome("failed", 127, "its agent could not start it: ValueError: odd"), False),
+        (SystemExit(2), Outcome("failed", 127, "its agent could not start it: SystemExit: 2"), False),
+    ],
+)
+def test_whatever_happens_while_a_run_is_written_down_ends_it(
+    error: BaseException, outcome: Outcome, trouble: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runtime, "save_run", fail)
+    with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, devices):
+        (run,) = told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}),))
+        assert (run.outcome, devices.free, bool(host.report().trouble)) == (outcome, {"cpu": 4}, trouble)
+
+
+def test_a_backend_that_exits_ends_no_look_and_no_resize(tmp_path: Path) -> None:
+    class Exits(Fake):
+        def poll(self, run: Run) -> Outcome | None:
+            self.polls = getattr(self, "polls", 0) + 1
+            sys.exit(2)
+
+        def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
+            sys.exit(2)
+
+    backend = Exits(clock=lambda: 10.0)
+    with hosting(tmp_path, backend) as (host, _):
+        told(host, 1, starts=launches(1))
+        told(host, 2, sizes=(SizeOrder((1, 1), 1, {"memory": 2.0}),))
+        assert host.report().runs[0].size == 1, "it is told that it keeps its size"
+        seen = backend.polls
+        wait_for(lambda: host.step() or backend.polls > seen)
 
 
 # ------------------------------------------------------------------- a short machine

@@ -160,7 +160,7 @@ class Host:
         """A survey; after one that has failed, the next one follows all the same."""
         try:
             return self._survey(runs, now)
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("the tasks could not be looked at; it is tried again")
             return partial(self._surveyed, (), (), self.house.trouble)
 
@@ -332,7 +332,7 @@ class Host:
                 save_run(larger_of(before, resized), kept.size, kept.following.began)
                 self._backend.resize(before, size.allocation, devices)
                 after = resized
-            except Exception as error:  # also what the backend's author did not foresee
+            except (Exception, SystemExit) as error:  # also what the backend's author did not foresee
                 logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
                 before = resized  # its devices are given back
         saved = False

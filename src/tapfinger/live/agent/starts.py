@@ -65,7 +65,7 @@ class Starts:
 
         def work() -> Then:
             began = self._clock()
-            outcome = self._start(run, save)
+            outcome = self._start_or_say(run, save)
             self._pace += 0.2 * (self._clock() - began - self._pace)
             if outcome is None and began >= self._again:
                 self._lacks = ""
@@ -73,11 +73,22 @@ class Starts:
 
         return self._workers.do(work)
 
+    def _start_or_say(self, run: Run, save: Callable[[], None]) -> Outcome | None:
+        """Start a run. Whatever goes wrong is its end: nobody else would notice it."""
+        try:
+            return self._start(run, save)
+        except (Exception, SystemExit) as error:
+            logger.exception("task %d attempt %d could not be started", *run.id)
+            what = "its agent could not start it"
+            if is_shortage(error):
+                return self._lost(what, error)
+            return Outcome("failed", 127, f"{what}: {type(error).__name__}: {error}")
+
     def _start(self, run: Run, save: Callable[[], None]) -> Outcome | None:
         try:
             run.make_directories()
             save()  # before the start: a restarted agent must know every run that may be alive
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             return self._lost("the agent cannot write to its disk", error)
         try:
             self._backend.start(run)
