@@ -184,7 +184,7 @@ class Host:
         with kept.forgiving("the backend could not say how it is"):
             outcome = self._backend.poll(kept.run)
         if not at_once:  # else it is an earlier agent's, and tells nothing of now
-            self.starts.polled(outcome)
+            self.starts.polled(kept.run.id, outcome)
         with kept.forgiving("its reports could not be read"):  # of one that has ended, completely
             said = kept.following.look(now, at_once or outcome is not None)
         return (None if outcome is None else self.house.told(kept, sound(outcome))), said

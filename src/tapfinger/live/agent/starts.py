@@ -14,7 +14,7 @@ from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
 from tapfinger.live.backends.base import LAUNCH, Backend, Run, TooLittle
 from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage, shortage
-from tapfinger.live.protocol.messages import Outcome, Report
+from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ SHARE = 0.2
 HANGS = 30.0
 #: Seconds without starts after one for which the machine had too little. The next one shows whether it has enough.
 REST = 30.0
+#: Seconds that this next one must be alive: its supervisor may find the shortage after its start.
+TRIAL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Starts:
         self._clock = clock
         #: What the machine lacked lately, and when starts are tried again; empty if it lacks nothing.
         self._lacks, self._again = "", 0.0
+        #: The attempt that shows whether it still does, and when it was started; None while there is none.
+        self._trial: tuple[AttemptId, float] | None = None
 
     def begin(self, run: Run, save: Callable[[], None], then: Callable[[Outcome | None], Then]) -> Job:
         """Start a run in a thread. ``save`` writes it to disk first; ``then`` is given the reason if it failed."""
@@ -67,8 +71,8 @@ class Starts:
             began = self._clock()
             outcome = self._start_or_say(run, save)
             self._pace += 0.2 * (self._clock() - began - self._pace)
-            if outcome is None and began >= self._again:
-                self._lacks = ""
+            if outcome is None and self._lacks and began >= self._again:
+                self._trial = run.id, self._clock()
             return then(outcome)
 
         return self._workers.do(work)
@@ -116,11 +120,16 @@ class Starts:
     def _short(self, what: str, lacks: int) -> None:
         # Everybody sees this: it says nothing of the attempt that has met with it.
         self._lacks, self._again = f"{what}: {os.strerror(lacks)}", self._clock() + REST
+        self._trial = None
 
-    def polled(self, outcome: Outcome | None) -> None:
+    def polled(self, ident: AttemptId, outcome: Outcome | None) -> None:
         """Hear what the backend says of an attempt: its supervisor too may find that the machine lacks something."""
         if isinstance(outcome, TooLittle):
             self._short(TOO_LITTLE, outcome.lacks)
+            return
+        trial, began = self._trial or (None, 0.0)
+        if ident == trial and (outcome is not None or self._clock() >= began + TRIAL):
+            self._lacks, self._trial = "", None
 
     def room(self, lease: float) -> int:
         """How many more attempts to accept; ``lease``: its length in seconds. 0 until half of that is free again.
@@ -128,7 +137,7 @@ class Starts:
         So few messages are needed to start many tasks. After a shortage one attempt comes before the others.
         """
         if self._lacks:
-            return 0 if self._workers.in_hand else 1
+            return 0 if self._workers.in_hand or self._trial is not None else 1
         most = max(THREADS, min(MOST, int(SHARE * lease * THREADS / max(self._pace, 0.001))))
         room = most - self._workers.in_hand
         return room if 2 * room >= most else 0
