@@ -153,6 +153,10 @@ class LaunchFailed(BackendError):  # noqa: N818
     """A task could not be started: no such program, no room, no permission."""
 
 
+class LaunchLost(BackendError):  # noqa: N818
+    """A task could not be started now, and may not be to blame: the attempt is given back."""
+
+
 class UnsupportedOperation(BackendError):  # noqa: N818
     """A backend that cannot do this at all."""
 

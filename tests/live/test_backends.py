@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.main import AgentSettings, make_host
 from tapfinger.live.backends import process, supervise
 from tapfinger.live.backends.base import Backend, BackendContext, Run
-from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.fake import REMEMBERED, Fake
 from tapfinger.live.backends.process import Process
 from tapfinger.live.backends.sandbox import Sandbox
 from tapfinger.live.backends.supervision import supervisor_of
@@ -71,6 +72,22 @@ def end_of(run: Run) -> Outcome:
 
 def said(run: Run) -> str:
     return run.output.read_text() if run.output.exists() else ""
+
+
+def test_a_pretended_run_ends_the_same_until_its_directory_is_gone(tmp_path: Path) -> None:
+    backend, end = Fake(clock=lambda: 10.0, script=lambda _: (0.0, 3)), Outcome("failed", 3)
+    kept = Run(Launch((1, 1), ("x",), {}, {}), tmp_path / "1.1")
+    gone = [Run(Launch((n, 1), ("x",), {}, {}), tmp_path / f"{n}.1") for n in range(2, 2 * REMEMBERED)]
+    kept.make_directories()
+    for run in (kept, *gone):
+        backend.start(run)
+        assert backend.poll(run) == end
+    assert backend.poll(kept) == end
+    assert len(backend._runs) == 2 * REMEMBERED - 1, "one after the other"
+    shutil.rmtree(kept.directory)
+    backend.start(kept)
+    assert [backend.poll(kept), backend.poll(gone[-1])] == [end, end]
+    assert len(backend._runs) == REMEMBERED
 
 
 # ------------------------------------------------------------------------ the kit

@@ -8,7 +8,17 @@ from live.protocol import make_site
 from tapfinger.core.contract import Decision, Phase, Placement, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, UnknownNameError
-from tapfinger.live.agent.machine import Agent, AgentTick, ForgetRun, Found, HoldLease, Observed, StartRun, StopRun
+from tapfinger.live.agent.machine import (
+    MOST_UNANSWERED,
+    Agent,
+    AgentTick,
+    ForgetRun,
+    Found,
+    HoldLease,
+    Observed,
+    StartRun,
+    StopRun,
+)
 from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.coordinator.machine import MOST_LATE, Coordinator, Predecessor
@@ -412,6 +422,17 @@ def test_an_agent_starts_nothing_without_a_lease() -> None:
     agent.handle(AgentTick(), 100.0)
     assert not any(isinstance(i, StartRun) for i in agent.handle(orders(starts=(LAUNCH,)), 106.0))
     assert not any(isinstance(i, StartRun) for i in agent.handle(orders(2, lease=0.0, starts=(LAUNCH,)), 106.1))
+
+
+def test_an_agent_that_nobody_answers_remembers_no_more_and_no_more() -> None:
+    agent = new_agent()
+    for second in range(2 * MOST_UNANSWERED):
+        agent.report(100.0 + second)
+    assert len(agent._sent) == MOST_UNANSWERED
+    last, now = 2 * MOST_UNANSWERED, 99.0 + 2 * MOST_UNANSWERED
+    forgotten = orders(1, last - MOST_UNANSWERED, lease=1e6)
+    assert not any(isinstance(instruction, HoldLease) for instruction in agent.handle(forgotten, now))
+    assert agent.handle(orders(2, last), now)[0] == HoldLease(now + 6.0)
 
 
 def test_an_agent_says_that_what_it_never_started_never_will() -> None:

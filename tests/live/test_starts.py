@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import struct
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,17 +20,17 @@ from live.starting import start_many
 from live.test_faults import hosting
 from live.test_machines import orders
 from live.test_resize import told
-from waiting import wait_for
+from waiting import PATIENCE, wait_for
 
-from tapfinger.errors import LaunchFailed, UnsupportedOperation
-from tapfinger.live.agent import starts
+from tapfinger.errors import LaunchFailed, LaunchLost, UnsupportedOperation
+from tapfinger.live.agent import runtime, starts
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
-from tapfinger.live.agent.leases import read_lease
+from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.machine import Agent, Condition, StartRun
 from tapfinger.live.agent.runtime import Host
-from tapfinger.live.agent.starts import MOST, REST, THREADS
-from tapfinger.live.backends import starting, supervise
-from tapfinger.live.backends.base import Run
+from tapfinger.live.agent.starts import MOST, REST, THREADS, TRIAL
+from tapfinger.live.backends import starting, supervise, supervision
+from tapfinger.live.backends.base import Run, TooLittle
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
 from tapfinger.live.backends.starting import TOO_LITTLE
@@ -340,6 +342,49 @@ def test_orders_for_a_run_that_nobody_knows_end_it(tmp_path: Path) -> None:
         assert [run.outcome for run in runs] == [Outcome("lost", reason="its agent knows nothing of it")] * 2
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome", "trouble"),
+    [
+        (MemoryError(), Outcome("lost", reason="the agent cannot write to its disk: MemoryError"), True),
+        (
+            OSError(errno.EACCES, "no"),
+            Outcome("lost", reason="the agent cannot write to its disk: [Errno 13] no"),
+            False,
+        ),
+        (ValueError("odd"), Outcome("failed", 127, "its agent could not start it: ValueError: odd"), False),
+        (SystemExit(2), Outcome("failed", 127, "its agent could not start it: SystemExit: 2"), False),
+    ],
+)
+def test_whatever_happens_while_a_run_is_written_down_ends_it(
+    error: BaseException, outcome: Outcome, trouble: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runtime, "save_run", fail)
+    with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, devices):
+        (run,) = told(host, 1, starts=(Launch((1, 1), ("x",), {"cpu": 1.0}, {}),))
+        assert (run.outcome, devices.free, bool(host.report().trouble)) == (outcome, {"cpu": 4}, trouble)
+
+
+def test_a_backend_that_exits_ends_no_look_and_no_resize(tmp_path: Path) -> None:
+    class Exits(Fake):
+        def poll(self, run: Run) -> Outcome | None:
+            self.polls = getattr(self, "polls", 0) + 1
+            sys.exit(2)
+
+        def resize(self, run: Run, allocation: Mapping[str, float], devices: Mapping[str, tuple[int, ...]]) -> None:
+            sys.exit(2)
+
+    backend = Exits(clock=lambda: 10.0)
+    with hosting(tmp_path, backend) as (host, _):
+        told(host, 1, starts=launches(1))
+        told(host, 2, sizes=(SizeOrder((1, 1), 1, {"memory": 2.0}),))
+        assert host.report().runs[0].size == 1, "it is told that it keeps its size"
+        seen = backend.polls
+        wait_for(lambda: host.step() or backend.polls > seen)
+
+
 # ------------------------------------------------------------------- a short machine
 
 
@@ -358,6 +403,15 @@ class Short(Fake):
         super().start(run)
 
 
+class Told(Fake):
+    """Says of every run what it is told to say."""
+
+    says: Outcome | None = None
+
+    def poll(self, run: Run) -> Outcome | None:
+        return self.says
+
+
 def test_who_starts_on_a_machine_that_lacks_something_is_given_back(tmp_path: Path) -> None:
     backend, now = Short(), [1000.0]
     with hosting(tmp_path, backend) as (host, devices):
@@ -367,7 +421,8 @@ def test_who_starts_on_a_machine_that_lacks_something_is_given_back(tmp_path: Pa
         assert first.outcome is not None
         assert first.outcome.result == "lost"
         assert first.outcome.reason.startswith(f"{TOO_LITTLE}: [Errno 11] ")
-        assert (devices.free, TOO_LITTLE in host.report().trouble) == ({"cpu": 4}, True)
+        assert devices.free == {"cpu": 4}
+        assert host.report().trouble.startswith(f"{TOO_LITTLE}: Resource temporarily unavailable; ")
         now[0] += REST - 1.0
         told(host, 2, starts=(two,))
         assert backend.tried == [1], "nothing is tried meanwhile"
@@ -382,45 +437,174 @@ def test_who_starts_on_a_machine_that_lacks_something_is_given_back(tmp_path: Pa
         host.step()
         told(host, 4, starts=(four,))
         assert backend.tried == [1, 3, 4]
-        assert host.starts.room(60.0) > 1
+        assert host.starts.room(60.0) == 0, "its supervisor may yet find that it lacks something"
+        now[0] += TRIAL
+        wait_for(lambda: host.step() or host.starts.room(60.0) > 1)
         backend.error = OSError(errno.ENOENT, "No such file or directory")
         *_, last = told(host, 5, starts=(Launch((5, 1), ("x",), {"cpu": 1.0}, {}),))
         assert last.outcome is not None
         assert (last.outcome.result, host.report().trouble) == ("failed", "")
 
 
-def test_a_supervisor_too_may_find_that_the_machine_lacks_something() -> None:
-    pool = starts.Starts(Fake(), clock=lambda: 10.0)
-    pool.ended(Outcome("failed", 127, f"{TOO_LITTLE}: no"))
-    pool.ended(Outcome("lost", reason="its supervisor was killed"))
-    assert pool.trouble == ""
-    pool.ended(Outcome("lost", reason=f"{TOO_LITTLE}: no"))
-    assert TOO_LITTLE in pool.trouble
+def test_a_supervisor_too_may_find_that_the_machine_lacks_something(tmp_path: Path) -> None:
+    backend = Told()
+    with hosting(tmp_path, backend) as (host, _):
+        backend.says = Outcome("lost", reason=f"{TOO_LITTLE}: says a task")
+        told(host, 1, starts=launches(1))
+        wait_for(lambda: host.step() or host.report().runs[0].outcome)
+        assert host.report().trouble == "", "words alone count nothing"
+        backend.says = TooLittle("lost", reason="my secret", lacks=errno.EAGAIN)
+        told(host, 2, starts=launches(2))
+        wait_for(lambda: host.step() or host.report().trouble)
+        assert host.report().runs[1].outcome == Outcome("lost", reason="my secret")
+        assert host.report().trouble.startswith(f"{TOO_LITTLE}: {os.strerror(errno.EAGAIN)}; ")
 
 
 @pytest.mark.parametrize(
-    ("fault", "short"),
+    ("alive", "outcome", "room"),
     [
-        ("[Errno 11] Resource temporarily unavailable: '/bin/x'", True),
-        ("its sandbox could not be made: bwrap: Creating new namespace failed: No space left on device", True),
-        ("[Errno 2] No such file or directory: '[Errno 11] No space left on device'", False),
-        ("its sandbox could not be made: bwrap: No permissions to create new namespace", False),
-        ("", False),
+        (0.0, None, 0),
+        (TRIAL, None, THREADS),
+        (0.0, Outcome("failed", 127), THREADS),
+        (TRIAL, TooLittle("lost", lacks=errno.EAGAIN), 1),
     ],
 )
-def test_a_fault_of_the_machine_is_told_from_one_of_the_task(fault: str, short: bool) -> None:
-    assert starting.Started(0, fault).short is short
+def test_one_attempt_shows_whether_a_shortage_is_over(
+    alive: float, outcome: Outcome | None, room: int, tmp_path: Path
+) -> None:
+    now = [10.0]
+    pool = starts.Starts(Fake(), clock=lambda: now[0])
+    run = Run(launches(1)[0], tmp_path / "1.1")
+    pool.polled((0, 1), TooLittle("lost", lacks=errno.EAGAIN))
+    now[0] += REST
+    assert (pool.trouble, pool.room(1.0)) == ("", 1)
+    pool.begin(run, lambda: None, lambda _: list)
+    pool.settle(PATIENCE)
+    pool.polled((9, 1), None)
+    assert pool.room(1.0) == 0
+    now[0] += alive
+    pool.polled(run.id, outcome)
+    assert (pool.room(0.0), bool(pool.trouble)) == (room, room == 1)
+    pool.close()
+
+
+def test_what_an_earlier_agent_lacked_closes_nothing(tmp_path: Path) -> None:
+    backend = Told()
+    with hosting(tmp_path, backend) as (host, _):
+        told(host, 1, starts=launches(1))
+    backend.says = TooLittle("lost", lacks=errno.EAGAIN)
+    with hosting(tmp_path, backend) as (host, _):
+        (run,) = host.report().runs
+        assert (run.outcome, host.starts.trouble) == (Outcome("lost"), "")
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        ("bwrap: Creating new namespace failed: No space left on device", errno.ENOSPC),
+        ("bwrap: No permissions to create new namespace", 0),
+        ("", 0),
+    ],
+)
+def test_bubblewrap_says_what_the_machine_lacks(said: str, lacks: int) -> None:
+    fault = starting.Fault.of_bubblewrap(said)
+    assert (fault.lost, fault.lacks, bool(fault)) == (lacks != 0, lacks, True)
+
+
+def refuse(number: int) -> None:
+    raise OSError(number, os.strerror(number), "[Errno 11] 1 11")
+
+
+@pytest.mark.parametrize(
+    ("number", "own", "lost", "lacks"),
+    [
+        (errno.EAGAIN, True, True, errno.EAGAIN),
+        (errno.EIO, True, True, errno.EIO),
+        (errno.ENOENT, True, False, 0),
+        (errno.EAGAIN, False, True, 0),
+        (errno.EIO, False, False, 0),
+        (errno.ENOSPC, False, False, 0),
+        (errno.ENOENT, False, False, 0),
+    ],
+)
+def test_an_error_of_the_task_is_told_from_one_of_the_machine(
+    number: int, own: bool, lost: bool, lacks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also across the processes in between."""
+    monkeypatch.setattr(os, "setsid" if own else "chdir", lambda *_: refuse(number))
+    monkeypatch.setattr(starting, "prctl", lambda *_: None)  # of this process
+    run = {"argv": ["true"], "cwd": str(tmp_path), "roots": [], "cpus": [], "cgroup": ""}
+    with open(os.devnull, "wb") as output:
+        started = starting.start(run, {}, output.fileno())
+    fault = started.fault
+    assert (started.pid, fault.lost, fault.lacks) == (0, lost, lacks)
+    assert fault.text == f"'true' could not be started: [Errno {number}] {os.strerror(number)}: '[Errno 11] 1 11'"
+
+
+def truncated_program(path: Path) -> Path:
+    """A program that names an interpreter beyond its end: to execute it is an error of input and output."""
+    head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 1 << 22, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    path.write_bytes(head + struct.pack("<IIQQQQQQ", 3, 4, 1 << 20, 0, 0, 28, 28, 1))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is one of x86-64")
+def test_a_truncated_program_has_failed(tmp_path: Path) -> None:
+    program = str(truncated_program(tmp_path / "program"))
+    backend = opened(Process(), tmp_path)
+    write_lease(tmp_path / "lease", boot_clock() + 600.0)
+    run = Run(Launch((1, 1), (program,), {"cpu": 1.0}, {}), tmp_path / "run", lease=tmp_path / "lease")
+    backend.start(run)
+    outcome = wait_for(lambda: backend.poll(run))
+    assert (outcome.result, outcome.code, os.strerror(errno.EIO) in outcome.reason) == ("failed", 127, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.EIO, LaunchFailed), (errno.ENOSPC, LaunchFailed), (errno.EMFILE, LaunchLost)]
+)
+def test_a_working_directory_that_says_the_machine_lacks_something(
+    number: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a file system of the task's own."""
+    run = Run(Launch((1, 1), ("x",), {"cpu": 1.0}, {}, cwd="/odd"), tmp_path / "run")
+    real = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: refuse(number) if str(path) == "/odd" else real(path))
+    with pytest.raises(error, match="working directory /odd cannot be used"):
+        opened(Process(), tmp_path).start(run)
+
+
+def test_an_attempt_that_is_given_back_closes_nothing(tmp_path: Path) -> None:
+    class Back(Fake):
+        def start(self, run: Run) -> None:
+            raise LaunchLost("not now")
+
+    with hosting(tmp_path, Back()) as (host, _):
+        (run,) = told(host, 1, starts=launches(1))
+        assert (run.outcome, host.report().trouble) == (Outcome("lost", reason="not now"), "")
 
 
 def test_a_supervisor_that_cannot_fork_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> int:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(os, "fork", partial(refuse, errno.EAGAIN))
     monkeypatch.setattr(starting, "prctl", lambda *_: None)  # of this process
     run = {"argv": ["x"], "cpus": [], "cgroup": "", "max_log": 1}
     end = supervise.follow(run, {})
     assert (end["result"], end["reason"].startswith(f"{TOO_LITTLE}: 'x' could not be started: ")) == ("lost", True)
+    supervise.write_end(str(tmp_path), end)
+    assert supervision._read_end(Run(launches(1)[0], tmp_path)) == TooLittle(
+        "lost", reason=end["reason"], lacks=errno.EAGAIN
+    )
+
+
+def test_a_supervisor_without_a_thread_does_not_start_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(supervise.Pump, "start", none)
+    monkeypatch.setattr(starting, "start", lambda *_: pytest.fail("it was started"))
+    end = supervise.follow({"max_log": 1}, {})
+    assert (end["result"], end["reason"]) == ("lost", f"{TOO_LITTLE}: can't start new thread")
+    assert end["lacks"] == errno.EAGAIN
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EAGAIN, OSError), (errno.ENOENT, LaunchFailed)])

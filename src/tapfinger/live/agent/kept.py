@@ -20,7 +20,7 @@ from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import load_began
 from tapfinger.live.backends.base import LAUNCH, Run
 from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
-from tapfinger.live.protocol.messages import Launch
+from tapfinger.live.protocol.messages import AttemptId, Launch
 
 logger = logging.getLogger(__name__)
 _launches = TypeAdapter(Launch)
@@ -74,18 +74,28 @@ def register(directory: Path, cluster: str) -> tuple[str, int]:
     return known["name"], known["incarnation"]
 
 
+def directory_name(ident: AttemptId) -> str:
+    """Name of the directory of a run."""
+    return f"{ident[0]}.{ident[1]}"
+
+
 def find_runs(directory: Path, lease: Path) -> tuple[list[KeptRun], list[Path]]:
-    """Runs that an earlier agent has written down, and directories in which nothing runs: it had not got that far."""
+    """Runs that an earlier agent has written down, and other directories: it had not got that far, or a task has
+    changed what was written."""
     found, useless = [], []
     for place in sorted((directory / "runs").glob("[0-9]*")):
         try:
             saved = json.loads(read_part(place / LAUNCH, 0, LARGEST_NOTE))
             launch, began = _launches.validate_python(saved["launch"]), load_began(saved)
-        except (OSError, ValueError, KeyError, TypeError):
+            devices, size = {k: tuple(v) for k, v in saved["devices"].items()}, int(saved.get("size", 0))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             useless.append(place)
             continue
-        run = Run(launch, place, {k: tuple(v) for k, v in saved["devices"].items()}, lease)
-        found.append(KeptRun(run, Following(run.reports, began, taken_over=True), int(saved.get("size", 0))))
+        if place.name != directory_name(launch.id):
+            useless.append(place)
+            continue
+        run = Run(launch, place, devices, lease)
+        found.append(KeptRun(run, Following(run.reports, began, taken_over=True), size))
     return found, useless
 
 

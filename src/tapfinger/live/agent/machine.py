@@ -137,6 +137,9 @@ LIVELY = 1.0
 #: six bytes in a message, and one that is too long for the coordinator would be sent again and again.
 REASONS, SHORTEST = 500_000, 50
 
+#: Reports whose times are kept while no coordinator answers: an answer to an older one renews no lease.
+MOST_UNANSWERED = 1000
+
 AgentInstruction = StartRun | StopRun | ResizeRun | ForgetRun | HoldLease | Report
 
 
@@ -233,6 +236,8 @@ class Agent:
         """A report of every attempt on this cluster."""
         self._seq += 1
         self._sent[self._seq] = now
+        if len(self._sent) > MOST_UNANSWERED:
+            del self._sent[next(iter(self._sent))]  # the oldest
         self._last_report, self._next_report = now, now + self._beat
         most = max(SHORTEST, min(LONGEST, REASONS // max(1, len(self._runs))))
         runs = tuple(_reported(ident, run, most) for ident, run in sorted(self._runs.items()))

@@ -17,7 +17,7 @@ from tapfinger.live.agent.devices import Devices, NoRoom, without
 from tapfinger.live.agent.disk import DiskRules
 from tapfinger.live.agent.housekeeping import Housekeeping
 from tapfinger.live.agent.job_pool import JobPool, Then
-from tapfinger.live.agent.kept import KeptRun, find_runs, register
+from tapfinger.live.agent.kept import KeptRun, directory_name, find_runs, register
 from tapfinger.live.agent.leases import boot_clock, read_lease, write_lease
 from tapfinger.live.agent.machine import (
     Agent,
@@ -40,6 +40,7 @@ from tapfinger.live.agent.outcomes import sound
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import Began, Starts, larger_of, save_run
+from tapfinger.live.agent.strays import end_strays
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.wire import FileAnswer, FileRequest, LogChunk, LogSize
@@ -105,6 +106,7 @@ class Host:
         """Take over the runs of an earlier agent."""
         found = []
         runs, useless = find_runs(self._directory, self._lease)
+        end_strays(self._directory / "runs", [kept.run.directory.name for kept in runs])
         for directory in useless:
             self.house.remove(directory)
         for kept in runs:
@@ -158,7 +160,7 @@ class Host:
         """A survey; after one that has failed, the next one follows all the same."""
         try:
             return self._survey(runs, now)
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("the tasks could not be looked at; it is tried again")
             return partial(self._surveyed, (), (), self.house.trouble)
 
@@ -181,6 +183,8 @@ class Host:
         said: Said | None = None
         with kept.forgiving("the backend could not say how it is"):
             outcome = self._backend.poll(kept.run)
+        if not at_once:  # else it is an earlier agent's, and tells nothing of now
+            self.starts.polled(kept.run.id, outcome)
         with kept.forgiving("its reports could not be read"):  # of one that has ended, completely
             said = kept.following.look(now, at_once or outcome is not None)
         return (None if outcome is None else self.house.told(kept, sound(outcome))), said
@@ -200,7 +204,6 @@ class Host:
         for kept, outcome, _ in found:
             if outcome is not None:
                 ends[kept.run.id] = outcome
-                self.starts.ended(outcome)
                 kept.ended, kept.shipping.next = True, 0.0
                 self._devices.release(kept.run.devices)
                 logger.info("task %d attempt %d ended: %s", *kept.run.id, outcome)
@@ -262,7 +265,7 @@ class Host:
         except NoRoom as error:
             # Not the task's fault: it goes back to the queue.
             return self._not_started(launch.id, Outcome("lost", reason=str(error)))
-        run = Run(launch, self._directory / "runs" / f"{launch.id[0]}.{launch.id[1]}", devices, self._lease)
+        run = Run(launch, self._directory / "runs" / directory_name(launch.id), devices, self._lease)
         kept = self._runs[run.id] = KeptRun(run, Following(run.reports, began))
         kept.starting = self.starts.begin(
             run, partial(save_run, run, 0, began), lambda o: partial(self._started, kept, o)
@@ -329,7 +332,7 @@ class Host:
                 save_run(larger_of(before, resized), kept.size, kept.following.began)
                 self._backend.resize(before, size.allocation, devices)
                 after = resized
-            except Exception as error:  # also what the backend's author did not foresee
+            except (Exception, SystemExit) as error:  # also what the backend's author did not foresee
                 logger.warning("task %d attempt %d keeps its size: %s", *size.id, error)
                 before = resized  # its devices are given back
         saved = False

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tapfinger.errors import BackendError
+from tapfinger.errors import BackendError, LaunchLost
 from tapfinger.live.agent.job_pool import Job, JobPool, Then
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.backends.base import LAUNCH, Backend, Run
-from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage
-from tapfinger.live.protocol.messages import Outcome, Report
+from tapfinger.live.backends.base import LAUNCH, Backend, Run, TooLittle
+from tapfinger.live.backends.starting import TOO_LITTLE, is_shortage, shortage
+from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ SHARE = 0.2
 HANGS = 30.0
 #: Seconds without starts after one for which the machine had too little. The next one shows whether it has enough.
 REST = 30.0
+#: Seconds that this next one must be alive: its supervisor may find the shortage after its start.
+TRIAL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +61,43 @@ class Starts:
         self._clock = clock
         #: What the machine lacked lately, and when starts are tried again; empty if it lacks nothing.
         self._lacks, self._again = "", 0.0
+        #: The attempt that shows whether it still does, and when it was started; None while there is none.
+        self._trial: tuple[AttemptId, float] | None = None
 
     def begin(self, run: Run, save: Callable[[], None], then: Callable[[Outcome | None], Then]) -> Job:
         """Start a run in a thread. ``save`` writes it to disk first; ``then`` is given the reason if it failed."""
 
         def work() -> Then:
             began = self._clock()
-            outcome = self._start(run, save)
+            outcome = self._start_or_say(run, save)
             self._pace += 0.2 * (self._clock() - began - self._pace)
-            if outcome is None and began >= self._again:
-                self._lacks = ""
+            if outcome is None and self._lacks and began >= self._again:
+                self._trial = run.id, self._clock()
             return then(outcome)
 
         return self._workers.do(work)
+
+    def _start_or_say(self, run: Run, save: Callable[[], None]) -> Outcome | None:
+        """Start a run. Whatever goes wrong is its end: nobody else would notice it."""
+        try:
+            return self._start(run, save)
+        except (Exception, SystemExit) as error:
+            logger.exception("task %d attempt %d could not be started", *run.id)
+            what = "its agent could not start it"
+            if is_shortage(error):
+                return self._lost(what, error)
+            return Outcome("failed", 127, f"{what}: {type(error).__name__}: {error}")
 
     def _start(self, run: Run, save: Callable[[], None]) -> Outcome | None:
         try:
             run.make_directories()
             save()  # before the start: a restarted agent must know every run that may be alive
-        except OSError as error:
-            return self._lost(f"the agent cannot write to its disk: {error}", error)
+        except (OSError, MemoryError) as error:
+            return self._lost("the agent cannot write to its disk", error)
         try:
             self._backend.start(run)
+        except LaunchLost as error:
+            return Outcome("lost", reason=str(error))
         except BackendError as error:
             return Outcome("failed", 127, str(error))
         except (Exception, SystemExit) as error:
@@ -90,22 +108,28 @@ class Starts:
             except Exception:
                 logger.exception("task %d attempt %d: nor could what has started be stopped", *run.id)
             if short:
-                return self._lost(f"{TOO_LITTLE}: {str(error) or type(error).__name__}", error)
+                return self._lost(TOO_LITTLE, error)
             return Outcome("failed", 127, f"the backend failed to start it: {type(error).__name__}: {error}")
         return None
 
-    def _lost(self, reason: str, error: BaseException) -> Outcome:
-        if is_shortage(error):
-            self._short(reason)
-        return Outcome("lost", reason=reason)
+    def _lost(self, what: str, error: BaseException) -> Outcome:
+        if lacks := shortage(error):
+            self._short(what, lacks)
+        return Outcome("lost", reason=f"{what}: {str(error) or type(error).__name__}")
 
-    def _short(self, reason: str) -> None:
-        self._lacks, self._again = reason, self._clock() + REST
+    def _short(self, what: str, lacks: int) -> None:
+        # Everybody sees this: it says nothing of the attempt that has met with it.
+        self._lacks, self._again = f"{what}: {os.strerror(lacks)}", self._clock() + REST
+        self._trial = None
 
-    def ended(self, outcome: Outcome) -> None:
-        """Hear how an attempt has ended: also its supervisor may have found that the machine lacks something."""
-        if outcome.result == "lost" and outcome.reason.startswith(TOO_LITTLE):
-            self._short(outcome.reason)
+    def polled(self, ident: AttemptId, outcome: Outcome | None) -> None:
+        """Hear what the backend says of an attempt: its supervisor too may find that the machine lacks something."""
+        if isinstance(outcome, TooLittle):
+            self._short(TOO_LITTLE, outcome.lacks)
+            return
+        trial, began = self._trial or (None, 0.0)
+        if ident == trial and (outcome is not None or self._clock() >= began + TRIAL):
+            self._lacks, self._trial = "", None
 
     def room(self, lease: float) -> int:
         """How many more attempts to accept; ``lease``: its length in seconds. 0 until half of that is free again.
@@ -113,7 +137,7 @@ class Starts:
         So few messages are needed to start many tasks. After a shortage one attempt comes before the others.
         """
         if self._lacks:
-            return 0 if self._workers.in_hand else 1
+            return 0 if self._workers.in_hand or self._trial is not None else 1
         most = max(THREADS, min(MOST, int(SHARE * lease * THREADS / max(self._pace, 0.001))))
         room = most - self._workers.in_hand
         return room if 2 * room >= most else 0

@@ -116,6 +116,14 @@ class BackendContext:
         return self.directory / "lease"
 
 
+@dataclass(frozen=True, slots=True)
+class TooLittle(Outcome):
+    """The end of an attempt that this machine had too little to start. Never one that a task could bring about."""
+
+    #: What it lacked, as a number of errno.
+    lacks: int = 0
+
+
 @runtime_checkable
 class Backend(Protocol):
     """Runs attempts on one cluster. Every method returns quickly; none waits for a task.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
 from tapfinger.live.backends.base import Run
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
+
+#: Ended runs of which it remembers how they ended, also when their directories are gone.
+REMEMBERED = 300
 
 
 def by_environment(launch: Launch) -> tuple[float, int]:
@@ -26,6 +30,8 @@ class _Pretended:
     outcome: Outcome
     #: Latest reported progress.
     said: float = 0.0
+    #: Whether its end was told.
+    told: bool = False
 
 
 class Fake:
@@ -44,6 +50,8 @@ class Fake:
         self._lease = lease
         self._polite = polite
         self._runs: dict[AttemptId, _Pretended] = {}
+        #: Those whose end was told, the first one first.
+        self._told: deque[_Pretended] = deque()
 
     def start(self, run: Run) -> None:
         """Pretend to start the task; exit code 127 stands for a program that does not exist."""
@@ -82,7 +90,20 @@ class Fake:
             pretended.ends, pretended.outcome = lease, Outcome("stopped", -9, "the lease ended")
         if "FAKE_REPORTS" in run.launch.env:
             self._report(pretended)
-        return pretended.outcome if self._clock() >= pretended.ends else None
+        if self._clock() < pretended.ends:
+            return None
+        if not pretended.told:
+            pretended.told = True
+            self._told.append(pretended)
+            self._forget()
+        return pretended.outcome
+
+    def _forget(self) -> None:
+        """Forget ended runs that the agent has forgotten: it asks no more about those without a directory."""
+        while len(self._told) > REMEMBERED and not self._told[0].run.directory.exists():
+            pretended = self._told.popleft()
+            if self._runs.get(pretended.run.id) is pretended:
+                del self._runs[pretended.run.id]
 
     def _report(self, pretended: _Pretended) -> None:
         """Report the share of time that has passed, to the file that a real task would use."""
@@ -98,8 +119,9 @@ class Fake:
     def crash(self) -> None:
         """Pretend that the machine goes down with all its tasks."""
         self._runs.clear()
+        self._told.clear()
 
     def alive(self) -> list[Run]:
         """The runs that have not ended."""
         now = self._clock()
-        return [p.run for p in self._runs.values() if p.ends > now and self.poll(p.run) is None]
+        return [p.run for p in list(self._runs.values()) if p.ends > now and self.poll(p.run) is None]

@@ -29,18 +29,83 @@ SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 _LONGEST, _NAME = 4000, 500
 #: Errors of a machine that lacks processes, memory, open files or room on its disk: no task is at fault.
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+#: Those of them that may be the machine's where the task's own program and directory are at work. The others are
+#: theirs: executing a truncated program is an EIO.
+_BENEFIT_OF_DOUBT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 #: Beginning of the reason of an attempt that is lost for that.
 TOO_LITTLE = "its machine had too little to start it"
 
 
+def shortage(error: BaseException) -> int:
+    """What an error says that the machine lacks, as a number of ``SHORTAGES``; 0 if it says no such thing."""
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    return error.errno if isinstance(error, OSError) and error.errno in SHORTAGES else 0
+
+
 def is_shortage(error: BaseException) -> bool:
     """Whether an error says that the machine lacks something."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES)
+    return bool(shortage(error))
 
 
-def tells_shortage(fault: str) -> bool:
-    """The same of a text: that of an error, or what bubblewrap says. A name in the middle of it counts nothing."""
-    return any(fault.startswith(f"[Errno {number}] ") or fault.endswith(os.strerror(number)) for number in SHORTAGES)
+def may_be_the_machines(error: BaseException) -> bool:
+    """Whether an error of what the task has named may be the machine's. A task can bring it about, so one attempt is
+    given back for it, and nothing follows for others."""
+    return shortage(error) in _BENEFIT_OF_DOUBT
+
+
+class Fault:
+    """Why a program was not started, and who is to blame; false if it was started."""
+
+    def __init__(self, text: str = "", lost: bool = False, lacks: int = 0) -> None:
+        """``text``: empty if there is none."""
+        self.text = text
+        #: Whether the task may not be to blame.
+        self.lost = lost
+        #: What the machine certainly lacks, as a number of ``SHORTAGES``; 0 if that is not certain.
+        self.lacks = lacks
+
+    @classmethod
+    def of(cls, error: BaseException) -> Fault:
+        """The fault that an error in one of our own steps is, or one in the task's."""
+        if isinstance(error, _OfTask):
+            return cls(_said(error.error), lost=may_be_the_machines(error.error))
+        return cls(_said(error), is_shortage(error), shortage(error))
+
+    @classmethod
+    def of_bubblewrap(cls, said: str) -> Fault:
+        """The fault of which bubblewrap says this. Its last words are the kernel's."""
+        lacks = next((number for number in SHORTAGES if said.endswith(os.strerror(number))), 0)
+        return cls(f"its sandbox could not be made: {said}", bool(lacks), lacks)
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self.text)
+
+    def encoded(self) -> bytes:
+        """For another process; without zeros."""
+        text = self.text.replace("\0", "").encode(errors="replace")[:_LONGEST]
+        return b"%d %d %b" % (self.lost, self.lacks, text) if text else b""
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Fault:
+        """What another process has told."""
+        if not data:
+            return cls()
+        lost, lacks, text = data.decode(errors="replace").split(" ", 2)
+        return cls(text, lost == "1", int(lacks))
+
+
+class _OfTask(Exception):  # noqa: N818
+    """An error in a step that depends on what the task has named."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def prctl(option: int, value: int) -> None:
@@ -67,13 +132,11 @@ def check_place(run: Mapping[str, Any]) -> None:
 class Started:
     """A program that was started, or the reason why it was not."""
 
-    def __init__(self, pid: int, fault: str = "", told: int | None = None) -> None:
+    def __init__(self, pid: int, fault: Fault | None = None, told: int | None = None) -> None:
         """``told``: pipe from the first process of a sandbox; None without a sandbox."""
         #: The process to wait for: the program, or bubblewrap above it; 0 if there is none.
         self.pid = pid
-        self.fault = fault
-        #: Whether the machine is at fault, and not the task.
-        self.short = tells_shortage(fault)
+        self.fault = fault or Fault()
         self._told = told
 
     @property
@@ -121,11 +184,11 @@ def start(run: dict[str, Any], env: dict[str, str], output: int) -> Started:
     wrapped = run.get("sandbox")
     started = _start_in_sandbox(run, env, output, confine) if wrapped else Started(*_fork(directly))
     if started.fault:
-        started.fault = f"{run['argv'][0][:_NAME]!r} could not be started: {started.fault}"
+        started.fault.text = f"{run['argv'][0][:_NAME]!r} could not be started: {started.fault.text}"
     return started
 
 
-def _fork(act: Callable[[], object]) -> tuple[int, str]:
+def _fork(act: Callable[[], object]) -> tuple[int, Fault]:
     """Do this in a child process, which ends in executing a program. Returns its pid, or 0 and what went wrong."""
     faults, tell = os.pipe()  # closed by a successful exec
     try:
@@ -133,32 +196,38 @@ def _fork(act: Callable[[], object]) -> tuple[int, str]:
     except OSError as error:
         os.close(faults)
         os.close(tell)
-        return 0, str(error)
+        return 0, Fault.of(error)
     if pid == 0:
         try:
             act()
         except BaseException as error:
-            os.write(tell, (str(error) or type(error).__name__).encode()[:_LONGEST])
+            os.write(tell, Fault.of(error).encoded())
         finally:
             os._exit(127)
     os.close(tell)
     with os.fdopen(faults, "rb") as file:
-        fault = file.read().decode(errors="replace")
+        fault = Fault.decoded(file.read())
     if fault:
         os.waitpid(pid, 0)
-    return (0, fault) if fault else (pid, "")
+    return 0 if fault else pid, fault
 
 
 def _become(run: Mapping[str, Any], env: Mapping[str, str], output: int) -> NoReturn:
     """Turn this process into the task's program."""
-    os.chdir(run["cwd"])
-    check_place(run)
+    try:
+        os.chdir(run["cwd"])
+        check_place(run)
+    except Exception as error:
+        raise _OfTask(error) from None
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would keep that
         signal.signal(ignored, signal.SIG_DFL)
-    os.execvpe(run["argv"][0], run["argv"], env)
+    try:
+        os.execvpe(run["argv"][0], run["argv"], env)
+    except Exception as error:
+        raise _OfTask(error) from None
 
 
 # ------------------------------------------------------------------------- sandbox
@@ -186,13 +255,16 @@ def _start_in_sandbox(run: dict[str, Any], env: dict[str, str], output: int, con
     if pid:
         _write(ask, marshal.dumps({**{name: run[name] for name in ("argv", "cwd", "roots")}, "env": env}))
     os.close(ask)
-    fault = fault or _await_begin(told, complaints)
+    if pid:
+        fault = _await_begin(told, complaints)
     os.close(complaints)
     if not fault:
         return Started(pid, told=told)
     os.close(told)
     if pid:
         os.waitpid(pid, 0)
+        if run["cgroup"] and fault.lacks in (errno.EAGAIN, errno.ENOMEM):
+            fault.lacks = 0  # the task's group may lack it, and not the machine
     return Started(0, fault)
 
 
@@ -204,16 +276,16 @@ def _write(handle: int, data: bytes) -> None:
         pass  # it has ended; the reason is read elsewhere
 
 
-def _await_begin(told: int, complaints: int) -> str:
+def _await_begin(told: int, complaints: int) -> Fault:
     """Wait for the first word from the sandbox, which ends with a zero: what went wrong, empty if nothing did."""
     said = b""
     while not said.endswith(b"\0") and (piece := os.read(told, 1)):
         said += piece
     if said:
-        return said[:-1].decode(errors="replace")
+        return Fault.decoded(said[:-1])
     while len(said) < _LONGEST and (piece := os.read(complaints, _LONGEST)):
         said += piece
-    return f"its sandbox could not be made: {said.decode(errors='replace').strip()}"
+    return Fault.of_bubblewrap(said.decode(errors="replace").strip())
 
 
 def main(plan: int, tell: int, output: int) -> None:
@@ -231,7 +303,7 @@ def main(plan: int, tell: int, output: int) -> None:
 
     pid, fault = _fork(act)
     os.close(output)
-    os.write(tell, fault.replace("\0", "").encode() + b"\0")
+    os.write(tell, fault.encoded() + b"\0")
     if not pid:
         return
     run.clear()

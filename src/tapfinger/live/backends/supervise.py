@@ -43,6 +43,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5
 END, SPARE = "end.json", ".end.spare"
 #: Bytes of the latter: nearly every end fits into them.
 SPARE_SIZE = 4096
+#: Key of what the machine lacked to start the task: a number of ``starting.SHORTAGES``, or 0 if that is not certain.
+LACKS = "lacks"
 
 
 def clock() -> float:
@@ -351,16 +353,15 @@ def take_environment() -> dict[str, str]:
 
 def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     """Start the task and supervise it to its end. Returns how it ended."""
-    source, output = os.pipe2(os.O_CLOEXEC)
-    started = starting.start(run, env, output)
+    try:
+        pump, started = _start(run, env)
+    except (OSError, MemoryError) as error:
+        return _not_started(starting.Fault.of(error))
+    except RuntimeError as error:  # of threading: "can't start new thread"
+        return _not_started(starting.Fault(str(error), lost=True, lacks=errno.EAGAIN))
     env.clear()
-    os.close(output)
     if not started.pid:
-        if started.short:
-            return {"result": "lost", "code": None, "reason": f"{starting.TOO_LITTLE}: {started.fault}"}
-        return {"result": "failed", "code": 127, "reason": started.fault}
-    pump = Pump(source, Spool("output", run["max_log"]))
-    pump.start()
+        return _not_started(started.fault)
     supervision = Supervision(run, started)
     supervision.wait()
     supervision.clear()
@@ -368,6 +369,24 @@ def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
         end["reason"] = "it used more memory than it was granted"
     return end
+
+
+def _start(run: dict[str, Any], env: dict[str, str]) -> tuple[Pump, starting.Started]:
+    source, output = os.pipe2(os.O_CLOEXEC)
+    try:
+        pump = Pump(source, Spool("output", run["max_log"]))
+        pump.start()  # before the task, which nobody would follow if there were no thread
+        return pump, starting.start(run, env, output)
+    finally:
+        os.close(output)
+
+
+def _not_started(fault: starting.Fault) -> dict[str, Any]:
+    """The end of a task that was not started."""
+    if fault.lost:
+        reason = f"{starting.TOO_LITTLE}: {fault.text}"
+        return {"result": "lost", "code": None, "reason": reason, LACKS: fault.lacks}
+    return {"result": "failed", "code": 127, "reason": fault.text}
 
 
 def ran_out_of_memory(cgroup: str) -> bool:

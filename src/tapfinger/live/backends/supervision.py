@@ -23,14 +23,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tapfinger.errors import LaunchFailed, UnsupportedOperation
+from tapfinger.errors import LaunchFailed, LaunchLost, UnsupportedOperation
 from tapfinger.live.agent.allotment import VARIABLE as ALLOTMENT
 from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends import supervise
-from tapfinger.live.backends.base import BackendContext, Run
+from tapfinger.live.backends.base import BackendContext, Run, TooLittle
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
 from tapfinger.live.backends.spool import LARGEST_NOTE, Spool, read_part
-from tapfinger.live.backends.starting import MARK, is_shortage
+from tapfinger.live.backends.starting import MARK, SHORTAGES, is_shortage, may_be_the_machines
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.live.state_dir import exited
 from tapfinger.reporting import VARIABLE as REPORT
@@ -144,10 +144,9 @@ class Supervised:
             path = Path(wanted).resolve()
             there = path.is_dir()
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that lead in a circle
-            if is_shortage(error):
-                raise
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise LaunchFailed(f"working directory {wanted} cannot be used on this cluster: {why}") from None
+            kind = LaunchLost if may_be_the_machines(error) else LaunchFailed
+            raise kind(f"working directory {wanted} cannot be used on this cluster: {why}") from None
         if roots and not any(path.is_relative_to(root) for root in roots):
             raise LaunchFailed(f"working directory {path} is not within {', '.join(map(str, roots))}")
         if self.context.sandbox is not None and (hidden := self.context.sandbox.covers(path)) is not None:
@@ -362,8 +361,10 @@ def read_plan(run: Run) -> dict[str, Any] | None:
 
 
 def _read_end(run: Run) -> Outcome | None:
+    end = _read(run, supervise.END) or {}
+    lacks = end.pop(supervise.LACKS, 0)
     try:
-        return Outcome(**(_read(run, supervise.END) or {}))
+        return TooLittle(**end, lacks=lacks) if lacks in SHORTAGES else Outcome(**end)
     except TypeError:  # also of what the task has put there
         return None
 
