@@ -128,3 +128,35 @@ def test_root_ends_what_is_another_users_and_nothing_that_they_only_name(tmp_pat
     assert "tasks that agent left may have left were not looked for" in site.doubts[1]
     with pytest.raises(ConfigError, match="who must remove what is in it"):
         site.forget()
+
+
+# ---------------------------------------------------------- what tasks leave for down
+
+
+def test_what_a_task_has_made_deep_or_closed_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    work = state / "agents" / "left" / "results" / "1.1"
+    (work / "closed").mkdir(parents=True)
+    (work / "closed" / "file").touch()
+    (work / "closed").chmod(0)
+    monkeypatch.chdir(work)
+    for _ in range(1100):  # more than Python's limit on recursion
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(tmp_path)
+    (state / "mine").touch()
+    assert LocalSite(state).forget() == ["mine"]
+    assert os.listdir(state) == ["mine"]
+
+
+def test_secrets_go_first_and_what_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("token", "store.db", "up.log"):
+        (tmp_path / name).touch()
+    (tmp_path / "agents").mkdir()
+    monkeypatch.setattr(local_site, "remove_tree", lambda _: None)  # as with files of root
+    with pytest.raises(
+        CoordinatorError, match=rf"^{tmp_path / 'agents'} could not be removed, all else of the site was"
+    ):
+        LocalSite(tmp_path).forget()
+    assert os.listdir(tmp_path) == ["agents"]
+    assert local_site.OURS.index("token") < local_site.OURS.index("store.db*") < local_site.OURS.index("agents")
