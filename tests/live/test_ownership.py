@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from tapfinger.cli import app
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live import local_site, ownership
+from tapfinger.live.agent.kept import register
 from tapfinger.live.agent.leases import boot_id
 from tapfinger.live.backends.supervise import start_time
 from tapfinger.live.local_site import LocalSite
+from tapfinger.live.state_dir import held, hold
 
 #: A user who is not root; nothing of theirs is needed.
 OTHER = 65534
@@ -128,3 +130,84 @@ def test_root_ends_what_is_another_users_and_nothing_that_they_only_name(tmp_pat
     assert "tasks that agent left may have left were not looked for" in site.doubts[1]
     with pytest.raises(ConfigError, match="who must remove what is in it"):
         site.forget()
+
+
+# ---------------------------------------------------------- what tasks leave for down
+
+
+def test_what_a_task_has_made_deep_or_closed_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    work = state / "agents" / "left" / "results" / "1.1"
+    (work / "closed").mkdir(parents=True)
+    (work / "closed" / "file").touch()
+    (work / "closed").chmod(0)
+    monkeypatch.chdir(work)
+    for _ in range(1100):  # more than Python's limit on recursion
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(tmp_path)
+    (state / "mine").touch()
+    assert LocalSite(state).forget() == ["mine"]
+    assert os.listdir(state) == ["mine"]
+
+
+def test_secrets_go_first_and_what_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("token", "store.db", "up.log"):
+        (tmp_path / name).touch()
+    (tmp_path / "agents").mkdir()
+    monkeypatch.setattr(local_site, "remove_tree", lambda _: None)  # as with files of root
+    with pytest.raises(
+        CoordinatorError, match=rf"^{tmp_path / 'agents'} could not be removed, all else of the site was"
+    ):
+        LocalSite(tmp_path).forget()
+    assert os.listdir(tmp_path) == ["agents"]
+    assert local_site.OURS.index("token") < local_site.OURS.index("store.db*") < local_site.OURS.index("agents")
+
+
+@pytest.fixture
+def unblocked() -> Iterator[None]:
+    """Ends whatever waits for a pipe."""
+
+    def end(*_: object) -> None:
+        pytest.fail("it waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "name", ["up.lock", "lock", "agents/left/lock", "agents/left/agent.json", "agents/left/backend.json"]
+)
+@pytest.mark.usefixtures("unblocked")
+def test_pipes_do_not_block_down(tmp_path: Path, name: str) -> None:
+    agent = tmp_path / "agents" / "left"
+    agent.mkdir(parents=True)
+    (agent / "agent.json").write_text('{"cluster": "left", "name": "x", "incarnation": 1}')
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert LocalSite(tmp_path).down() == []
+
+
+@pytest.mark.usefixtures("unblocked")
+def test_a_lock_is_a_regular_file(tmp_path: Path) -> None:
+    with hold(tmp_path, "one"):
+        assert held(tmp_path)
+        with pytest.raises(ConfigError, match="in use by another one"):
+            hold(tmp_path, "one")
+    assert not held(tmp_path)
+    (tmp_path / "lock").unlink()
+    os.mkfifo(tmp_path / "lock")
+    assert not held(tmp_path)
+    with pytest.raises(ConfigError, match="lock is no regular file; remove it"):
+        hold(tmp_path, "one")
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="symbolic links"):
+        hold(tmp_path, "one")
+    assert not (tmp_path / "elsewhere").exists()
+    os.mkfifo(tmp_path / "agent.json")
+    with pytest.raises(OSError, match="no regular file"):
+        register(tmp_path, "left")

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -210,6 +211,38 @@ def test_an_agent_keeps_files_when_a_run_may_be_forgotten(tmp_path: Path) -> Non
         wait_for(lambda: not (tmp_path / "runs" / "1.1").exists())
         assert host.files(ask).data == "weights"
         assert "no files of task 9 attempt 1 are kept" in host.files(FileRequest(8, (9, 1))).fault
+
+
+def test_another_task_of_the_same_number_does_not_get_files_of_the_first(tmp_path: Path) -> None:
+    """As with a new or an older store, which gives out numbers again."""
+    earlier = run_in(tmp_path)
+    (earlier.work / "hers").write_text("secret")
+    Results(tmp_path, DiskRules()).keep(earlier)
+    now = [10.0]
+    with hosting(tmp_path, Fake(clock=lambda: now[0])) as (host, _):
+        told(host, 1, starts=(LAUNCH,))
+        work = tmp_path / "runs" / "1.1" / "task" / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        assert host.files(FileRequest(7, (1, 1), "hers")).data != "secret"
+        (work / "his").write_text("model")
+        now[0] += 100.0
+        told(host, 2)
+        told(host, 3, forgets=((1, 1),))
+        host.arrived(LogSize((1, 1), 0))
+        wait_for(lambda: not (tmp_path / "runs" / "1.1").exists())
+        assert os.listdir(tmp_path / "results" / "1.1") == ["his"]
+    kept = Results(tmp_path, DiskRules())
+    kept.tidy()
+    assert sorted(os.listdir(tmp_path / "results")) == [".1.1.json", "1.1"]
+
+
+def test_files_of_the_first_go_also_where_the_other_task_cannot_start(tmp_path: Path) -> None:
+    earlier = run_in(tmp_path)
+    (earlier.work / "hers").write_text("secret")
+    Results(tmp_path, DiskRules()).keep(earlier)
+    with hosting(tmp_path, Fake(clock=lambda: 10.0)) as (host, _):
+        told(host, 1, starts=(replace(LAUNCH, secrets={"GONE": None}),))
+        assert "no files of task 1 attempt 1 are kept" in host.files(FileRequest(8, (1, 1))).fault
 
 
 # ------------------------------------------------------------------------- answering

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live.sites import CONFIG, RealSite, opened
 from live.test_backends import end_of, said
 from waiting import wait_for
 
+import tapfinger
 from tapfinger.commands.live import serve
 from tapfinger.errors import ConfigError, LaunchFailed
 from tapfinger.live.agent.devices import Devices
@@ -271,8 +274,106 @@ def test_a_hidden_link_is_followed_at_every_start(tmp_path: Path) -> None:
     assert sandbox.command()[-4:-2] == [os.devnull, str(old)]
     key.unlink()
     key.symlink_to(new)
-    assert sandbox.command()[-4:-2] == [os.devnull, str(new)]
+    assert covered(sandbox) == {str(old), str(new)}, "a task may have replaced the link"
     assert sandbox.covers(new) == new
+    assert sandbox.covers(old) == old
+    key.unlink()
+    key.symlink_to(key)
+    assert covered(sandbox) == {str(old)}, "a link that leads nowhere harms nobody"
+
+
+def covered(sandbox: Sandbox) -> set[str]:
+    """What a sandbox covers."""
+    words = sandbox.command()
+    pairs = zip(words, words[1:], words[2:], strict=False)
+    return {to if word == "--ro-bind" else at for word, at, to in pairs if word == "--tmpfs" or at == os.devnull}
+
+
+@pytest.mark.parametrize("target", ["/", "/usr", "/lib", "/bin", "/etc", "/dev", "/proc/self", "/sys/kernel"])
+def test_a_link_does_not_hide_what_every_task_needs(
+    tmp_path: Path, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox = Sandbox("bwrap", (tmp_path / ".pgpass",))
+    (tmp_path / ".pgpass").symlink_to(target)
+    assert covered(sandbox) == set()
+    assert covered(Sandbox("bwrap", (tmp_path / ".pgpass",))) == set(), "nor when the agent starts again"
+    assert sandbox.covers(Path(target) / "x") is None
+    sandbox.command()
+    assert caplog.text.count("a task may have made this link") == 2, "each says so once"
+
+
+def test_a_link_does_not_hide_where_tasks_work_nor_their_programs(tmp_path: Path) -> None:
+    program, package, root = sys.executable, Path(tapfinger.__file__).parent, tmp_path / "work" / "root"
+    root.mkdir(parents=True)
+    key = tmp_path / "key"
+    for target in (Path(program), Path(program).parent, package, package.parent, root, root.parent):
+        key.symlink_to(target)
+        assert covered(Sandbox("bwrap", (key,), (root,))) == set()
+        key.unlink()
+    (root / "own").mkdir()
+    key.symlink_to(root / "own")
+    assert covered(Sandbox("bwrap", (key,), (root,))) == {str(root / "own")}
+    assert covered(Sandbox("bwrap", (root.parent,), (root,))) == {str(root.parent)}, "who names it means it"
+
+
+def test_a_sandbox_that_works_without_covers_alone_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.shutil.which", lambda _: "bwrap")
+    monkeypatch.setattr(
+        "tapfinger.live.backends.sandbox._try", lambda words: "it failed" if str(tmp_path) in words else ""
+    )
+    with pytest.raises(ConfigError, match=r"all that is to be hidden .*: it failed; change live\.hidden or --hide"):
+        find_sandbox("auto", [tmp_path])
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep also root from what is in a directory."""
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def strict(path: Any, *args: Any, real: Callable[..., Any] = real, **more: Any) -> Any:
+            if isinstance(path, str | Path) and folder in Path(path).parents:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real(path, *args, **more)
+
+        monkeypatch.setattr(os, name, strict)
+
+
+def test_what_the_agent_cannot_reach_needs_not_to_be_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.shutil.which", lambda _: "bwrap")
+    monkeypatch.setattr("tapfinger.live.backends.sandbox._try", lambda _: "")
+    (tmp_path / "others").mkdir()
+    forbid(monkeypatch, tmp_path / "others")
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.os.geteuid", lambda: -1)
+    sandbox = find_sandbox("auto", [tmp_path / "others" / "keys" / "key.pem"])
+    assert sandbox is not None
+    assert covered(sandbox) == set()
+    assert "cannot be reached" in caplog.text
+    assert "does not exist" not in caplog.text
+
+
+def test_a_directory_that_a_task_has_closed_is_hidden_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "key.pem").touch()
+    sandbox = Sandbox("bwrap", (tmp_path / "keys" / "key.pem",))
+    forbid(monkeypatch, tmp_path / "keys")
+    assert covered(sandbox) == {str(tmp_path / "keys")}, "another task could open it again"
+
+
+def test_links_that_tasks_can_replace_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tapfinger.live.backends.sandbox.shutil.which", lambda _: "bwrap")
+    monkeypatch.setattr("tapfinger.live.backends.sandbox._try", lambda _: "")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    find_sandbox("auto", [tmp_path / "real"])
+    assert caplog.text == ""
+    find_sandbox("auto", [tmp_path / "link"])
+    assert f"{tmp_path / 'link'} is a link on the way to what is to be hidden" in caplog.text
 
 
 def test_directories_that_a_task_may_permit_itself_to_change_are_held_in_place(

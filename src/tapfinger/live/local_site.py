@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tapfinger.errors import ConfigError, TapfingerError
+from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
+from tapfinger.live.agent.trees import remove_tree
 from tapfinger.live.config import BackendConfig
 from tapfinger.live.ownership import is_mine, is_trusted, owner_of
 from tapfinger.live.site_parts import PATIENCE, Part, end_parts
 from tapfinger.live.state_dir import hold
 
-#: Files that a site keeps in its state directory, without its locks.
+#: Files that a site keeps in its state directory, without its locks; secrets first, as they are removed in this order.
 OURS = (
-    "agents",
+    "token",
+    "store.db*",
+    ".store.db.*",
+    "coordinator.json",
+    "epoch",
     "logs",
     "serve.log*",
     "agent-*.log*",
@@ -26,11 +31,7 @@ OURS = (
     "up.log*",
     "up.json",
     "audit.jsonl*",
-    "coordinator.json",
-    "epoch",
-    "store.db*",
-    ".store.db.*",
-    "token",
+    "agents",
 )
 #: File that is locked by the ``tapfinger up`` that watches over a site.
 UP_LOCK = "up.lock"
@@ -100,7 +101,10 @@ class LocalSite:
         return [part for part in found if not part.doubt]
 
     def forget(self) -> list[str]:
-        """Remove the site's files from its directory; call ``down`` first. Returns the names of all other files."""
+        """Remove the site's files from its directory; call ``down`` first. Returns the names of all other files.
+
+        Raises CoordinatorError at the end for those that cannot be removed.
+        """
         if not self.state.is_dir():
             return []
         if not is_trusted(self.state):
@@ -109,13 +113,28 @@ class LocalSite:
             hold(self.state, "coordinator; end it first: tapfinger down"),
             hold(self.state, "tapfinger up; end it first: tapfinger down", UP_LOCK),
         ):
-            for path in (path for pattern in OURS for path in self.state.glob(pattern)):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            ours = [path for pattern in OURS for path in self.state.glob(pattern)]
+            stuck = [str(path) for path in ours if not _removed(path)]
             left = sorted(path.name for path in self.state.iterdir() if path.name not in LOCKS)
             for name in LOCKS:
                 (self.state / name).unlink()
+        if stuck:
+            raise CoordinatorError(
+                f"{', '.join(stuck)} could not be removed, all else of the site was; files of another user may be there, or "
+                "the file system keeps them: remove them as root"
+            )
         # The directory stays: what hides it from tasks that run would go with it, and they would see the next one.
         return left
+
+
+def _removed(path: Path) -> bool:
+    """Remove a file or directory, whatever tasks have made of it. Returns whether that has worked."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        with suppress(OSError):
+            path.unlink()
+    return not os.path.lexists(path)
 
 
 def clear(agent: Path, patience: float = PATIENCE) -> bool:

@@ -134,7 +134,8 @@ def _sandbox(settings: AgentSettings, config: LiveConfig, backend: Backend) -> S
         for place in own:
             with suppress(ConfigError):  # where this user can make none, it will have none
                 make_directory(place)  # what does not exist cannot be hidden from tasks that run when it is made
-    return find_sandbox(config.isolation, (*own, *map(Path, config.hidden), *settings.hidden))
+    hidden = (*own, *map(Path, config.hidden), *settings.hidden)
+    return find_sandbox(config.isolation, hidden, map(Path, config.roots))
 
 
 def run_agent(

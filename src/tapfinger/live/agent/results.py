@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -91,6 +92,18 @@ class Results:
             path.rename(gone)
             path = gone
         remove_tree(path)
+
+    def disown(self, ident: AttemptId) -> None:
+        """Let nobody find what is kept of an attempt: with another store, another task is given its numbers.
+
+        It is removed with the next look, since it may be large.
+        """
+        place = self.place(ident)
+        with suppress(FileNotFoundError):
+            place.rename(place.with_name(f"{GONE}{place.name}-{secrets.token_hex(8)}"))
+            logger.warning("files of an earlier task %d attempt %d are removed: another one starts", *ident)
+        with suppress(FileNotFoundError):
+            self._note(place).unlink()
 
     def tidy(self, full: bool = False) -> None:
         """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""

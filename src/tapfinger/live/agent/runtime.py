@@ -256,6 +256,7 @@ class Host:
             return self._not_started(launch.id, Outcome("lost", reason=reason))
 
     def _start(self, launch: Launch) -> list[Report]:
+        self.house.results.disown(launch.id)
         if gone := [name for name, value in launch.secrets.items() if value is None]:
             reason = f"secret {gone[0]!r} was removed before the task could start; set it again, and submit it again"
             return self._not_started(launch.id, Outcome("failed", 127, reason))
