@@ -120,8 +120,8 @@ class LocalSite:
                 (self.state / name).unlink()
         if stuck:
             raise CoordinatorError(
-                f"{', '.join(stuck)} could not be removed, all else of the site was; files of another user may be there, or "
-                "the file system keeps them: remove them as root"
+                f"{', '.join(stuck)} could not be removed, all else of the site was; files of another user may be "
+                "there, or the file system keeps them: remove them as root"
             )
         # The directory stays: what hides it from tasks that run would go with it, and they would see the next one.
         return left
