@@ -85,6 +85,11 @@ class Shadows:
             *(_compare(name, shadow, question, answer, recent_sizes, at) for name, shadow in asked.items())
         )
 
+    def forget(self) -> None:
+        """Reset all of them before their next round."""
+        for shadow in self._shadows.values():
+            shadow.seat.decider.forget()
+
     def close(self) -> None:
         """Ask nobody any more; nothing is waited for."""
         for shadow in self._shadows.values():

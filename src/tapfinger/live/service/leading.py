@@ -169,6 +169,7 @@ class Leading:
         if epoch is None:
             return None
         self._schedulers.forget()
+        self.insight.shadows.forget()
         machine = make_machine(self.store, self.site, self.config, self._deciders, epoch, self.now())
         machine.progress.learner = self.learning
         self.site.believe(self._learning_loop.take_up(self.store).revised, forget=True)

@@ -32,6 +32,7 @@ class RetentionLoop:
         self._thread = ThreadPoolExecutor(1, "retention")
         self._closed = Event()
         self._asked = asyncio.Event()
+        #: Until when tasks that somebody wants removed have ended, as long as there may be any.
         self._before: float | None = None
         self._measured = float("-inf")
 
@@ -50,13 +51,14 @@ class RetentionLoop:
             except TimeoutError:
                 pass
             pause = EVERY
-            if not self._leads():
-                self._asked.clear()
-                continue
-            before, self._before = self._before, None
             self._asked.clear()
+            if not self._leads():
+                continue
+            before = self._before
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._prune, before)
+                done = await asyncio.get_running_loop().run_in_executor(self._thread, self._prune, before)
+                if done and self._before == before:  # nobody has asked for more meanwhile
+                    self._before = None
             except (NotLeading, StoreUnavailable):
                 pass  # the commits find that out as well, and say so
             except StoreFailed as error:
@@ -64,15 +66,17 @@ class RetentionLoop:
             except Exception:
                 logger.exception("what is old could not be removed; it is tried again")
 
-    def _prune(self, before: float | None) -> None:
+    def _prune(self, before: float | None) -> bool:
+        """Remove what is beyond the limits. Returns whether all of it is gone."""
         if time.monotonic() > self._measured + MEASURE:
             self.retention.measure(self._rest)
             self._measured = time.monotonic()
         while not self._closed.is_set() and self._leads():
             began = time.perf_counter()
             if not self.retention.step(before):
-                break
+                return True
             self._rest(max(REST, SHARE * (time.perf_counter() - began)))
+        return False
 
     def _rest(self, seconds: float) -> None:
         self._closed.wait(seconds)
