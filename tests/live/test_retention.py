@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,10 +20,11 @@ from waiting import PATIENCE, wait_for
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.model import ResourceTypes
-from tapfinger.errors import CoordinatorError, NotFound
+from tapfinger.errors import CoordinatorError, NotFound, StoreUnavailable
 from tapfinger.live.insight.overview import Overview
 from tapfinger.live.protocol.events import AgentJoined, AttemptRefused, ClosedFinished, Submitted
 from tapfinger.live.service import retention_loop
+from tapfinger.live.service.retention_loop import RetentionLoop
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import migrations, totals
 from tapfinger.live.store import retention as retention_module
@@ -439,6 +441,50 @@ def test_a_coordinator_prunes_by_itself_and_when_asked(tmp_path: Path, monkeypat
 
     with services(tmp_path) as make:
         asyncio.run(lead(make()))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_somebody_wants_removed_is_not_forgotten_by_a_coordinator_that_starts_over(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(retention_loop, "FIRST", 0.01)
+    monkeypatch.setattr(retention_loop, "EVERY", 0.01)
+    asked: list[float | None] = []
+
+    class Steps(Retention):
+        def __init__(self) -> None:
+            pass
+
+        def measure(self, rest: Callable[[float], object] = time.sleep) -> None:
+            pass
+
+        def step(self, before: float | None = None) -> bool:
+            asked.append(before)
+            if fails and len(asked) == 1:
+                raise StoreUnavailable("it starts over")
+            return len(asked) == 1
+
+    looks: list[int] = []  # of the loop, by the number of steps so far
+
+    def leads() -> bool:
+        """Not after the first step, until the loop looks again."""
+        if threading.current_thread() is threading.main_thread():
+            looks.append(len(asked))
+        return len(asked) != 1 or 1 in looks
+
+    async def story() -> None:
+        pruning = RetentionLoop(Steps(), leads)
+        pruning.ask(5.0)
+        running = asyncio.create_task(pruning.run(lambda _: None))
+        async with asyncio.timeout(PATIENCE):
+            while len(asked) < 3:
+                await asyncio.sleep(0.005)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        pruning.close()
+
+    asyncio.run(story())
+    assert asked[:3] == [5.0, 5.0, None]
 
 
 def test_people_prune_and_see_what_is_left(tmp_path: Path) -> None:

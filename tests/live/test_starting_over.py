@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 from live.services import services
+from live.sites import CONFIG
 from live.test_store import DONE
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, StoreUnavailable, TooMany
+from tapfinger.live.config import build_site, load_site
+from tapfinger.live.coordinator.decisions import Decider
 from tapfinger.live.coordinator.inputs import Submit, Tick
 from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.http.client import make_spec
@@ -25,6 +28,7 @@ from tapfinger.live.service import starting_over
 from tapfinger.live.service.service import Service
 from tapfinger.live.service.starting_over import Suspects
 from tapfinger.live.store.logs import Logs
+from tapfinger.registry import create
 
 TASK = make_spec(argv=["x"], type="demo", maximum={"cpu": 1})
 
@@ -205,3 +209,14 @@ def test_output_that_cannot_be_read_or_written_is_asked_for_again(
 
         run(service, story)
         assert service.failure == ""
+
+
+def test_shadows_begin_anew_with_a_coordinator_that_takes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[Decider] = []
+    monkeypatch.setattr(Decider, "forget", lambda decider: forgotten.append(decider))
+    (tmp_path / "site.toml").write_text(CONFIG)
+    scenario, config = load_site(tmp_path / "site.toml")
+    real, fallback, shadow = (create("scheduler", name, {}) for name in ("fifo", "min", "min"))
+    service = Service(tmp_path / "state", build_site(scenario), config, real, fallback, {"shadow": shadow})
+    service.close()
+    assert [decider.name for decider in forgotten] == ["Fifo", "Min", "shadow"]
