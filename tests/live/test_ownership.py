@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from tapfinger.cli import app
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live import local_site, ownership
+from tapfinger.live.agent.kept import register
 from tapfinger.live.agent.leases import boot_id
 from tapfinger.live.backends.supervise import start_time
 from tapfinger.live.local_site import LocalSite
+from tapfinger.live.state_dir import held, hold
 
 #: A user who is not root; nothing of theirs is needed.
 OTHER = 65534
@@ -160,3 +162,52 @@ def test_secrets_go_first_and_what_cannot_be_removed_is_named(tmp_path: Path, mo
         LocalSite(tmp_path).forget()
     assert os.listdir(tmp_path) == ["agents"]
     assert local_site.OURS.index("token") < local_site.OURS.index("store.db*") < local_site.OURS.index("agents")
+
+
+@pytest.fixture
+def unblocked() -> Iterator[None]:
+    """Ends whatever waits for a pipe."""
+
+    def end(*_: object) -> None:
+        pytest.fail("it waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "name", ["up.lock", "lock", "agents/left/lock", "agents/left/agent.json", "agents/left/backend.json"]
+)
+@pytest.mark.usefixtures("unblocked")
+def test_pipes_do_not_block_down(tmp_path: Path, name: str) -> None:
+    agent = tmp_path / "agents" / "left"
+    agent.mkdir(parents=True)
+    (agent / "agent.json").write_text('{"cluster": "left", "name": "x", "incarnation": 1}')
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert LocalSite(tmp_path).down() == []
+
+
+@pytest.mark.usefixtures("unblocked")
+def test_a_lock_is_a_regular_file(tmp_path: Path) -> None:
+    with hold(tmp_path, "one"):
+        assert held(tmp_path)
+        with pytest.raises(ConfigError, match="in use by another one"):
+            hold(tmp_path, "one")
+    assert not held(tmp_path)
+    (tmp_path / "lock").unlink()
+    os.mkfifo(tmp_path / "lock")
+    assert not held(tmp_path)
+    with pytest.raises(ConfigError, match="lock is no regular file; remove it"):
+        hold(tmp_path, "one")
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="symbolic links"):
+        hold(tmp_path, "one")
+    assert not (tmp_path / "elsewhere").exists()
+    os.mkfifo(tmp_path / "agent.json")
+    with pytest.raises(OSError, match="no regular file"):
+        register(tmp_path, "left")
