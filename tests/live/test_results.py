@@ -103,6 +103,36 @@ def test_the_oldest_go_first_when_there_is_too_much(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "results")) == [".3.1.json", "3.1"]
 
 
+def test_only_so_many_are_kept_and_each_counts_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MOST", 2)
+    keep_three(tmp_path, DiskRules()).tidy()
+    assert names(tmp_path) == ["2.1", "3.1"]
+    (tmp_path / "results" / "2.1" / "data").unlink()
+    note = json.dumps({"boot": results.boot_id(), "at": results.boot_clock(), "wall": time.time(), "size": 0})
+    for name in names(tmp_path):
+        (tmp_path / "results" / f".{name}.json").write_text(note)
+    Results(tmp_path, DiskRules(max_results_gb=1.5 * results.LEAST / 2**30)).tidy()
+    assert len(names(tmp_path)) == 1, "also what holds nothing but names takes room"
+
+
+def test_a_look_reads_no_note_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = keep_three(tmp_path, DiskRules())
+    read: list[str] = []
+    real = results.read_part
+
+    def counted(path: Path, position: int, most: int) -> bytes:
+        read.append(Path(path).name)
+        return real(path, position, most)
+
+    monkeypatch.setattr(results, "read_part", counted)
+    kept.tidy()
+    assert read == []
+    later = Results(tmp_path, DiskRules())
+    later.tidy()
+    later.tidy()
+    assert sorted(read) == [".1.1.json", ".2.1.json", ".3.1.json"], "of an earlier agent once each"
+
+
 def test_they_go_when_their_time_is_over_whatever_the_wall_clock_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.agent.trees import remove_tree
+from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
 from tapfinger.live.config import BackendConfig
 from tapfinger.live.ownership import is_mine, is_trusted, owner_of
 from tapfinger.live.site_parts import PATIENCE, Part, end_parts
@@ -148,9 +149,9 @@ def clear(agent: Path, patience: float = PATIENCE) -> bool:
     from tapfinger.live.backends.base import BackendContext
 
     with suppress(TapfingerError, OSError, ValueError, KeyError):
-        cluster = json.loads((agent / "agent.json").read_text(encoding="utf-8"))["cluster"]
+        cluster = json.loads(read_part(agent / "agent.json", 0, LARGEST_NOTE))["cluster"]
         note = agent / BACKEND_NOTE
-        backend = BackendConfig(**json.loads(note.read_text(encoding="utf-8") if note.exists() else "{}"))
+        backend = BackendConfig(**json.loads(read_part(note, 0, LARGEST_NOTE) if note.exists() else "{}"))
         host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0)
         deadline = time.monotonic() + patience
         try:

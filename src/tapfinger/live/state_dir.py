@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,9 +41,9 @@ def make_directory(path: Path) -> None:
 def hold(directory: Path, complaint: str, name: str = "lock") -> IO[str]:
     """Lock a directory for this process until the returned file is closed. ``name``: of the lock's file."""
     try:
-        lock = (directory / name).open("a")
+        lock = _open_lock(directory / name, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise ConfigError(f"--state {directory} cannot be used: {error.strerror}") from None
+        raise ConfigError(f"--state {directory} cannot be used: {name}: {error.strerror or error}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -51,10 +52,19 @@ def hold(directory: Path, complaint: str, name: str = "lock") -> IO[str]:
     return lock
 
 
+def _open_lock(path: Path, flags: int) -> IO[str]:
+    """Open the file of a lock. What a task may have put in its place raises OSError: links, and pipes that block."""
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is no regular file; remove it")
+    return os.fdopen(handle, "r" if flags == os.O_RDONLY else "r+")
+
+
 def held(directory: Path, name: str = "lock") -> bool:
     """Whether a process has locked the directory. ``name``: of the lock's file."""
     try:
-        with (directory / name).open("r") as lock:
+        with _open_lock(directory / name, os.O_RDONLY) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

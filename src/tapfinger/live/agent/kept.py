@@ -64,7 +64,7 @@ def register(directory: Path, cluster: str) -> tuple[str, int]:
     """Name of the agent of a directory, and the number of this start of it."""
     path = directory / "agent.json"
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(read_part(path, 0, LARGEST_NOTE))
     except FileNotFoundError:
         known = {"name": secrets.token_hex(8), "cluster": cluster, "incarnation": 0}
     if known["cluster"] != cluster:

@@ -7,8 +7,10 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 RESULTS = "results"
 #: Beginning of the names of directories that are being removed.
 GONE = ".gone-"
+#: Most attempts whose files are kept, and the bytes that each counts at least: names and notes take room as well.
+MOST, LEAST = 10_000, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Results:
         self._runs = directory / "runs"
         self._results = directory / RESULTS
         self._rules = rules
+        #: What the notes say, by name, so that a look reads only those that are new.
+        self._noted: dict[str, dict[str, Any]] = {}
 
     def place(self, ident: AttemptId) -> Path:
         """Where the files of an attempt are kept after its end."""
@@ -82,6 +88,7 @@ class Results:
             except OSError as error:
                 logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
             else:
+                self._noted.pop(place.name, None)
                 self._kept(place)  # on a full disk nothing is noted, and it counts from the next look on
         self.discard(run.directory)
 
@@ -104,18 +111,21 @@ class Results:
             logger.warning("files of an earlier task %d attempt %d are removed: another one starts", *ident)
         with suppress(FileNotFoundError):
             self._note(place).unlink()
+        self._noted.pop(place.name, None)
 
     def tidy(self, full: bool = False) -> None:
         """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""
         for left in (*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")):
             remove_tree(left)
-        self._forget_gone()
-        entries = sorted(self._entries(), key=lambda entry: -entry.age)
+        places = self._below(self._results, "[0-9]*.[0-9]*")
+        self._forget_gone({path.name for path in places})
+        entries = sorted(self._entries(places), key=lambda entry: -entry.age)
         total = sum(entry.size for entry in entries)
-        for entry in entries:
-            old = entry.age > self._rules.keep_results_hours * 3600.0
-            if old or full or total > self._rules.max_results_gb * GB:
-                why = "too old" if old else "the disk is nearly full" if full else "all together are too large"
+        for later, entry in zip(range(len(entries) - 1, -1, -1), entries, strict=True):
+            old, many = entry.age > self._rules.keep_results_hours * 3600.0, later >= MOST
+            if old or full or many or total > self._rules.max_results_gb * GB:
+                reasons = {"too old": old, "the disk is nearly full": full, "there are too many": many}
+                why = next((reason for reason, holds in reasons.items() if holds), "all together are too large")
                 logger.info("the files in %s are removed: %s", entry.path, why)
                 self.discard(entry.path)
                 with suppress(OSError):
@@ -123,32 +133,39 @@ class Results:
                 total -= entry.size
                 full = False
 
-    def _forget_gone(self) -> None:
-        """Remove notes about what is not there any more."""
+    def _forget_gone(self, names: Set[str]) -> None:
+        """Remove notes about what is not there any more. ``names``: of what is."""
+        for gone in self._noted.keys() - names:
+            self._noted.pop(gone, None)
         with suppress(OSError):
-            for note in self._results.glob(".[0-9]*.json"):
-                if not self._results.joinpath(note.name[1:].removesuffix(".json")).is_dir():
-                    note.unlink()
+            for note in os.listdir(self._results):
+                if fnmatchcase(note, ".[0-9]*.json") and note[1:].removesuffix(".json") not in names:
+                    (self._results / note).unlink()
 
-    def _entries(self) -> list[_Entry]:
+    def _entries(self, places: Iterable[Path]) -> list[_Entry]:
         found = []
-        for path in self._below(self._results, "[0-9]*.[0-9]*"):
+        for path in places:
             kept = self._kept(path)
             # The wall clock may jump: within one boot of the machine it is not asked.
             age = boot_clock() - kept["at"] if kept["boot"] == boot_id() else time.time() - kept["wall"]
-            found.append(_Entry(path, age, kept["size"]))
+            found.append(_Entry(path, age, max(LEAST, kept["size"])))
         return found
 
     def _kept(self, path: Path) -> dict[str, Any]:
+        if (known := self._noted.get(path.name)) is not None:
+            return known
         try:
-            kept = json.loads(read_part(self._note(path), 0, LARGEST_NOTE))
-            return {"boot": str(kept["boot"]), **{name: float(kept[name]) for name in ("at", "wall", "size")}}
+            saved = json.loads(read_part(self._note(path), 0, LARGEST_NOTE))
+            kept = {"boot": str(saved["boot"]), **{name: float(saved[name]) for name in ("at", "wall", "size")}}
         except (OSError, ValueError, KeyError, TypeError):
             # Nothing is noted: it counts from now on.
-            fresh = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(path)}
-            with suppress(OSError):
-                replace_file(self._note(path), fresh)
-            return fresh
+            kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(path)}
+            try:
+                replace_file(self._note(path), kept)
+            except OSError:
+                return kept
+        self._noted[path.name] = kept
+        return kept
 
     def _note(self, path: Path) -> Path:
         """File with when something was kept, and how large it is; out of reach of those who fetch files."""
@@ -156,7 +173,9 @@ class Results:
 
     def _below(self, directory: Path, pattern: str) -> list[Path]:
         try:
-            return [path for path in directory.glob(pattern) if path.is_dir() and not path.is_symlink()]
+            with os.scandir(directory) as entries:  # which tells directories without a look at each
+                found = [entry.path for entry in entries if fnmatchcase(entry.name, pattern) and _is_folder(entry)]
+            return [Path(path) for path in found]
         except OSError:
             return []
 
@@ -168,6 +187,10 @@ class Results:
             if path.is_dir():
                 return path
         return None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def _has_files(work: Path) -> bool:
