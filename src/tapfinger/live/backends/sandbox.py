@@ -120,8 +120,8 @@ class Sandbox:
         words += ["--proc", "/proc"]
         for part in filter(os.path.exists, _KERNEL):
             words += ["--ro-bind", part, part]
-        for name in map(str, kinds):
-            words += ["--tmpfs", name] if name in folders else ["--ro-bind", os.devnull, name]
+        for cover in map(str, kinds):
+            words += ["--tmpfs", cover] if cover in folders else ["--ro-bind", os.devnull, cover]
         if shown is not None:
             words += ["--bind", str(shown), str(shown)]
         for folder in folders:
