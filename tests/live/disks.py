@@ -14,7 +14,7 @@ from tapfinger.live.agent.disk import MB
 
 @contextmanager
 def small_disk(directory: Path, megabytes: int, files: int = 100_000) -> Iterator[Path]:
-    """A file system of its own, for so many files; skips where none can be mounted."""
+    """A small file system of its own for at most ``files`` files; skips where none can be mounted."""
     directory.mkdir(parents=True, exist_ok=True)
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes={files},mode=0700", "tmpfs", str(directory)],

@@ -12,7 +12,7 @@ from tapfinger.live.agent.trees import Extent
 from tapfinger.live.protocol.messages import AttemptId
 
 MB, GB = 1 << 20, 1 << 30
-#: Files that should still find room on the disk: so many, or this share of all that it can hold, if that is less.
+#: Number of free inodes below which a disk counts as full, or this share of all its inodes, if that is less.
 FILES, FILES_SHARE = 1000, 0.05
 #: Share beyond ``min_free_mb``, and beyond ``FILES``, that must be free before a full disk is taken to be well again.
 RELIEF = 1.25

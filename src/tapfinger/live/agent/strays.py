@@ -1,6 +1,6 @@
 """Ends what runs without the agent's knowledge: where tasks are not isolated, one may remove what was noted of it.
 
-The coordinator hears that its agent knows nothing of such a run, and grants the task anew.
+The coordinator hears that its agent knows nothing of such a run, and grants the task again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tapfinger.live.protocol.messages import AttemptId
 #: Period over which processor time is limited, in microseconds.
 PERIOD = 100_000
 GIB = 1024**3
-#: Processes and threads that a task may have: so many, and so many more for each of its cores.
+#: Most processes and threads of a task: a base, and more for each of its cores.
 PROCESSES, PROCESSES_PER_CPU = 2048, 256
 
 

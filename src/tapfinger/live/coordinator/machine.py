@@ -391,7 +391,7 @@ class Coordinator:
         return [self._orders(report, self._leases.lease, stops, forgets)]
 
     def _late_again(self, report: Report, link: Link) -> None:
-        """Refuse an agent of which only late reports come: its numbers began anew, none counts."""
+        """Refuse an agent that sends only late reports: its numbers have started again, so none of them counts."""
         link.late += 1
         if link.late >= MOST_LATE:
             raise AgentRefused(
