@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from live.sites import RealSite
 from uvicorn.server import ServerState
+from waiting import PATIENCE
 from websockets.frames import Frame, Opcode
 
 from tapfinger.live.http import sockets
@@ -55,6 +56,19 @@ class Network(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self.unread
+
+
+class Gone(Network):
+    """What asyncio's TLS transport is after its second close."""
+
+    def resume_reading(self) -> None:
+        raise AttributeError
+
+    def pause_reading(self) -> None:
+        raise AttributeError
+
+    def get_write_buffer_size(self) -> int:
+        raise AttributeError
 
 
 def frame(opcode: Opcode, data: bytes = b"", fin: bool = True) -> bytes:
@@ -112,6 +126,19 @@ async def world() -> Any:
         yield made
     finally:
         await made.end()
+
+
+def test_the_application_learns_of_an_end_that_asyncio_has_forgotten() -> None:
+    async def run() -> None:
+        site = World()
+        await site.open()
+        site.socket.data_received(frame(Opcode.TEXT, b"one") + b"\xff\xff")
+        site.socket.transport = Gone()
+        site.socket.look(0.0)
+        site.socket.connection_lost(OSError("reset"))
+        await asyncio.wait_for(asyncio.gather(*site.socket.tasks), PATIENCE)
+
+    asyncio.run(run())
 
 
 def test_nothing_is_compressed_and_nothing_is_read_before_the_application_accepts() -> None:

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapfinger.live.http.guests import Guest
-from tapfinger.live.http.sockets import PacedSocket
+from tapfinger.live.http.sockets import PacedSocket, unread_of
 from tapfinger.live.protocol.wire import MAX_REPORT
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class WatchedProtocol(H11Protocol):
 
     def look(self, now: float) -> None:
         """End the connection if it takes too long."""
-        cycle, unread = self.cycle, self.transport.get_write_buffer_size()
+        cycle, unread = self.cycle, unread_of(self.transport)
         if not unread or unread < self._unread or not self._unread:
             self._stuck = now
         self._unread = unread

@@ -26,6 +26,14 @@ UNREAD = 20.0
 _CONTROL = (Opcode.PING, Opcode.PONG, Opcode.CLOSE)
 
 
+def unread_of(transport: asyncio.Transport) -> int:
+    """Bytes that were sent and not read by the other side. None are known where TLS was closed twice."""
+    try:
+        return transport.get_write_buffer_size()
+    except AttributeError:  # asyncio's transport has let go of its connection, which ends by a timer of its own
+        return 0
+
+
 class FrameLimits(ServerProtocol):
     """The frames of a connection, which ends when there are too many of them for what they carry."""
 
@@ -82,10 +90,10 @@ class PacedSocket(WebSocketsSansIOProtocol):
         self._steer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop what was not parsed."""
-        self._held.clear()
-        self._steer()
+        """Drop what was not parsed, and tell the application."""
+        self.read_paused = False  # else it would try to read on
         super().connection_lost(exc)
+        self._steer()
 
     async def receive(self) -> Any:
         """The next message, for the application."""
@@ -100,7 +108,7 @@ class PacedSocket(WebSocketsSansIOProtocol):
 
     def look(self, now: float) -> None:
         """End the connection if what was sent is not read: nothing else would, if the other side says nothing."""
-        unread = self.transport.get_write_buffer_size()
+        unread = unread_of(self.transport)
         if not unread or unread < self._unread or not self._unread:
             self._stuck = now
         self._unread = unread
@@ -130,7 +138,8 @@ class PacedSocket(WebSocketsSansIOProtocol):
 
     def _steer(self) -> None:
         """See to it that the rest is parsed when that may be, and that nothing more is read before."""
-        if self.transport.is_closing():
+        over = self.disconnected or self.transport.is_closing()
+        if over:
             self._held.clear()
         if self._held and self._ready:
             if self._next is None:
@@ -138,6 +147,8 @@ class PacedSocket(WebSocketsSansIOProtocol):
         elif self._next is not None:
             self._next.cancel()
             self._next = None
+        if over:  # asyncio's transport may have let go of its connection
+            return
         if self._held or not self._ready:
             self.transport.pause_reading()
         else:
