@@ -13,7 +13,7 @@ import pytest
 from live.services import services
 from waiting import PATIENCE
 
-from tapfinger.errors import ConfigError, TooMany
+from tapfinger.errors import ConfigError, StoreFailed, TooMany
 from tapfinger.live.coordinator.group_commit import Change, Commits
 from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.events import Submitted
@@ -170,3 +170,20 @@ def test_submissions_at_the_same_time_share_a_commit_and_their_keys(
     assert (isinstance(wrong, ConfigError), isinstance(many, TooMany)) == (True, True)
     assert saves == [4]
     assert [record.id for record in service.store.unended()] == [1, 2, 3, 4]
+
+
+def test_nothing_is_taken_after_the_end() -> None:
+    failed: list[BaseException] = []
+
+    async def play() -> None:
+        commits = Commits(SlowStore(), failed.append)  # type: ignore[arg-type]
+        commits.close()
+        with pytest.raises(StoreFailed, match="has ended"):
+            await asyncio.wait_for(asyncio.gather(commits.flush(), _put(commits)), PATIENCE)
+
+    async def _put(commits: Commits) -> None:
+        commits.put(change(1), lambda: None)
+        await commits.flush()
+
+    asyncio.run(play())
+    assert len(failed) == 1

@@ -6,12 +6,16 @@ A hundred submissions that arrive together wait for two commits, not for a hundr
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
+from tapfinger.errors import StoreFailed
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.learned_speeds import Learned
 from tapfinger.live.protocol.records import TaskRecord
@@ -36,6 +40,10 @@ class Change:
     def __bool__(self) -> bool:
         """Whether there is anything to save."""
         return bool(self.records or self.history or self.meta or self.output or self.learned or self.secrets)
+
+
+#: Changes of one transaction, each with what is called when it is on disk.
+Group = list[tuple[Change, Callable[[], None]]]
 
 
 def together(changes: Sequence[Change]) -> Change:
@@ -65,24 +73,30 @@ class Commits:
         self._took = took
         self._failed = failed
         self._error: BaseException | None = None
-        self._queue: list[tuple[Change, Callable[[], None]]] = []
+        self._queue: Group = []
         self._waiting: set[asyncio.Future[None]] = set()
+        #: Whether a commit is under way, or will be in the loop's next turn.
+        self._busy = False
         #: Who is told of the commit that is under way, and of the next one.
         self._writing: list[Told] = []
         self._listening: list[Told] = []
-        self._worker: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "commits")
+        #: What the thread does next; None for its end. Lighter than an executor, whose futures take many locks.
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._gate, self._closed = threading.Lock(), False
+        self._thread = threading.Thread(target=self._work, name="commits", daemon=True)
+        self._thread.start()
 
     def put(self, change: Change, then: Callable[[], None]) -> None:
         """Save a change; ``then`` is called when this change and all earlier ones are on disk."""
         if self._error is not None:
             raise self._error
-        if self._worker is None and not change:
+        if not self._busy and not change:
             then()
             return
         self._queue.append((change, then))
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._begin)
 
     async def flush(self) -> None:
         """Wait until every change so far is on disk; raises if a save has failed."""
@@ -107,37 +121,72 @@ class Commits:
             self._listening.remove(told)
             told(error)
             return
-        if self._worker is None:  # nothing is left to save
+        if not self._busy:  # nothing is left to save
             self._listening.remove(told)
             told(None)
 
-    def _save(self, change: Change) -> None:
-        if change:
-            began = time.perf_counter()
-            self._store.save(change.records, change.history, change.meta, change.output, change.learned, change.secrets)
-            self._took(time.perf_counter() - began)
-        told, self._writing = self._writing, []
-        for tell in told:
-            tell(None)
-
-    async def _work(self) -> None:
+    def _begin(self) -> None:
+        """Have all that is queued saved, and go on afterwards."""
+        if self._error is not None:
+            return
+        if not self._queue:
+            self._busy = False
+            return
+        group, self._queue = self._queue, []
+        self._writing, self._listening = self._listening, []
+        change = together([change for change, _ in group])
         loop = asyncio.get_running_loop()
-        while self._queue:
-            group, self._queue = self._queue, []
-            self._writing, self._listening = self._listening, []
-            change = together([change for change, _ in group])
-            try:
-                if change or self._writing:
-                    await loop.run_in_executor(self._thread, self._save, change)
-                for _, then in group:
-                    then()
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                self.stop(error)
-                self._failed(error)
-                return
-        self._worker = None
+
+        def done(error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._saved, group, error)
+
+        if not change and not self._writing:
+            loop.call_soon(self._saved, group, None)
+        elif not self._order(partial(self._save, change, done)):
+            self._give_up(StoreFailed("nothing more is saved: this coordinator has ended"))
+
+    def _order(self, work: Callable[[], None]) -> bool:
+        """Have the thread do something; False if it has ended, or will."""
+        with self._gate:
+            if not self._closed:
+                self._orders.put(work)
+            return not self._closed
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            order()
+
+    def _save(self, change: Change, done: Callable[[BaseException | None], object]) -> None:
+        error: BaseException | None = None
+        try:
+            if change:
+                began = time.perf_counter()
+                self._store.save(
+                    change.records, change.history, change.meta, change.output, change.learned, change.secrets
+                )
+                self._took(time.perf_counter() - began)
+            told, self._writing = self._writing, []
+            for tell in told:
+                tell(None)
+        except BaseException as raised:
+            error = raised
+        done(error)
+
+    def _saved(self, group: Group, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            for _, then in group:
+                then()
+        except BaseException as raised:
+            self._give_up(raised)
+            return
+        self._begin()
+
+    def _give_up(self, error: BaseException) -> None:
+        self.stop(error)
+        self._failed(error)
 
     def stop(self, error: BaseException) -> None:
         """Save nothing more; pending ``flush`` calls raise this error."""
@@ -152,7 +201,10 @@ class Commits:
 
     def close(self) -> None:
         """Wait for the commit that is under way, if there is one."""
-        self._thread.shutdown(wait=True)
+        with self._gate:
+            self._closed = True
+            self._orders.put(None)
+        self._thread.join()
 
 
 def _settle(done: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for the head of a request, counted from the connection or the answer before it.
 HEAD = 10.0
+#: Bytes of the longest head of a request.
+LONGEST_HEAD = 64 * 1024
 #: Seconds for which a connection without requests is kept.
 IDLE = 5
 #: Most seconds in which nothing of an answer is read, and most seconds for all of an answer.
@@ -32,12 +35,32 @@ ENDING = 2
 SWEEP = 1.0
 
 
+class JoinedAnswers(h11.Connection):
+    """HTTP that sends the head of an answer together with the first bytes of its body, where these come at once.
+
+    uvicorn writes them one after the other: two calls of the system, after each of which another thread may go first.
+    """
+
+    _head = b""
+
+    def send(self, event: h11.Event) -> Any:  # bytes, or None for the end of the connection
+        """The bytes to send, perhaps later than their event."""
+        output = super().send(event)
+        if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
+            self._head = output or b""
+            return b""
+        if self._head and output is not None:
+            output, self._head = self._head + output, b""
+        return output
+
+
 class WatchedProtocol(H11Protocol):
     """uvicorn's HTTP, which has no time limits of its own for heads of requests and for readers of answers."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         """As uvicorn makes it."""
         super().__init__(*given, **more)
+        self.conn = JoinedAnswers(h11.SERVER, LONGEST_HEAD)
         #: When the last answer was complete; before the first, when the connection was made.
         self._rested = self.loop.time()
         #: Bytes that were not read at the last look; since when none of them was.

@@ -143,6 +143,8 @@ class _Files:
         self._path = path
         self._most = most
         self._file: io.FileIO | None = None
+        #: Bytes of the file that is open.
+        self._length = 0
 
     def close(self) -> None:
         if self._file is not None:
@@ -157,14 +159,23 @@ class _Files:
             logger.error("the audit log cannot be written (%s): %s", error.strerror, json.dumps(line))
 
     def _append(self, line: dict[str, Any]) -> None:
-        if self._file is not None and self._file.tell() > self._most:
+        if self._file is not None and self._length > self._most:
             self._turn()
         if self._file is None:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._file = os.fdopen(handle, "a+b", buffering=0)
-            if not _ends_whole(self._file):
-                _write(self._file, b"\n")
-        _write(self._file, json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
+            whole = _ends_whole(self._file)
+            self._length = self._file.seek(0, os.SEEK_END)
+            if not whole:
+                self._add(self._file, b"\n")
+        self._add(self._file, json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
+
+    def _add(self, file: io.FileIO, data: bytes) -> None:
+        """Add all of it to the end, or nothing: on a disk that fills up, only the first bytes may fit."""
+        if (written := file.write(data)) != len(data):
+            file.truncate(file.tell() - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._length += len(data)
 
     def _turn(self) -> None:
         """Start a new file, and drop the oldest."""
@@ -206,14 +217,6 @@ def _ends_whole(file: io.FileIO) -> bool:
         return True
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"
-
-
-def _write(file: io.FileIO, data: bytes) -> None:
-    """Add all of it to the end, or nothing: on a disk that fills up, only the first bytes may fit."""
-    end = file.seek(0, os.SEEK_END)
-    if file.write(data) != len(data):
-        file.truncate(end)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _told(lines: Iterable[bytes]) -> list[dict[str, Any]]:
