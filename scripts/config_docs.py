@@ -39,6 +39,7 @@ SECTIONS = (
     ("Scenario", "top level"),
     ("ResourceConfig", "`[resources]`: `NAME = unit`, or `[resources.NAME]`"),
     ("ClusterConfig", "`[[clusters]]`"),
+    ("NodeConfig", "`nodes` of a cluster: a list of `{ NAME = amount, count = ... }`"),
     ("TaskTypeConfig", "`[[task_types]]`"),
     ("ConstantSpeed", '`speed = { kind = "constant", ... }`'),
     ("TanhSpeed", '`speed = { kind = "tanh", ... }`'),

@@ -12,7 +12,7 @@ amounts = st.integers(0, 3)
 
 @st.composite
 def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> World:
-    """1-4 clusters, 1-3 resources, 1-3 task types, with and without noise; 25 tasks."""
+    """1-5 clusters, one perhaps of nodes, 1-3 resources, 1-3 task types, with and without noise; 25 tasks."""
     names = ["cpu", "gpu", "memory"][: draw(st.integers(1, 3))]
     types = []
     for i in range(draw(st.integers(1, 3))):
@@ -35,6 +35,9 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
         for i in range(draw(st.integers(0, 3)))
     ]
     # Some clusters may be too small for some types, but every type needs one that holds it.
+    if draw(st.booleans()):
+        sizes = st.fixed_dictionaries({n: st.integers(0, 8) for n in names} | {"count": st.integers(1, 2)})
+        clusters.append({"name": "nodes", "nodes": draw(st.lists(sizes, min_size=1, max_size=3))})
     clusters.append({"name": "roomy", "capacity": {n: draw(st.integers(4, 12)) for n in names}})
     data = {
         "name": "random",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import resources as package_files
 from itertools import pairwise
 from pathlib import Path
@@ -84,6 +84,28 @@ class ResourceConfig(_Strict):
         return {"unit": self.unit, **roles} if roles else self.unit
 
 
+class NodeConfig(_Strict):
+    """One node of a cluster, or ``count`` identical ones: `{ cpu = 32, gpu = 4, count = 2 }`."""
+
+    #: How many nodes like this.
+    count: Annotated[PositiveInt, Field(le=MAX_CLUSTERS)] = 1
+    #: Amount of each resource; in a file they stand beside the other keys, and those left out are 0.
+    capacity: Amounts
+
+    @model_validator(mode="before")
+    @classmethod
+    def _amounts_beside_keys(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "capacity" in given:
+            return given
+        keys = {key: value for key, value in given.items() if key in cls.model_fields}
+        return {**keys, "capacity": {key: value for key, value in given.items() if key not in keys}}
+
+    @model_serializer(mode="wrap")
+    def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        shown = plain(self)
+        return {**shown.pop("capacity"), **({} if self.count == 1 else shown)}
+
+
 class ClusterConfig(_Strict):
     """One cluster, or ``count`` identical ones."""
 
@@ -91,8 +113,49 @@ class ClusterConfig(_Strict):
     name: str
     #: How many clusters of this kind.
     count: Annotated[PositiveInt, Field(le=MAX_CLUSTERS)] = 1
-    #: Amount of each resource, in natural quantities.
-    capacity: Amounts
+    #: Amount of each resource, in natural quantities. With nodes it may be left out; it is the sum of theirs.
+    capacity: Amounts = {}
+    #: The nodes; a task runs on one of them. A cluster without nodes is one pool of resources.
+    nodes: Annotated[tuple[NodeConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
+
+    @property
+    def pools(self) -> int:
+        """Number of nodes of all copies; a cluster without nodes counts as one."""
+        return self.count * max(1, sum(node.count for node in self.nodes))
+
+    def copies(self) -> Iterator[tuple[str, list[tuple[str, Amounts]]]]:
+        """The name of every copy, with its nodes: their names and amounts. A cluster without nodes is its only one."""
+        for copy in range(self.count):
+            name = f"{self.name}-{copy}" if self.count > 1 else self.name
+            each = [node.capacity for node in self.nodes for _ in range(node.count)]
+            yield name, [(f"{name}:{n}", amounts) for n, amounts in enumerate(each)] or [(name, self.capacity)]
+
+    def total(self) -> Amounts:
+        """Amount of each resource of one copy."""
+        if not self.nodes:
+            return self.capacity
+        names = dict.fromkeys(name for node in self.nodes for name in node.capacity)
+        return {name: sum(node.count * node.capacity.get(name, 0.0) for node in self.nodes) for name in names}
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> ClusterConfig:
+        if not self.nodes and not self.capacity:
+            raise ValueError("give a capacity, or nodes")
+        total = self.total()
+        for name in dict.fromkeys([*self.capacity, *total]) if self.capacity else ():
+            given, sum_ = self.capacity.get(name, 0.0), total.get(name, 0.0)
+            if not math.isclose(given, sum_):
+                raise ValueError(
+                    f"capacity has {given:g} {name}, but its nodes have {sum_:g} in all; correct one of the two, or "
+                    "leave capacity out"
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Models carry the scenario they were trained on; writing out a new default would make it a different scenario.
+        empty = {"capacity", "nodes"} if self.nodes and not self.capacity else {"nodes"}
+        return {key: value for key, value in plain(self).items() if key not in empty or value}
 
 
 class ConstantSpeed(_Strict):
@@ -404,10 +467,19 @@ class Scenario(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _nodes_have_known_resources(self) -> Scenario:
+        taken = sorted(NodeConfig.model_fields.keys() & self.resources.keys())
+        if taken and any(cluster.nodes for cluster in self.clusters):
+            raise ValueError(f"resources: {taken[0]!r} is a key of nodes; give the resource another name")
+        return self
+
+    @model_validator(mode="after")
     def _size_is_bounded(self) -> Scenario:
-        clusters = sum(cluster.count for cluster in self.clusters)
+        clusters = sum(cluster.pools for cluster in self.clusters)
         if clusters > MAX_CLUSTERS:
-            raise ValueError(f"clusters: their counts add up to {clusters:,}, at most {MAX_CLUSTERS:,} are possible")
+            raise ValueError(
+                f"clusters: the counts of clusters and nodes make {clusters:,}, at most {MAX_CLUSTERS:,} are possible"
+            )
         if self.tasks is not None and self.tasks * clusters > MAX_PAIRS:
             raise ValueError(
                 f"tasks = {self.tasks:,} on {clusters:,} clusters make {self.tasks * clusters:,} pairs of a task and a "

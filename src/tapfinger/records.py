@@ -134,7 +134,11 @@ class EventLog:
         # No name and no time in the gzip header: the same events must give the same bytes.
         zipped = path.suffix == ".gz"
         self._file: IO[bytes] = gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if zipped else self._raw  # type: ignore[assignment]
-        self._write(asdict(header))
+        line = asdict(header)
+        for cluster in line["clusters"]:
+            if not cluster["part_of"]:
+                del cluster["part_of"]
+        self._write(line)
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
@@ -197,7 +201,10 @@ def read_header(path: Path) -> LogHeader:
 def _header(line: Mapping[str, Any]) -> LogHeader:
     """The header from its line; raises KeyError, TypeError, ValueError or AttributeError if it is damaged."""
     names = tuple(map(_text, line["resources"]))
-    clusters = tuple(Cluster(_text(c["name"]), _amounts(c["capacity"], len(names))) for c in line["clusters"])
+    clusters = tuple(
+        Cluster(_text(c["name"]), _amounts(c["capacity"], len(names)), _text(c.get("part_of", "")))
+        for c in line["clusters"]
+    )
     minimums = line.get("minimums")
     if minimums is not None:
         minimums = {_text(name): _amounts(least, len(names)) for name, least in minimums.items()}

@@ -79,6 +79,7 @@ def tiny_scenarios() -> list[Scenario]:
         _scenario("single-task mode with noise", "single", three, [steady, growing], noise=noise, switching_cost=0.5),
         _scenario("no progress reports", "multi", three, [growing], reports_progress=False, switching_cost=1.5),
         _scenario("outage", "multi", [(8, 8), (8, 8)], [growing], outages=[{"cluster": 0, "start": 3, "end": 12}]),
+        _scenario("nodes", "multi", [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)]], [steady, growing]),
         _scenario("overload", "multi", [(8, 8), (8, 8)], [steady, growing], arrivals={"kind": "poisson", "rate": 12.0}),
         _scenario("profiles told wrong", "multi", three, [growing, steady], knowledge={"kind": "wrong", "factor": 0.2}),
         _scenario(
@@ -92,12 +93,22 @@ def _type(name: str, minimum: dict[str, float], maximum: dict[str, float], speed
 
 
 def _scenario(
-    name: str, mode: str, capacities: Sequence[tuple[int, ...]], types: list[dict[str, Any]], **more: Any
+    name: str,
+    mode: str,
+    capacities: Sequence[tuple[int, ...] | list[tuple[int, ...]]],
+    types: list[dict[str, Any]],
+    **more: Any,
 ) -> Scenario:
+    """``capacities``: amounts of each cluster, or a list with those of each of its nodes."""
     resources = more.pop("resources", {"cpu": 1, "gpu": 1})
+
+    def named(amounts: tuple[int, ...]) -> dict[str, int]:
+        return dict(zip(resources, amounts, strict=True))
+
     clusters = [
-        {"name": f"c{i}", "capacity": dict(zip(resources, amounts, strict=True))}
-        for i, amounts in enumerate(capacities)
+        {"name": f"c{i}"}
+        | ({"nodes": [named(node) for node in pool]} if isinstance(pool, list) else {"capacity": named(pool)})
+        for i, pool in enumerate(capacities)
     ]
     data = {"tasks": 24, "arrivals": {"kind": "poisson", "rate": 1.5}, **more}
     return parse_scenario(
@@ -356,7 +367,7 @@ def _workload_context(world: World) -> WorkloadContext:
     return WorkloadContext(
         tasks=world.scenario.tasks,
         type_names=tuple(t.name for t in world.task_types),
-        cluster_names=tuple(c.name for c in world.clusters),
+        cluster_names=world.wholes,
         slot_seconds=world.scenario.slot_seconds,
         directory=world.scenario.directory,
     )
@@ -406,12 +417,12 @@ def _check_arrivals(world: World, context: WorkloadContext, drawn: Arrivals, whe
 
 
 def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: str) -> None:
-    wanted = (count, len(world.clusters))
+    wanted = (count, len(world.wholes))
     if eligible.shape != wanted or eligible.dtype != np.bool_:
         raise CheckFailed(
             f"{where}: eligible must be {wanted} booleans, got shape {eligible.shape} of {eligible.dtype}"
         )
-    for i, row in enumerate(eligible):
+    for i, row in enumerate(eligible[:, world.whole_of]):
         possible = world.task_types if types is None else (world.task_types[int(types[i])],)
         for task_type in possible:
             try:

@@ -209,7 +209,7 @@ def _print_summary(console: Console, subject: str, summary: WorkloadSummary, wor
     console.print(table)
     if summary.mean_eligible is not None:
         where = Table("cluster", *(["capacity"] if world is not None else []), "eligible tasks")
-        capacities = {c.name: world.resources.describe(c.capacity) for c in world.clusters} if world is not None else {}
+        capacities = {} if world is None else {n: world.resources.describe(c) for n, c in world.capacity_of.items()}
         for name in capacities or summary.eligible:
             known = [capacities[name]] if capacities else []
             where.add_row(name, *known, str(summary.eligible.get(name, 0)))

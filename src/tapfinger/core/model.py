@@ -310,10 +310,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One edge cluster and its total resources (C)."""
+    """A pool of resources, in which an allocation must fit: an edge cluster, or one node of it."""
 
     name: str
+    #: Its total resources (C).
     capacity: Resources
+    #: Name of the cluster that it is a node of; empty for a whole cluster.
+    part_of: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Name of the whole cluster: its own, or that of the cluster that it is a node of."""
+        return self.part_of or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,12 +188,13 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
 
 
 def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
-    """Capacity of each cluster by name."""
-    found: dict[str, dict[str, float]] = {}
-    for cluster in scenario.clusters:
-        for copy in range(cluster.count):
-            found[f"{cluster.name}-{copy}" if cluster.count > 1 else cluster.name] = dict(cluster.capacity)
-    return found
+    """Capacity of each cluster or node by name: of whatever has an agent of its own."""
+    return {
+        name: {**dict.fromkeys(scenario.resources, 0.0), **amounts}
+        for cluster in scenario.clusters
+        for _, nodes in cluster.copies()
+        for name, amounts in nodes
+    }
 
 
 def build_site(scenario: Scenario) -> Site:

@@ -98,7 +98,7 @@ def _burstiness(arrival: npt.NDArray[np.float64]) -> Burstiness | None:
 
 def _clusters(workload: WorkloadFile, world: World | None) -> list[tuple[str, ...]]:
     """Names of eligible clusters per task; without a scenario, ``*`` stands for itself."""
-    everywhere = tuple(c.name for c in world.clusters) if world is not None else (ALL_CLUSTERS,)
+    everywhere = world.wholes if world is not None else (ALL_CLUSTERS,)
     return [
         everywhere if text == ALL_CLUSTERS else tuple(name.strip() for name in text.split(SEPARATOR) if name.strip())
         for text in workload.eligible

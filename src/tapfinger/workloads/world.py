@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.config import Scenario, TaskTypeConfig
+from tapfinger.config import Amounts, Scenario, TaskTypeConfig
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.feasibility import MOST_SHOWN, check_eligible, ever_fits
 from tapfinger.core.model import (
@@ -74,6 +74,27 @@ class World:
     def _told(self, seed: int) -> tuple[TaskType, ...]:
         return self.task_types if self.exact else told_types(self.task_types, self.scenario.knowledge, seed)
 
+    @cached_property
+    def whole_of(self) -> npt.NDArray[np.int64]:
+        """(pools,) for every pool in ``clusters``, the index of its whole cluster."""
+        index = {name: n for n, name in enumerate(self.wholes)}
+        return np.array([index[cluster.whole] for cluster in self.clusters])
+
+    @cached_property
+    def wholes(self) -> tuple[str, ...]:
+        """Names of the whole clusters, in order."""
+        return tuple(dict.fromkeys(cluster.whole for cluster in self.clusters))
+
+    @property
+    def capacity_of(self) -> dict[str, Resources]:
+        """Capacity of every whole cluster, by name."""
+        found: dict[str, Resources] = {}
+        for cluster in self.clusters:
+            found[cluster.whole] = (
+                cluster.capacity + found[cluster.whole] if cluster.whole in found else cluster.capacity
+            )
+        return found
+
     @property
     def exact(self) -> bool:
         """Whether schedulers know the true speed profiles."""
@@ -98,28 +119,40 @@ def build_world(scenario: Scenario) -> World:
 
 def _build(scenario: Scenario) -> World:
     resources = resource_types(scenario)
-    clusters: list[Cluster] = []
-    for config in scenario.clusters:
-        capacity = resources.parse(config.capacity, f"clusters.{config.name}.capacity")
-        for copy in range(config.count):
-            clusters.append(Cluster(f"{config.name}-{copy}" if config.count > 1 else config.name, capacity))
-    name, times = Counter(cluster.name for cluster in clusters).most_common(1)[0]
+    wholes = [_pools(config.name, *copy, resources) for config in scenario.clusters for copy in config.copies()]
+    clusters = tuple(pool for pools in wholes for pool in pools)
+    names = Counter(pools[0].whole for pools in wholes) + Counter(pool.name for pool in clusters if pool.part_of)
+    name, times = names.most_common(1)[0]
     if times > 1:
         raise ConfigError(f"clusters: {times} are named {name!r} (a count adds numbers to a name); rename one")
-    outages = tuple(Outage(o.cluster, o.start, o.end) for o in scenario.outages)
-    for outage in outages:
-        if outage.cluster >= len(clusters):
-            raise ConfigError(f"outages: there is no cluster {outage.cluster}; clusters are 0..{len(clusters) - 1}")
+    for outage in scenario.outages:
+        if outage.cluster >= len(wholes):
+            raise ConfigError(f"outages: there is no cluster {outage.cluster}; clusters are 0..{len(wholes) - 1}")
+    outages = tuple(
+        Outage(clusters.index(pool), o.start, o.end) for o in scenario.outages for pool in wholes[o.cluster]
+    )
     return World(
         scenario=scenario,
         resources=resources,
-        clusters=tuple(clusters),
+        clusters=clusters,
         task_types=tuple(_task_type(scenario, config, resources) for config in scenario.task_types),
         mode=Mode(scenario.mode),
         noise=Noise(scenario.noise.kind, scenario.noise.amplitude) if scenario.noise.amplitude else Noise(),
         switching_cost=scenario.switching_cost,
         outages=outages,
     )
+
+
+def _pools(key: str, whole: str, nodes: Iterable[tuple[str, Amounts]], resources: ResourceTypes) -> list[Cluster]:
+    """The nodes of a cluster; a cluster without nodes is one pool. ``key``: its name in the scenario."""
+    pools = []
+    for name, amounts in nodes:
+        part_of = whole if name != whole else ""
+        # Nodes name only what they have.
+        given = {**dict.fromkeys(resources.names, 0.0), **amounts} if part_of else amounts
+        where = f"clusters.{key}.{'nodes' if part_of else 'capacity'}"
+        pools.append(Cluster(name, resources.parse(given, where), part_of))
+    return pools
 
 
 def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTypes) -> TaskType:
@@ -168,7 +201,7 @@ def _draw(world: World, seed: int) -> Workload:
     context = WorkloadContext(
         tasks=scenario.tasks,
         type_names=tuple(t.name for t in world.task_types),
-        cluster_names=tuple(c.name for c in world.clusters),
+        cluster_names=world.wholes,
         slot_seconds=scenario.slot_seconds,
         directory=scenario.directory,
     )
@@ -179,6 +212,8 @@ def _draw(world: World, seed: int) -> Workload:
     count = len(drawn.slot)
     types = drawn.type if drawn.type is not None else _draw_types(world, count, types_rng)
     eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng, drawn)
+    if len(world.wholes) < len(world.clusters):  # a task that may run on a cluster may run on each of its nodes
+        eligible = eligible[:, world.whole_of]
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
     workload = Workload(drawn.slot, types, eligible, keys)
     _check_possible(world, workload, drawn)
@@ -196,7 +231,7 @@ def _checked(world: World, drawn: Any) -> Arrivals:
     slot = np.asarray(drawn.slot)
     if slot.size == 0:
         raise ConfigError(f"{kind}: there are no tasks; draw at least one")
-    count, clusters, types = slot.size, len(world.clusters), len(world.task_types)
+    count, clusters, types = slot.size, len(world.wholes), len(world.task_types)
     for name, value, shape, wanted in (
         ("slot", slot, (count,), np.integer),
         ("type", drawn.type, (count,), np.integer),
@@ -253,8 +288,11 @@ def _holders(clusters: tuple[Cluster, ...], minimum: Resources) -> npt.NDArray[n
 def _draw_eligible(
     world: World, types: npt.NDArray[np.int64], rng: np.random.Generator, drawn: Arrivals
 ) -> npt.NDArray[np.bool_]:
-    """(tasks, clusters) by the scenario's model, in chunks, so that intermediate arrays stay small."""
+    """(tasks, whole clusters) by the scenario's model, in chunks, so that intermediate arrays stay small."""
     possible = _possible(world)
+    if len(world.wholes) < len(world.clusters):
+        firsts = np.flatnonzero(np.diff(world.whole_of, prepend=-1))
+        possible = np.logical_or.reduceat(possible, firsts, axis=1)
     present = set(np.unique(types).tolist())
     for i, task_type in enumerate(world.task_types):
         # A type that fits nowhere is no fault as long as no task can have that type.
@@ -269,7 +307,7 @@ def _draw_eligible(
                 "capacity"
             )
     if world.scenario.eligibility.kind == "all":
-        return np.ones((len(types), len(world.clusters)), dtype=np.bool_)
+        return np.ones((len(types), len(world.wholes)), dtype=np.bool_)
     chunks = [types[i : i + 4096] for i in range(0, len(types), 4096)]
     return np.concatenate([_draw_eligible_chunk(world, possible[chunk], rng) for chunk in chunks])
 

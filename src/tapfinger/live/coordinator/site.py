@@ -58,6 +58,11 @@ class Site:
     def __post_init__(self) -> None:
         """Index the clusters by name."""
         self.index = {cluster.name: n for n, cluster in enumerate(self.clusters)}
+        #: By the name of a cluster or node: itself, or the nodes of the cluster.
+        self._pools: dict[str, list[int]] = {name: [n] for name, n in self.index.items()}
+        for n, cluster in enumerate(self.clusters):
+            if cluster.part_of:
+                self._pools.setdefault(cluster.part_of, []).append(n)
 
     def context(self) -> SchedulerContext:
         """What a scheduler is told."""
@@ -144,9 +149,9 @@ class Site:
 
     def _eligible(self, spec: TaskSpec) -> tuple[int, ...]:
         for name in spec.clusters:
-            if name not in self.index:
-                raise UnknownNameError("cluster", name, self.index)
-        return tuple(sorted({self.index[name] for name in spec.clusters or self.index}))
+            if name not in self._pools:
+                raise UnknownNameError("cluster", name, self._pools)
+        return tuple(sorted({n for name in spec.clusters or self.index for n in self._pools[name]}))
 
     def _base(self, spec: TaskSpec) -> TaskType:
         base = self.task_types.get(spec.type)
