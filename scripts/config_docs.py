@@ -49,6 +49,7 @@ SECTIONS = (
     ("GridSpeed", '`speed = { kind = "grid", ... }`'),
     ("TableSpeed", '`speed = { kind = "table", ... }`'),
     ("TestbedSpeed", '`speed = { kind = "testbed", ... }`'),
+    ("FactorSpeed", "`on` of a task type: `NAME = number` or `NAME = { factor = ..., of = ... }`"),
     ("UnknownSpeed", '`speed = { kind = "unknown" }`'),
     ("ArrivalsConfig", "`[arrivals]`"),
     ("EligibilityConfig", "`[eligibility]`"),
@@ -70,6 +71,7 @@ PLAIN = {
     "PositiveFloat": "number above 0",
     "Amounts": "amount of each resource",
     "SpeedConfig": "table, see below",
+    "KindSpeed": "number or table, see below",
 }
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 

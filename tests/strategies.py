@@ -39,6 +39,11 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
         sizes = st.fixed_dictionaries({n: st.integers(0, 8) for n in names} | {"count": st.integers(1, 2)})
         clusters.append({"name": "nodes", "nodes": draw(st.lists(sizes, min_size=1, max_size=3))})
     clusters.append({"name": "roomy", "capacity": {n: draw(st.integers(4, 12)) for n in names}})
+    if draw(st.booleans()):
+        for cluster in clusters:
+            cluster["kind"] = draw(st.sampled_from(["old", "new"]))
+        for one in types:
+            one["on"] = {"old": draw(st.sampled_from([1, 0.5])), "new": draw(st.sampled_from([2, one["speed"]]))}
     data = {
         "name": "random",
         "mode": draw(st.sampled_from(modes)),

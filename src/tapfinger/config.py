@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
@@ -47,6 +48,9 @@ MAX_AMOUNT = 1e9
 MAX_GRID_SECONDS = 100_000
 
 Amounts = dict[str, Annotated[float, Field(le=MAX_AMOUNT)]]
+
+#: Name, amounts and kind of hardware of a cluster without nodes, or of one node.
+Pool = tuple[str, Amounts, str]
 
 #: Fields of a scenario that are not keys of its file, and what they are.
 _NOT_KEYS = {"directory": "where the file lies", "source": "what the file is called"}
@@ -89,6 +93,8 @@ class NodeConfig(_Strict):
 
     #: How many nodes like this.
     count: Annotated[PositiveInt, Field(le=MAX_CLUSTERS)] = 1
+    #: Kind of its hardware; that of the cluster if left out.
+    kind: str = ""
     #: Amount of each resource; in a file they stand beside the other keys, and those left out are 0.
     capacity: Amounts
 
@@ -103,7 +109,7 @@ class NodeConfig(_Strict):
     @model_serializer(mode="wrap")
     def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         shown = plain(self)
-        return {**shown.pop("capacity"), **({} if self.count == 1 else shown)}
+        return {**shown.pop("capacity"), **{key: value for key, value in shown.items() if value not in ("", 1)}}
 
 
 class ClusterConfig(_Strict):
@@ -117,18 +123,20 @@ class ClusterConfig(_Strict):
     capacity: Amounts = {}
     #: The nodes; a task runs on one of them. A cluster without nodes is one pool of resources.
     nodes: Annotated[tuple[NodeConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
+    #: Kind of its hardware, such as `"a100"`: task types may have another speed on each.
+    kind: str = ""
 
     @property
     def pools(self) -> int:
         """Number of nodes of all copies; a cluster without nodes counts as one."""
         return self.count * max(1, sum(node.count for node in self.nodes))
 
-    def copies(self) -> Iterator[tuple[str, list[tuple[str, Amounts]]]]:
-        """The name of every copy, with its nodes: their names and amounts. A cluster without nodes is its only one."""
+    def copies(self) -> Iterator[tuple[str, list[Pool]]]:
+        """The name of every copy, with its nodes. A cluster without nodes is its only one."""
         for copy in range(self.count):
             name = f"{self.name}-{copy}" if self.count > 1 else self.name
-            each = [node.capacity for node in self.nodes for _ in range(node.count)]
-            yield name, [(f"{name}:{n}", amounts) for n, amounts in enumerate(each)] or [(name, self.capacity)]
+            each = [(node.capacity, node.kind or self.kind) for node in self.nodes for _ in range(node.count)]
+            yield name, [(f"{name}:{n}", *node) for n, node in enumerate(each)] or [(name, self.capacity, self.kind)]
 
     def total(self) -> Amounts:
         """Amount of each resource of one copy."""
@@ -154,7 +162,7 @@ class ClusterConfig(_Strict):
     @model_serializer(mode="wrap")
     def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Models carry the scenario they were trained on; writing out a new default would make it a different scenario.
-        empty = {"capacity", "nodes"} if self.nodes and not self.capacity else {"nodes"}
+        empty = {"nodes", "kind"} | ({"capacity"} if self.nodes else set())
         return {key: value for key, value in plain(self).items() if key not in empty or value}
 
 
@@ -286,6 +294,16 @@ class UnknownSpeed(_Strict):
     kind: Literal["unknown"] = "unknown"
 
 
+class FactorSpeed(_Strict):
+    """So many times as fast as on another kind of hardware. A plain number is the factor."""
+
+    kind: Literal["factor"]
+    #: Above 1: faster.
+    factor: Annotated[float, Field(ge=0.0001, le=10_000.0)]
+    #: The other kind; if left out, the factor is on `speed`.
+    of: str = ""
+
+
 SpeedConfig = Annotated[
     ConstantSpeed
     | TanhSpeed
@@ -298,6 +316,16 @@ SpeedConfig = Annotated[
     | UnknownSpeed,
     Field(discriminator="kind"),
 ]
+
+
+def _factor_alone(given: Any) -> Any:
+    """Complete what is said in short: a plain number, or a table with a factor."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return {"kind": "factor", "factor": given}
+    return {"kind": "factor", **given} if isinstance(given, dict) and "factor" in given else given
+
+
+KindSpeed = Annotated[SpeedConfig | FactorSpeed, Field(discriminator="kind"), BeforeValidator(_factor_alone)]
 
 
 class TaskTypeConfig(_Strict):
@@ -313,6 +341,13 @@ class TaskTypeConfig(_Strict):
     maximum: Amounts = {}
     #: How fast it runs under each allocation; only live sites may leave it out.
     speed: SpeedConfig = UnknownSpeed()
+    #: How fast it is on each kind of hardware: a number is a factor on `speed`, a table is a speed of its own, or
+    #: `{ kind = "factor", factor = 2, of = "v100" }`. Clusters without a kind have `speed`.
+    on: dict[str, KindSpeed] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_kinds(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:  # as for clusters
+        return {key: value for key, value in plain(self).items() if key != "on" or value}
 
 
 class ArrivalsConfig(BaseModel):

@@ -136,8 +136,9 @@ class EventLog:
         self._file: IO[bytes] = gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if zipped else self._raw  # type: ignore[assignment]
         line = asdict(header)
         for cluster in line["clusters"]:
-            if not cluster["part_of"]:
-                del cluster["part_of"]
+            for key in ("part_of", "hardware"):
+                if not cluster[key]:
+                    del cluster[key]
         self._write(line)
 
     def __call__(self, event: Event) -> None:
@@ -202,7 +203,12 @@ def _header(line: Mapping[str, Any]) -> LogHeader:
     """The header from its line; raises KeyError, TypeError, ValueError or AttributeError if it is damaged."""
     names = tuple(map(_text, line["resources"]))
     clusters = tuple(
-        Cluster(_text(c["name"]), _amounts(c["capacity"], len(names)), _text(c.get("part_of", "")))
+        Cluster(
+            _text(c["name"]),
+            _amounts(c["capacity"], len(names)),
+            _text(c.get("part_of", "")),
+            _text(c.get("hardware", "")),
+        )
         for c in line["clusters"]
     )
     minimums = line.get("minimums")

@@ -79,6 +79,9 @@ def tiny_scenarios() -> list[Scenario]:
         _scenario("single-task mode with noise", "single", three, [steady, growing], noise=noise, switching_cost=0.5),
         _scenario("no progress reports", "multi", three, [growing], reports_progress=False, switching_cost=1.5),
         _scenario("outage", "multi", [(8, 8), (8, 8)], [growing], outages=[{"cluster": 0, "start": 3, "end": 12}]),
+        _scenario(
+            "hardware of three kinds", "multi", three, [_on(growing), _on(steady)], kinds=("old", "new", "other")
+        ),
         _scenario("nodes", "multi", [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)]], [steady, growing]),
         _scenario("overload", "multi", [(8, 8), (8, 8)], [steady, growing], arrivals={"kind": "poisson", "rate": 12.0}),
         _scenario("profiles told wrong", "multi", three, [growing, steady], knowledge={"kind": "wrong", "factor": 0.2}),
@@ -90,6 +93,12 @@ def tiny_scenarios() -> list[Scenario]:
 
 def _type(name: str, minimum: dict[str, float], maximum: dict[str, float], speed: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "minimum": minimum, "maximum": maximum, "speed": speed}
+
+
+def _on(task_type: dict[str, Any]) -> dict[str, Any]:
+    """The type with a speed on each kind of hardware."""
+    own = {"kind": "constant", "slots": 2}
+    return {**task_type, "on": {"old": 0.5, "new": {"factor": 4, "of": "old"}, "other": own}}
 
 
 def _scenario(
@@ -110,6 +119,8 @@ def _scenario(
         | ({"nodes": [named(node) for node in pool]} if isinstance(pool, list) else {"capacity": named(pool)})
         for i, pool in enumerate(capacities)
     ]
+    for cluster, kind in zip(clusters, more.pop("kinds", ()), strict=False):
+        cluster["kind"] = kind
     data = {"tasks": 24, "arrivals": {"kind": "poisson", "rate": 1.5}, **more}
     return parse_scenario(
         {"name": name, "mode": mode, "resources": resources, "clusters": clusters, "task_types": types, **data}

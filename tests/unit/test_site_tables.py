@@ -67,7 +67,7 @@ def test_tables_say_what_profiles_say(seed: int) -> None:
         assert [size.allocation for size in sizes] == [s.allocation for s in efficient_sizes(t, world.noise)]
         assert site.sizes.cheapest[t.name].cost == min(size.cost for size in sizes)
         slots = mean_slots(t.profile, world.noise)
-        assert all(site.slots(t, s.allocation) == slots[t.profile.index(s.allocation)] == s.slots for s in sizes)
-        assert site.slots(t, t.minimum) == slots[0]
+        assert all(site.slots(t, s.allocation, 0) == slots[t.profile.index(s.allocation)] == s.slots for s in sizes)
+        assert site.slots(t, t.minimum, 0) == slots[0]
     assert site.menus is site.menus
     assert site.menus.options is site.sizes

@@ -31,7 +31,7 @@ def test_menus_of_random_sites(seed: int) -> None:
         fastest = [min(row[np.isfinite(row)], default=np.inf) for row in menus.slots[kind]]
         assert all(low <= high for low, high in zip(slowest[:-1], fastest[1:], strict=True))  # buckets do not overlap
         for o, place in zip(options, menus.place[first : first + len(options)], strict=True):
-            assert menus.place_of(kind, o.allocation) == place
+            assert menus.place_of(kind, 0, o.allocation) == place
             row = menus.slots[kind, place - 1]
             assert (
                 o.allocation in [Resources(a) for a in menus.allocation[kind, place - 1].tolist()]

@@ -76,6 +76,8 @@ class ClusterView:
     up: bool
     #: How many tasks it may still start in this slot; None means no limit (multi-task mode).
     starts_left: int | None
+    #: Kind of its hardware: a task of type ``t`` runs there at the speed of ``t.on(hardware)``.
+    hardware: str = ""
 
     def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
         """Free resources if running tasks held these sizes, by task id; negative where they exceed the capacity."""
@@ -168,7 +170,9 @@ class Snapshot:
         clusters = list(self.clusters)
         for placement in placements:
             cluster, size = clusters[placement.cluster], placement.allocation
-            task = replace(waiting.pop(placement.task), phase=Phase.PLACED, cluster=placement.cluster, allocation=size)
+            task = waiting.pop(placement.task)
+            there = task.type.on(cluster.hardware)
+            task = replace(task, type=there, phase=Phase.PLACED, cluster=placement.cluster, allocation=size)
             left = None if cluster.starts_left is None else cluster.starts_left - 1
             clusters[placement.cluster] = replace(
                 cluster, free=cluster.free - size, running=(*cluster.running, task), starts_left=left

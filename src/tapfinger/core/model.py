@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from operator import le
@@ -269,6 +269,10 @@ class TaskType:
     weight: float = 1.0
     #: Name of the configured type that this one narrows, see ``narrowed``; None for a configured type.
     base: str | None = None
+    #: Kind of hardware that ``profile`` is about; empty on sites where all clusters are alike.
+    hardware: str = ""
+    #: Its speed on every kind of hardware, by name; empty on sites where all clusters are alike.
+    profiles: tuple[tuple[str, SpeedProfile], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an empty or inconsistent box."""
@@ -276,8 +280,9 @@ class TaskType:
             raise ConfigError(f"task type {self.name!r}: minimum {self.minimum} exceeds maximum {self.maximum}")
         if self.minimum.none:
             raise ConfigError(f"task type {self.name!r}: minimum must ask for something")
-        if (self.profile.minimum, self.profile.maximum) != (self.minimum, self.maximum):
-            raise ConfigError(f"task type {self.name!r}: its profile must cover exactly minimum..maximum")
+        for profile in (self.profile, *(profile for _, profile in self.profiles)):
+            if (profile.minimum, profile.maximum) != (self.minimum, self.maximum):
+                raise ConfigError(f"task type {self.name!r}: its profile must cover exactly minimum..maximum")
 
     @property
     def family(self) -> str:
@@ -288,7 +293,19 @@ class TaskType:
         """The same type within tighter bounds: the type that schedulers see for a task with bounds of its own."""
         name = narrowed_name(self.family, minimum, maximum)
         profile = self.profile.narrowed(minimum, maximum)
-        return TaskType(name, minimum, maximum, profile, self.weight, base=self.family)
+        profiles = tuple((hardware, each.narrowed(minimum, maximum)) for hardware, each in self.profiles)
+        return TaskType(name, minimum, maximum, profile, self.weight, self.family, self.hardware, profiles)
+
+    def on(self, hardware: str) -> TaskType:
+        """The same type with its speed on this kind of hardware as ``profile``."""
+        return self if hardware == self.hardware else self._elsewhere[hardware]
+
+    @cached_property
+    def _elsewhere(self) -> dict[str, TaskType]:
+        made = {name: replace(self, profile=profile, hardware=name) for name, profile in self.profiles}
+        for one in made.values():
+            one.__dict__["_elsewhere"] = made  # each is made once, so that comparisons are quick
+        return made
 
 
 def narrowed_name(family: str, minimum: Resources, maximum: Resources) -> str:
@@ -317,6 +334,8 @@ class Cluster:
     capacity: Resources
     #: Name of the cluster that it is a node of; empty for a whole cluster.
     part_of: str = ""
+    #: Kind of its hardware, by which task types differ in speed; empty on sites where all clusters are alike.
+    hardware: str = ""
 
     @property
     def whole(self) -> str:

@@ -28,7 +28,7 @@ from tapfinger.core.events import (
     TaskWithdrawn,
 )
 from tapfinger.core.feasibility import check_decision, check_eligible, check_form, check_size
-from tapfinger.core.model import Cluster, Resources, Task
+from tapfinger.core.model import Cluster, Resources, Task, TaskType
 from tapfinger.errors import InvalidDecision, InvalidTransition
 
 #: Kind of a waiting task: name of its type, and its eligible clusters. Tasks of one kind differ only in age.
@@ -43,18 +43,29 @@ class _Held:
     cluster: int
     allocation: Resources
     phase: Phase
+    #: Its type, with its speed on this cluster.
+    type: TaskType
     elapsed: int = 0
     service: Resources | None = None
     progress: float | None = None
 
     def copy(self) -> _Held:
-        return _Held(self.task, self.cluster, self.allocation, self.phase, self.elapsed, self.service, self.progress)
+        return _Held(
+            self.task,
+            self.cluster,
+            self.allocation,
+            self.phase,
+            self.type,
+            self.elapsed,
+            self.service,
+            self.progress,
+        )
 
     def view(self) -> TaskView:
         task = self.task
         return TaskView(
             task.id,
-            task.type,
+            self.type,
             task.arrival,
             task.eligible,
             self.phase,
@@ -158,6 +169,7 @@ class EdgeState:
             tuple(paused),
             self._open(index),
             starts_left,
+            self.clusters[index].hardware,
         )
 
     def _open(self, index: int) -> bool:
@@ -191,7 +203,8 @@ class EdgeState:
             self._cluster_views[held.cluster] = None
         for placement in decision.placements:
             task = self._leave(placement.task)
-            self._hold(_Held(task, placement.cluster, placement.allocation, Phase.PLACED))
+            there = task.type.on(self.clusters[placement.cluster].hardware)
+            self._hold(_Held(task, placement.cluster, placement.allocation, Phase.PLACED, there))
             self._started[placement.cluster] += 1
             commands.append(StartTask(task, placement.cluster, placement.allocation))
         for index, amount in free.items():

@@ -193,7 +193,7 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
         name: {**dict.fromkeys(scenario.resources, 0.0), **amounts}
         for cluster in scenario.clusters
         for _, nodes in cluster.copies()
-        for name, amounts in nodes
+        for name, amounts, _ in nodes
     }
 
 

@@ -33,11 +33,17 @@ class EfficientSizes:
         self.mean_capacity = tuple(
             sum(amounts) / len(self.clusters) for amounts in zip(*(c.capacity for c in self.clusters), strict=True)
         )
-        #: By type name, fastest first.
-        self.of: dict[str, tuple[EfficientSize, ...]] = {
-            t.name: tuple(self._price(s.allocation, s.slots) for s in efficient_sizes(t, context.noise))
-            for t in context.task_types
+        kinds = dict.fromkeys(cluster.hardware for cluster in self.clusters)
+        #: By kind of hardware, then by type name: fastest first.
+        self.at: dict[str, dict[str, tuple[EfficientSize, ...]]] = {
+            kind: {
+                t.name: tuple(self._price(s.allocation, s.slots) for s in efficient_sizes(t.on(kind), context.noise))
+                for t in context.task_types
+            }
+            for kind in kinds
         }
+        #: On the hardware that most clusters have, by type name.
+        self.of = self.at[context.task_types[0].hardware]
         #: The size with the least cost, by type name.
         self.cheapest = {name: min(sizes, key=lambda size: size.cost) for name, sizes in self.of.items()}
         self._ideal_on: dict[tuple[str, int], float] = {}
@@ -50,8 +56,8 @@ class EfficientSizes:
         """Shortest duration in slots on the cluster if it were empty; infinite if the minimum does not fit."""
         key = (type_name, cluster)
         if key not in self._ideal_on:
-            capacity = self.clusters[cluster].capacity
-            fitting = (o.slots for o in self.of[type_name] if o.allocation.fits(capacity))
+            where = self.clusters[cluster]
+            fitting = (o.slots for o in self.at[where.hardware][type_name] if o.allocation.fits(where.capacity))
             self._ideal_on[key] = min(fitting, default=float("inf"))
         return self._ideal_on[key]
 
@@ -59,10 +65,10 @@ class EfficientSizes:
         """Shortest duration in slots on any of these clusters if it were empty."""
         return min(self.ideal_on(type_name, n) for n in eligible)
 
-    def durations(self, free: Resources) -> float:
+    def durations(self, free: Resources, hardware: str) -> float:
         """Shortest durations in this room, bounded, summed over the types; the less, the more the room is worth."""
         total = 0.0
-        for options in self.of.values():
+        for options in self.at[hardware].values():
             worst = WORST_STRETCH * options[0].slots
             total += min(worst, next((o.slots for o in options if o.allocation.fits(free)), worst))
         return total

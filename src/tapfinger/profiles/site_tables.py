@@ -27,13 +27,19 @@ class SiteTables:
         #: Efficient sizes of every type with their durations and costs.
         self.sizes = EfficientSizes(context)
 
-    def slots(self, task_type: TaskType, allocation: Resources) -> float:
-        """Mean duration in slots of a task of this type at this size; any size of the profile, efficient or not."""
-        return float(self._slots[task_type.name][task_type.profile.index(allocation)])
+    def slots(self, task_type: TaskType, allocation: Resources, cluster: int) -> float:
+        """Mean duration in slots of a task of this type at this size on this cluster; any size of the profile."""
+        hardware = self.context.clusters[cluster].hardware
+        return float(self._slots[task_type.name, hardware][task_type.profile.index(allocation)])
 
     @cached_property
-    def _slots(self) -> dict[str, npt.NDArray[np.float64]]:
-        return {t.name: mean_slots(t.profile, self.context.noise) for t in self.context.task_types}
+    def _slots(self) -> dict[tuple[str, str], npt.NDArray[np.float64]]:
+        kinds = dict.fromkeys(cluster.hardware for cluster in self.context.clusters)
+        return {
+            (t.name, kind): mean_slots(t.on(kind).profile, self.context.noise)
+            for t in self.context.task_types
+            for kind in kinds
+        }
 
     @cached_property
     def menus(self) -> Menus:

@@ -37,7 +37,10 @@ NOWHERE = np.iinfo(np.int64).max // 4
 
 
 class Menus:
-    """Tables of T types, R resources, N clusters; each type has BUCKETS x DEPTH sizes; padding fits nowhere."""
+    """Tables of T types, R resources, N clusters, and S speeds: of a type on some hardware, as in sim.layout.Tables.
+
+    Each speed has BUCKETS x DEPTH sizes; padding fits nowhere.
+    """
 
     def __init__(self, context: SchedulerContext, sizes: EfficientSizes) -> None:
         """``sizes``: the efficient sizes of the same context; ``SiteTables.menus`` ensures that."""
@@ -46,28 +49,32 @@ class Menus:
         self.kind = {t.name: kind for kind, t in enumerate(types)}
         self.capacity: Ints = np.array([c.capacity for c in context.clusters], dtype=np.int64)
         self.minimum: Ints = np.array([t.minimum for t in types], dtype=np.int64)
-        shape = len(types), BUCKETS, DEPTH
+        speeds = [(t.on(kind), options[t.name]) for kind, options in sizes.at.items() for t in types]
+        first = np.array([list(sizes.at).index(c.hardware) * len(types) for c in context.clusters], dtype=np.int64)
+        #: (T, N) which speed the type has on the cluster; (T,) on the hardware that most clusters have.
+        self.speed: Ints = np.arange(len(types))[:, None] + first
+        self.usual_speed: Ints = np.arange(len(types)) + list(sizes.at).index(types[0].hardware) * len(types)
+        shape = len(speeds), BUCKETS, DEPTH
         self.allocation: Ints = np.full((*shape, self.capacity.shape[1]), NOWHERE)
         self.slots: Floats = np.full(shape, np.inf)
         #: Slots x largest share of a mean cluster.
         self.cost: Floats = np.full(shape, np.inf)
         self.doubt: Floats = np.zeros(shape)
-        #: (T,) whether some bucket holds several sizes, so that the menu begins with the fastest that fits.
-        self.several: Bools = np.zeros(len(types), dtype=np.bool_)
+        #: (S,) whether some bucket holds several sizes, so that the menu begins with the fastest that fits.
+        self.several: Bools = np.zeros(len(speeds), dtype=np.bool_)
         places: list[Ints] = []
         self._place_of: list[dict[Resources, int]] = []
-        for kind, t in enumerate(types):
-            options = self.options.of[t.name]
+        for speed, (t, options) in enumerate(speeds):
             buckets = into_buckets([o.slots for o in options])
             places.append(buckets + 1)
             self._place_of.append({o.allocation: int(b) + 1 for o, b in zip(options, buckets, strict=True)})
             for b in range(int(buckets.max()) + 1):
                 for d, o in enumerate(choose([o for o, c in zip(options, buckets, strict=True) if c == b], t.minimum)):
-                    self.allocation[kind, b, d] = o.allocation
-                    self.slots[kind, b, d], self.cost[kind, b, d] = o.slots, o.cost
-                    self.doubt[kind, b, d] = doubt_of(t, o.allocation)
-            self.several[kind] = np.isfinite(self.slots[kind, :, 1]).any()
-        #: Place on the menu of every option of every type, one type after the other.
+                    self.allocation[speed, b, d] = o.allocation
+                    self.slots[speed, b, d], self.cost[speed, b, d] = o.slots, o.cost
+                    self.doubt[speed, b, d] = doubt_of(t, o.allocation)
+            self.several[speed] = np.isfinite(self.slots[speed, :, 1]).any()
+        #: Place on the menu of every option of every speed, one speed after the other.
         self.place: Ints = np.concatenate(places)
         self.mean_doubt: Floats = self.doubt.sum(axis=(1, 2)) / np.isfinite(self.slots).sum(axis=(1, 2))
         #: Maximum number of places that a menu has at once.
@@ -86,35 +93,36 @@ class Menus:
         self.usual = float((weights * self.ideal).sum() / weights.sum())
         self.mean_capacity: Floats = np.maximum(np.array(self.options.mean_capacity), 1e-9)
         self.accelerator = context.resources.accelerator
-        #: Mean slots of every cell of every type, for running tasks.
-        durations = [mean_slots(t.profile, context.noise) for t in types]
+        #: Mean slots of every cell of every speed, for running tasks.
+        durations = [mean_slots(t.profile, context.noise) for t, _ in speeds]
         self._durations: Floats = np.concatenate(durations)
         self._first: Ints = np.cumsum([0, *(len(d) for d in durations[:-1])])
-        self._extent: Ints = np.array([t.profile.extent for t in types], dtype=np.int64)
-        self._offset: Floats = np.array([t.profile.shape_offset or 0.0 for t in types])
+        self._least: Ints = np.array([t.minimum for t, _ in speeds], dtype=np.int64)
+        self._extent: Ints = np.array([t.profile.extent for t, _ in speeds], dtype=np.int64)
+        self._offset: Floats = np.array([t.profile.shape_offset or 0.0 for t, _ in speeds])
 
-    def predicted(self, kind: Ints, allocation: Ints, mask: npt.NDArray[np.bool_]) -> Floats:
+    def predicted(self, speed: Ints, allocation: Ints, mask: npt.NDArray[np.bool_]) -> Floats:
         """Mean slots of running tasks (...,) with these amounts (..., R); 1 where ``mask`` is false."""
-        position = np.zeros_like(kind)
+        position = np.zeros_like(speed)
         for r in range(allocation.shape[-1]):
-            position = position * self._extent[kind, r] + allocation[..., r] - self.minimum[kind, r]
-        return np.where(mask, self._durations[np.where(mask, self._first[kind] + position, 0)], 1.0)
+            position = position * self._extent[speed, r] + allocation[..., r] - self._least[speed, r]
+        return np.where(mask, self._durations[np.where(mask, self._first[speed] + position, 0)], 1.0)
 
-    def left(self, kind: Ints, predicted: Floats, elapsed: Any, progress: Any) -> Floats:
+    def left(self, speed: Ints, predicted: Floats, elapsed: Any, progress: Any) -> Floats:
         """Slots until running tasks end, including this one: from reported progress or, if it is -1, from slots run.
 
         Mirror of `tapfinger.core.estimates.work`: the share of it that is left.
         """
-        offset = self._offset[kind]
+        offset = self._offset[speed]
         known = np.maximum(progress, 0.0)
         end = np.sqrt(np.maximum(offset - 1.0, 0.0))
         slowing = np.sqrt(np.maximum(offset - known, 0.0)) - end
         share = np.where(offset > 0.0, slowing / np.maximum(np.sqrt(offset) - end, 1e-9), 1.0 - known)
         return np.asarray(np.maximum(np.where(progress >= 0.0, share * predicted, predicted - elapsed), 1.0))
 
-    def place_of(self, kind: int, allocation: Resources) -> int:
-        """The place on the menu that stands for this size, one of the options."""
-        return self._place_of[kind][allocation]
+    def place_of(self, kind: int, cluster: int, allocation: Resources) -> int:
+        """The place on the menu of a type on a cluster that stands for this size, one of the options."""
+        return self._place_of[int(self.speed[kind, cluster])][allocation]
 
 
 def into_buckets(slots: Sequence[float]) -> Ints:

@@ -10,10 +10,12 @@ from pathlib import Path
 from tapfinger.config import (
     AmdahlSpeed,
     ConstantSpeed,
+    FactorSpeed,
     GridSpeed,
     PowerSpeed,
     ReboundSpeed,
     Scenario,
+    SpeedConfig,
     TableSpeed,
     TanhSpeed,
     TaskTypeConfig,
@@ -22,18 +24,62 @@ from tapfinger.config import (
 from tapfinger.core.model import MAX_SLOTS, Resources, ResourceTypes
 from tapfinger.errors import ConfigError, DataError
 from tapfinger.profiles.beliefs import least_rate
-from tapfinger.profiles.table import Profile, load_profile, read_rows
+from tapfinger.profiles.table import Profile, load_profile, read_rows, rows_of
 from tapfinger.profiles.testbed import testbed_seconds
 
 #: Natural quantities by name -> seconds.
 Seconds = Callable[[Mapping[str, float]], float]
 
 
+#: Rates per slot over minimum..maximum (last resource fastest), and the shape offset if any.
+Rates = tuple[tuple[float, ...], float | None]
+
+
 def build_rates(
-    scenario: Scenario, config: TaskTypeConfig, resources: ResourceTypes, minimum: Resources, maximum: Resources
-) -> tuple[tuple[float, ...], float | None]:
-    """Rates per slot over minimum..maximum (last resource fastest), and the shape offset if any."""
-    speed, where = config.speed, f"task_types.{config.name}.speed"
+    scenario: Scenario,
+    config: TaskTypeConfig,
+    resources: ResourceTypes,
+    minimum: Resources,
+    maximum: Resources,
+    hardware: str = "",
+) -> Rates:
+    """The rates of a task type on a kind of hardware."""
+
+    def built(kind: str, asked: tuple[str, ...]) -> Rates:
+        where = f"task_types.{config.name}.{f'on.{kind}' if kind else 'speed'}"
+        speed = config.on.get(kind) if kind else config.speed
+        if speed is None and isinstance(config.speed, TableSpeed):
+            path = Path(scenario.directory) / config.speed.file
+            if kind in {row.hardware for _, row in read_rows(path)}:
+                speed = config.speed
+        if speed is None:
+            raise ConfigError(
+                f"{where}: there is no speed on this kind of hardware, which "
+                f"{f'on.{asked[-1]} refers to' if asked else 'clusters have'}; add one, such as on.{kind} = 2 for "
+                "twice as fast as speed says"
+            )
+        if not isinstance(speed, FactorSpeed):
+            return _rates(scenario, config, speed, where, kind, resources, minimum, maximum)
+        if speed.of == kind or speed.of in asked:
+            raise ConfigError(
+                f"{where}: of = {speed.of!r} goes in a circle; give one of these kinds a speed of its own"
+            )
+        rates, offset = built(speed.of, (*asked, kind))
+        return tuple(rate * speed.factor for rate in rates), offset
+
+    return built(hardware, ())
+
+
+def _rates(
+    scenario: Scenario,
+    config: TaskTypeConfig,
+    speed: SpeedConfig,
+    where: str,
+    hardware: str,
+    resources: ResourceTypes,
+    minimum: Resources,
+    maximum: Resources,
+) -> Rates:
     box = [range(lo, hi + 1) for lo, hi in zip(minimum, maximum, strict=True)]
 
     def natural() -> Iterator[dict[str, float]]:
@@ -66,7 +112,7 @@ def build_rates(
     elif isinstance(speed, TableSpeed):
         sized = [n for n, lo, hi in zip(resources.names, minimum, maximum, strict=True) if lo < hi]
         _known(speed.insensitive, resources, where)
-        seconds = _table(scenario, speed, speed.type or config.name, sized).seconds
+        seconds = _table(scenario, speed, speed.type or config.name, hardware, sized).seconds
         if (offset := speed.shape_offset) is not None:
             times = (max(1.0, seconds(cell) / scenario.slot_seconds) for cell in natural())
             return tuple(least_rate(slots, offset) for slots in times), offset
@@ -116,10 +162,10 @@ def _cells(speed: GridSpeed) -> dict[tuple[float, ...], float]:
     return dict(zip(product(*speed.amounts.values()), speed.seconds, strict=True))
 
 
-def _table(scenario: Scenario, speed: TableSpeed, task_type: str, sized: Sequence[str]) -> Profile:
+def _table(scenario: Scenario, speed: TableSpeed, task_type: str, hardware: str, sized: Sequence[str]) -> Profile:
     """The profile of a task type; ``sized``: resources of which the type may get more or less."""
     path = Path(scenario.directory) / speed.file
-    profile = load_profile(path, task_type)
+    profile = load_profile(path, task_type, hardware)
     doubled = [name for name in speed.insensitive if name in profile.resources]
     if doubled:
         raise DataError(
@@ -133,7 +179,7 @@ def _table(scenario: Scenario, speed: TableSpeed, task_type: str, sized: Sequenc
             f'{missing[0]} is not known; measure it, or say that it does not matter: insensitive = ["{missing[0]}"] '
             "in speed, or a maximum equal to the minimum"
         )
-    line, slowest = max(((n, r) for n, r in read_rows(path) if r.task_type == task_type), key=lambda x: x[1].seconds)
+    line, slowest = max(rows_of(path, task_type, hardware), key=lambda numbered: numbered[1].seconds)
     slots = slowest.seconds / scenario.slot_seconds
     if slots >= MAX_SLOTS:
         amounts = ", ".join(f"{amount:g} {name}" for name, amount in slowest.amounts.items())

@@ -26,6 +26,9 @@ MAX_NUMBER = 1e12
 #: all.
 MAX_GRID = 100_000
 
+#: Columns that are no resources; ``kind`` is of hardware, and may be missing.
+_COLUMNS = ("task_type", "kind", "seconds")
+
 Cell = tuple[float, ...]
 
 
@@ -142,14 +145,31 @@ class ProfileRow:
     #: Natural quantities by resource name.
     amounts: Mapping[str, float]
     seconds: float
+    #: Kind of hardware it was measured on; empty if the file does not say.
+    hardware: str = ""
 
 
-def load_profile(path: str | Path, task_type: str) -> Profile:
-    """The profile of one task type from a CSV file; repeats of an allocation are averaged."""
+def rows_of(path: str | Path, task_type: str, hardware: str = "") -> list[tuple[int, ProfileRow]]:
+    """Measurements of a task type on a kind of hardware; those of a file that says nothing of kinds are for all."""
     rows = read_rows(path)
     mine = [(line, row) for line, row in rows if row.task_type == task_type]
     if not mine:
         raise DataError(f"{path}: {UnknownNameError('task type', task_type, {row.task_type for _, row in rows})}")
+    kinds = {row.hardware for _, row in mine}
+    if kinds == {""}:
+        return mine
+    if hardware not in kinds:
+        known = ", ".join(sorted(kind or "an empty one" for kind in kinds))
+        raise DataError(
+            f"{path}: there is no measurement of {task_type} on kind {hardware!r}, only on {known}; measure it, or "
+            "give that kind a factor"
+        )
+    return [(line, row) for line, row in mine if row.hardware == hardware]
+
+
+def load_profile(path: str | Path, task_type: str, hardware: str = "") -> Profile:
+    """The profile of one task type from a CSV file; repeats of an allocation are averaged."""
+    mine = rows_of(path, task_type, hardware)
     first_line, first = mine[0]
     repeats: dict[Cell, list[float]] = defaultdict(list)
     for line, row in mine:
@@ -180,7 +200,7 @@ def read_rows(path: str | Path) -> list[tuple[int, ProfileRow]]:
     header_line, header = next(lines, (1, []))
     names = [name.strip() for name in header]
     missing = [name for name in ("task_type", "seconds") if name not in names]
-    resources = [name for name in names if name not in ("task_type", "seconds")]
+    resources = [name for name in names if name not in _COLUMNS]
     if missing or not resources or "" in names or len(set(names)) < len(names):
         what = f"no column {missing[0]!r}" if missing else "an empty, doubled or missing resource column"
         raise DataError(
@@ -216,10 +236,10 @@ def _row(where: str, names: Sequence[str], cells: Sequence[str]) -> ProfileRow:
     row = {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
     if not row["task_type"]:
         raise DataError(f"{where}: task_type is empty; name the task type")
-    amounts = {n: _number(where, n, v, zero=True) for n, v in row.items() if n not in ("task_type", "seconds") and v}
+    amounts = {n: _number(where, n, v, zero=True) for n, v in row.items() if n not in _COLUMNS and v}
     if amounts and not any(amounts.values()):
         raise DataError(f"{where}: every amount is 0, and nothing runs with nothing; correct one or leave out the row")
-    return ProfileRow(row["task_type"], amounts, _number(where, "seconds", row["seconds"]))
+    return ProfileRow(row["task_type"], amounts, _number(where, "seconds", row["seconds"]), row.get("kind", ""))
 
 
 def _number(where: str, name: str, text: str, zero: bool = False) -> float:
@@ -240,7 +260,9 @@ def write_profile(path: str | Path, rows: Sequence[ProfileRow], note: str = "") 
         if note:
             file.write(f"# {note}\n")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["task_type", *resources, "seconds"])
+        kinds = any(row.hardware for row in rows)
+        writer.writerow(["task_type", *(["kind"] if kinds else []), *resources, "seconds"])
         for row in rows:
             amounts = [f"{row.amounts[name]:g}" if name in row.amounts else "" for name in resources]
-            writer.writerow([row.task_type, *amounts, repr(float(row.seconds))])
+            kind = [row.hardware] if kinds else []
+            writer.writerow([row.task_type, *kind, *amounts, repr(float(row.seconds))])

@@ -33,6 +33,9 @@ class FreeCapacity:
         limits = ((c.index, [n for n in (c.starts_left, starts) if n is not None]) for c in snapshot.clusters)
         self._starts = {index: min(limit) if limit else None for index, limit in limits}
         self.left = {c.index: room[c.index] if room else c.free for c in snapshot.clusters if c.up}
+        self._hardware = [c.hardware for c in snapshot.clusters]
+        #: By name of a type: how many times as fast its minimum is on each cluster as on the usual hardware.
+        self._pace: dict[str, list[float]] = {}
         #: Clusters that can start something more.
         self.open: set[int] = set()
         for index in self.left:
@@ -56,16 +59,19 @@ class FreeCapacity:
     ) -> int | None:
         """The cluster with the most room, in minima of the task, among those where it fits; ties to the lowest index.
 
+        Where hardware differs, room counts by how fast the task is at its minimum there.
+
         ``yielding``: on each cluster, what tasks that could be paused need. This counts as used in the comparison, so
         that nothing is paused while another cluster has room.
         """
         if len(task.eligible) >= MANY:
             return self._roomiest_of_many(task, allocation, yielding)
-        best, most = None, -math.inf
+        best, most, pace = None, -math.inf, self._paces(task.type)
         for index in task.eligible:
             if self.fits(task, index, allocation):
                 room = self.left[index] - yielding[index] if yielding else self.left[index]
                 copies = min(amount / need for amount, need in zip(room, task.type.minimum, strict=True) if need)
+                copies *= pace[index]
                 if copies > most:
                     best, most = index, copies
         return best
@@ -89,8 +95,16 @@ class FreeCapacity:
                 self._yielding = yielding, held
             room = room - self._yielding[1][found]
         needs = np.asarray(task.type.minimum)
-        copies = (room[:, needs > 0] / needs[needs > 0]).min(axis=1)
+        copies = (room[:, needs > 0] / needs[needs > 0]).min(axis=1) * np.asarray(self._paces(task.type))[found]
         return int(found[np.argmax(copies)])
+
+    def _paces(self, task_type: TaskType) -> list[float]:
+        """For each cluster, how many times as fast the type's minimum is there as on the usual hardware."""
+        if task_type.name not in self._pace:
+            usual = task_type.profile.rate(task_type.minimum)
+            kinds = {kind: task_type.on(kind).profile.rate(task_type.minimum) / usual for kind in set(self._hardware)}
+            self._pace[task_type.name] = [kinds[kind] for kind in self._hardware]
+        return self._pace[task_type.name]
 
     def _as_arrays(self, resources: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         if self._arrays is None:

@@ -96,7 +96,8 @@ class Greedy:
         price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm)
         free = [room(c) for c in snapshot.clusters]
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
-        self._best_option: dict[tuple[str, Resources, float], tuple[float, EfficientSize] | None] = {}
+        self._hardware = [cluster.hardware for cluster in snapshot.clusters]
+        self._best_option: dict[tuple[str, Resources, float, str], tuple[float, EfficientSize] | None] = {}
         self._waiting_for = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
@@ -123,7 +124,7 @@ class Greedy:
             left = free[n]
             if left is None:
                 continue
-            found = self._best(task.type.name, left, limit, price)
+            found = self._best(task.type.name, left, limit, price, self._hardware[n])
             if found is None:
                 continue
             crowd = self._crowd_price * (self._waiting_for[n] / len(free))
@@ -132,20 +133,23 @@ class Greedy:
                 best, chosen = rank, found[1]
         return None if best is None or chosen is None else (best[2], chosen)
 
-    def _best(self, type_name: str, room: Resources, limit: float, price: float) -> tuple[float, EfficientSize] | None:
+    def _best(
+        self, type_name: str, room: Resources, limit: float, price: float, hardware: str
+    ) -> tuple[float, EfficientSize] | None:
         """Least duration + price x cost among the sizes that fit and are fast enough."""
-        key = (type_name, room, limit)
+        key = (type_name, room, limit, hardware)
         if key in self._best_option:  # many tasks and clusters are alike within one slot
             return self._best_option[key]
         best: tuple[float, EfficientSize] | None = None
-        before = self._options.durations(room) if self._room_price else 0.0
-        for option in self._options.of[type_name]:
+        before = self._options.durations(room, hardware) if self._room_price else 0.0
+        for option in self._options.at[hardware][type_name]:
             if option.slots > limit:
                 break
             if option.allocation.fits(room):
                 score = option.slots + price * option.cost
                 if self._room_price:
-                    score += self._room_price * (self._options.durations(room - option.allocation) - before)
+                    after = self._options.durations(room - option.allocation, hardware)
+                    score += self._room_price * (after - before)
                 if best is None or score < best[0]:
                     best = (score, option)
         self._best_option[key] = best

@@ -202,7 +202,9 @@ class Ageing(Counting):
         """Whether the size is fast enough, or the cluster is empty, so that no faster one will ever fit."""
         cluster = snapshot.clusters[placement.cluster]
         slowest = OVERDUE_STRETCH * self._options.ideal_on(kind.name, placement.cluster)
-        return self._site.slots(kind, placement.allocation) <= slowest or cluster.free == cluster.capacity
+        return (
+            self._site.slots(kind, placement.allocation, cluster.index) <= slowest or cluster.free == cluster.capacity
+        )
 
     def _hold(self, task: TaskView, snapshot: Snapshot) -> None:
         """Hold the cluster with the most room among those that could run the task when empty."""
@@ -289,7 +291,7 @@ class SizeLimit(Counting):
 
     def _will_do(self, proposal: Proposal, task: TaskView, most: float) -> bool:
         slowest = most * self._site.sizes.ideal(task.type.name, task.eligible)
-        return self._site.slots(task.type, proposal.allocation) <= slowest
+        return self._site.slots(task.type, proposal.allocation, proposal.cluster) <= slowest
 
 
 class TimeBudget(Counting):

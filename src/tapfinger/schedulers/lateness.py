@@ -168,4 +168,5 @@ class LateFirst(Counting):
         return tuple(result)
 
     def _will_do(self, placement: Placement, task: TaskView, lateness: Lateness) -> bool:
-        return self._site.slots(task.type, placement.allocation) <= LATE_STRETCH * lateness.usual(task.type.name)
+        slots = self._site.slots(task.type, placement.allocation, placement.cluster)
+        return slots <= LATE_STRETCH * lateness.usual(task.type.name)

@@ -47,7 +47,7 @@ class Lending(Counting):
         """Use new profiles from now on."""
         self._options = site.sizes
         self._making_room.learn(site)
-        self._fastest: dict[tuple[str, Resources], Resources | None] = {}
+        self._fastest: dict[tuple[str, str, Resources], Resources | None] = {}
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Whether this slot's spare resources have been lent; after that nothing more is decided."""
@@ -151,9 +151,10 @@ class Lending(Counting):
 
     def _size(self, task: TaskView, room: Resources) -> Resources | None:
         """The fastest size that fits."""
-        key = task.type.name, room
+        key = task.type.name, task.type.hardware, room
         if key not in self._fastest:
-            fitting = (o.allocation for o in self._options.of[task.type.name] if o.allocation.fits(room))
+            sizes = self._options.at[task.type.hardware][task.type.name]
+            fitting = (o.allocation for o in sizes if o.allocation.fits(room))
             self._fastest[key] = next(fitting, None)
         return self._fastest[key]
 

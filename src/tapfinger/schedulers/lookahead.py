@@ -385,9 +385,8 @@ class _Gathered:
 
     def changes(self, plans: Sequence[int], most: int) -> Moves:
         moves = empty_moves(most, self.after.queue.shape[1], self._tables)
-        count = move_kernels.neighbours(
-            self._sizes, np.array(plans, dtype=np.int64), self._known, self._now, self.after, moves
-        )
+        chosen = np.array(plans, dtype=np.int64)
+        count = move_kernels.neighbours(self._tables, self._sizes, chosen, self._known, self._now, self.after, moves)
         return Moves(moves.length[:count], moves.task[:count], moves.cluster[:count], moves.allocation)
 
     def count_changes(self, plans: Sequence[int]) -> int:

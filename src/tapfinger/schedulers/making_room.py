@@ -49,7 +49,7 @@ class MakingRoom:
     def learn(self, site: SiteTables) -> None:
         """Use new profiles from now on."""
         self._options = site.sizes
-        self._smaller: dict[tuple[str, Resources], EfficientSize | None] = {}
+        self._smaller: dict[tuple[str, str, Resources], EfficientSize | None] = {}
 
     def find(self, snapshot: Snapshot) -> list[Room]:
         """Where to make room, and for which tasks. ``snapshot``: after all starts that need no room made.
@@ -118,9 +118,10 @@ class MakingRoom:
 
     def _size(self, task: TaskView, held: Resources) -> EfficientSize | None:
         """The cheapest size that takes less than ``held`` and no more of any resource; None if there is none."""
-        key = task.type.name, held
+        key = task.type.name, task.type.hardware, held
         if key not in self._smaller:
-            fitting = [o for o in self._options.of[task.type.name] if o.allocation.fits(held) and o.allocation != held]
+            sizes = self._options.at[task.type.hardware][task.type.name]
+            fitting = [o for o in sizes if o.allocation.fits(held) and o.allocation != held]
             self._smaller[key] = min(fitting, key=lambda o: (o.cost, o.slots), default=None)
         return self._smaller[key]
 

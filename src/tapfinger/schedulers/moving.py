@@ -31,7 +31,7 @@ class Moving(Counting):
     def learn(self, site: SiteTables) -> None:
         """Use new profiles from now on."""
         self._options = site.sizes
-        self._worth: dict[Resources, float] = {}
+        self._worth: dict[tuple[Resources, str], float] = {}
 
     def move(self, placements: Sequence[Placement], snapshot: Snapshot) -> tuple[Placement, ...]:
         """The same starts on the clusters that lose least. ``snapshot``: the one the placements were decided on."""
@@ -48,13 +48,16 @@ class Moving(Counting):
         for placement in placements:
             here, size = placement.cluster, placement.allocation
             free[here] += size
-            there, least = here, self._loss(free[here], size)
+            hardware = snapshot.clusters[here].hardware
+            there, least = here, self._loss(free[here], size, hardware)
             for n in eligible[placement.task] if least > 0.0 else ():
                 cluster = snapshot.clusters[n]
                 # In single-task mode a cluster that starts something has no start left for another.
                 if n == here or not may_start(cluster) or (n in busy and cluster.starts_left is not None):
                     continue
-                if size.fits(free[n]) and (loss := self._loss(free[n], size)) < least:  # ties go to the first
+                if cluster.hardware != hardware:  # the size was chosen for the speed here
+                    continue
+                if size.fits(free[n]) and (loss := self._loss(free[n], size, hardware)) < least:  # ties go to the first
                     there, least = n, loss
             free[there] -= size
             if there != here:
@@ -64,13 +67,14 @@ class Moving(Counting):
             result.append(placement)
         return tuple(result)
 
-    def _loss(self, room: Resources, size: Resources) -> float:
+    def _loss(self, room: Resources, size: Resources, hardware: str) -> float:
         """Slots by which the shortest durations of all types, in total, grow when ``size`` is taken from the room."""
-        return self._durations(room - size) - self._durations(room)
+        return self._durations(room - size, hardware) - self._durations(room, hardware)
 
-    def _durations(self, room: Resources) -> float:
-        if room not in self._worth:
+    def _durations(self, room: Resources, hardware: str) -> float:
+        key = room, hardware
+        if key not in self._worth:
             if len(self._worth) >= _MOST_ROOMS:
                 self._worth.clear()
-            self._worth[room] = self._options.durations(room)
-        return self._worth[room]
+            self._worth[key] = self._options.durations(room, hardware)
+        return self._worth[key]

@@ -250,10 +250,13 @@ class Optimus:
         self.learn(context)
 
     def learn(self, context: SchedulerContext) -> None:
-        """Fit one model per task type."""
+        """Fit one model per task type and kind of hardware."""
         self._types = context.task_types
+        self._hardware = [cluster.hardware for cluster in context.clusters]
         self._models = {
-            t.name: fit_speed(t, context.noise, context.resources, self._published_fit) for t in context.task_types
+            (t.name, kind): fit_speed(t.on(kind), context.noise, context.resources, self._published_fit)
+            for t in context.task_types
+            for kind in dict.fromkeys(self._hardware)
         }
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -265,9 +268,9 @@ class Optimus:
             admitted = self._admit_oldest(snapshot, free)
         else:
             admitted = self._admit_drawn(snapshot, free, lost)
-        shares = {n: [self._share(task) for task in tasks] for n, (tasks, _) in taken_back.items()}
+        shares = {n: [self._share(task, n) for task in tasks] for n, (tasks, _) in taken_back.items()}
         for task, index in admitted:
-            shares[index].append(self._share(task))
+            shares[index].append(self._share(task, index))
         placements: list[Placement] = []
         resizes: list[Resize] = []
         for index, sharers in shares.items():
@@ -336,8 +339,9 @@ class Optimus:
             if not proposals or self._single:
                 return list(admitted.values())
 
-    def _share(self, task: TaskView) -> _Share:
-        return _Share(task, self._models[task.type.name], share_left(progress_of(task)))
+    def _share(self, task: TaskView, cluster: int) -> _Share:
+        model = self._models[task.type.name, self._hardware[cluster]]
+        return _Share(task, model, share_left(progress_of(task)))
 
 
 def central(admit: int | None = None) -> Optimus:

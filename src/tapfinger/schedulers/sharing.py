@@ -76,8 +76,10 @@ class Sharing:
     def learn(self, site: SiteTables) -> None:
         """Use new profiles from now on."""
         self._options = site.sizes
-        self._sizes = {t.name: self._worth_having(t) for t in site.context.task_types}
-        self._growth: dict[tuple[str, _Size], list[tuple[_Size, float]]] = {}
+        self._sizes = {
+            (t.name, kind): self._worth_having(t.on(kind)) for t in site.context.task_types for kind in site.sizes.at
+        }
+        self._growth: dict[tuple[tuple[str, str], _Size], list[tuple[_Size, float]]] = {}
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Whether this slot has been decided."""
@@ -132,7 +134,8 @@ class Sharing:
         waiting = {task.id: task for task in snapshot.queue}
         new: dict[int, list[TaskView]] = {}
         for placement in starting:
-            new.setdefault(placement.cluster, []).append(waiting[placement.task])
+            task, hardware = waiting[placement.task], snapshot.clusters[placement.cluster].hardware
+            new.setdefault(placement.cluster, []).append(replace(task, type=task.type.on(hardware)))
         placements: list[Placement] = []
         resizes: list[Resize] = []
         for cluster in snapshot.clusters:
@@ -181,22 +184,25 @@ class Sharing:
         slots = left / now.rate + ROUNDING
         found = [
             (-(weight * math.log(slots / (left / size.rate + ROUNDING))) / taken, size)
-            for size, taken in self._faster(sharer.task.type.name, now)
+            for size, taken in self._faster(sharer.task.type, now)
         ]
         found.sort(reverse=True)
         return found
 
-    def _faster(self, type_name: str, now: _Size) -> Sequence[tuple[_Size, float]]:
+    def _faster(self, task_type: TaskType, now: _Size) -> Sequence[tuple[_Size, float]]:
         """Sizes that are faster than ``now``, and how much more of a mean cluster they take."""
-        key = type_name, now
+        key = (task_type.name, task_type.hardware), now
         if key not in self._growth:
-            faster = (size for size in self._sizes[type_name] if size.rate > now.rate)
+            faster = (size for size in self._sizes[key[0]] if size.rate > now.rate)
             self._growth[key] = [(size, self._taken(now.allocation, size.allocation)) for size in faster]
         return self._growth[key]
 
     def _sharers(self, tasks: Sequence[TaskView]) -> list[_Sharer]:
         left = [share_left(self._progress_of(task)) for task in tasks]
-        ideal = [rest / self._sizes[task.type.name][0].rate for rest, task in zip(left, tasks, strict=True)]
+        ideal = [
+            rest / self._sizes[task.type.name, task.type.hardware][0].rate
+            for rest, task in zip(left, tasks, strict=True)
+        ]
         rank = {index: place for place, index in enumerate(sorted(range(len(tasks)), key=lambda i: -ideal[i]), start=1)}
         return [_Sharer(t, left[i], rank[i] ** _SOONER * self._hurry(t, ideal[i])) for i, t in enumerate(tasks)]
 
@@ -209,7 +215,7 @@ class Sharing:
 
     def _worth_having(self, task_type: TaskType) -> tuple[_Size, ...]:
         """Sizes of a type to choose from, fastest first."""
-        options = self._options.of[task_type.name]
+        options = self._options.at[task_type.hardware][task_type.name]
         # Of many sizes, those with the least cost.
         thrifty = sorted(options, key=lambda o: o.cost)[:_SIZES] if len(options) > _SIZES else options
         sizes = (_Size(o.allocation, task_type.profile.rate(o.allocation)) for o in {*thrifty, options[0]})

@@ -20,7 +20,7 @@ from tapfinger.core.events import (
     TaskResized,
     TaskStarted,
 )
-from tapfinger.core.model import DONE, Noise, Resources, Task, TaskType
+from tapfinger.core.model import DONE, Noise, Resources, SpeedProfile, Task, TaskType
 from tapfinger.core.session import SlotOutcome
 from tapfinger.core.state import eligible_ids
 from tapfinger.workloads.base import Workload
@@ -31,7 +31,8 @@ from tapfinger.workloads.world import Outage, World
 class _Run:
     """A task on a cluster, with its true progress."""
 
-    task: Task
+    #: Its speed on this cluster.
+    profile: SpeedProfile
     cluster: int
     allocation: Resources
     noise_key: int
@@ -50,6 +51,7 @@ class SimExecutor:
     def __init__(self, world: World, workload: Workload, begun: Mapping[int, float] | None = None) -> None:
         """``begun``: progress that tasks have made before the run, by task id."""
         self._types: Sequence[TaskType] = world.task_types
+        self._hardware = [cluster.hardware for cluster in world.clusters]
         self._noise: Noise = world.noise
         self._switching_cost = world.switching_cost
         self._reports = world.scenario.reports_progress
@@ -100,19 +102,19 @@ class SimExecutor:
         ident = command.task.id
         if isinstance(command, StartTask):
             key = int(self._workload.noise_key[ident])
-            rate = command.task.type.profile.rate(command.allocation)
-            begun = self._begun.get(ident, 0.0)
-            self._runs[ident] = _Run(command.task, command.cluster, command.allocation, key, rate, begun)
+            profile = command.task.type.on(self._hardware[command.cluster]).profile
+            rate, begun = profile.rate(command.allocation), self._begun.get(ident, 0.0)
+            self._runs[ident] = _Run(profile, command.cluster, command.allocation, key, rate, begun)
             return TaskStarted(slot, ident, command.cluster, command.allocation)
         run = self._runs[ident]
         if run.allocation != command.allocation and not command.allocation.none:
             run.overhead += self._switching_cost
         run.allocation = command.allocation
-        run.rate = 0.0 if command.allocation.none else command.task.type.profile.rate(command.allocation)
+        run.rate = 0.0 if command.allocation.none else run.profile.rate(command.allocation)
         return TaskResized(slot, ident, command.cluster, command.allocation)
 
     def _progress(self, run: _Run) -> None:
-        gain = run.rate * run.task.type.profile.shape(run.progress)
+        gain = run.rate * run.profile.shape(run.progress)
         gain = self._noise.apply(gain, run.noise_key, run.slots)
         if run.overhead:
             lost = min(1.0, run.overhead)

@@ -44,7 +44,7 @@ def rate_of(b: int, j: int, kind: int, tables: Record, worlds: Record) -> Any:
     position = 0
     for r in range(tables.extent.shape[1]):
         position = position * tables.extent[kind, r] + worlds.allocation[b, j, r] - tables.minimum[kind, r]
-    return tables.rates[tables.first_rate[kind] + position]
+    return tables.rates[tables.first_rate[tables.speed[kind, worlds.cluster[b, j]]] + position]
 
 
 @compiled
@@ -52,8 +52,9 @@ def gain_of(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Recor
     """Mirror of `tapfinger.core.model.SpeedProfile.gain` and `tapfinger.core.model.Noise.apply`."""
     kind = draws.type[d, j]
     gain = rate_of(b, j, kind, tables, worlds)
-    if tables.shape_offset[kind] > 0.0:
-        gain = gain * math.sqrt(tables.shape_offset[kind] - worlds.progress[b, j])
+    offset = tables.shape_offset[tables.speed[kind, worlds.cluster[b, j]]]
+    if offset > 0.0:
+        gain = gain * math.sqrt(offset - worlds.progress[b, j])
     if tables.noise_kind == 0:
         return gain
     u = tables.noise_amplitude * (2.0 * unit_uniform(draws.noise_key[d, j], worlds.elapsed[b, j]) - 1.0)

@@ -22,15 +22,16 @@ NO_LIMIT = 1 << 40
 
 
 class Tables(NamedTuple):
-    """What never changes during a run. N clusters, R resources, T task types."""
+    """What never changes during a run. N clusters, R resources, T task types, S speeds: of a type on some hardware."""
 
     capacity: Ints  # (N, R)
     minimum: Ints  # (T, R)
     maximum: Ints  # (T, R)
     extent: Ints  # (T, R) allocations per resource in the rate table
-    first_rate: Ints  # (T,) where the type's rates begin
-    rates: Floats  # (all cells of all types,)
-    shape_offset: Floats  # (T,) 0 where speed does not change with progress
+    speed: Ints  # (T, N) which of the S speeds the type has on the cluster
+    first_rate: Ints  # (S,) where the rates of a speed begin
+    rates: Floats  # (all cells of all speeds,)
+    shape_offset: Floats  # (S,) 0 where speed does not change with progress
     noise_kind: int  # 0 none, 1 additive, 2 relative
     noise_amplitude: float
     max_starts: int  # per cluster and slot
@@ -96,20 +97,29 @@ def make_tables(
     clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode, reports: bool = True
 ) -> Tables:
     """Domain objects -> arrays."""
-    sizes = [len(t.profile.rates) for t in types]
+    kinds = hardware_of(clusters)
+    profiles = [t.on(kind).profile for kind in kinds for t in types]
+    sizes = [len(profile.rates) for profile in profiles]
+    first_speed = np.array([kinds.index(c.hardware) * len(types) for c in clusters], dtype=np.int64)
     return Tables(
         capacity=np.array([c.capacity for c in clusters], dtype=np.int64),
         minimum=np.array([t.minimum for t in types], dtype=np.int64),
         maximum=np.array([t.maximum for t in types], dtype=np.int64),
         extent=np.array([t.profile.extent for t in types], dtype=np.int64),
+        speed=np.arange(len(types))[:, None] + first_speed,
         first_rate=np.cumsum([0, *sizes[:-1]]).astype(np.int64),
-        rates=np.concatenate([np.asarray(t.profile.rates, dtype=np.float64) for t in types]),
-        shape_offset=np.array([t.profile.shape_offset or 0.0 for t in types], dtype=np.float64),
+        rates=np.concatenate([np.asarray(profile.rates, dtype=np.float64) for profile in profiles]),
+        shape_offset=np.array([profile.shape_offset or 0.0 for profile in profiles], dtype=np.float64),
         noise_kind=("none", "additive", "relative").index(noise.kind),
         noise_amplitude=float(noise.amplitude),
         max_starts=1 if mode is Mode.SINGLE else NO_LIMIT,
         reports=reports,
     )
+
+
+def hardware_of(clusters: Sequence[Cluster]) -> list[str]:
+    """The kinds of hardware, in the order of ``Tables.speed``."""
+    return list(dict.fromkeys(c.hardware for c in clusters))
 
 
 def stack_workloads(workloads: Sequence[Workload]) -> Draws:
@@ -187,17 +197,18 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
 
 
 class Sizes(NamedTuple):
-    """The efficient sizes of all types, for greedy rounds. O options in total, fastest first within each type."""
+    """The efficient sizes of all types, for greedy rounds. O options in total, fastest first within each speed."""
 
-    first: Ints  # (T+1,) options of type t are first[t]..first[t+1]
+    first: Ints  # (S+1,) options of speed s are first[s]..first[s+1]
     allocation: Ints  # (O, R)
     slots: Floats  # (O,) mean duration
     cost: Floats  # (O,) slots x largest share of a mean cluster
     ideal: Floats  # (T, N) shortest duration on the empty cluster; inf where it does not fit
     mean_capacity: Floats  # (R,)
-    least_slots: Floats  # (T,) duration of the fastest option
-    shortest: Floats  # (all cells of all types,) bounded duration of the fastest option that fits, as Tables.rates
-    fastest: Ints  # (all cells of all types,) that option, -1 where none fits
+    least_slots: Floats  # (T,) duration of the fastest option on the hardware that most clusters have
+    speed_slots: Floats  # (S,) duration of the fastest option
+    shortest: Floats  # (all cells of all speeds,) bounded duration of the fastest option that fits, as Tables.rates
+    fastest: Ints  # (all cells of all speeds,) that option, -1 where none fits
     rate: Floats  # (O,) progress per slot
 
 
@@ -247,8 +258,9 @@ class GreedyPlan(NamedTuple):
 
 def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
     """Options -> arrays."""
-    flat = [option for t in types for option in options.of[t.name]]
-    first = np.cumsum([0, *(len(options.of[t.name]) for t in types)]).astype(np.int64)
+    speeds = [(t.on(kind), sizes[t.name]) for kind, sizes in options.at.items() for t in types]
+    flat = [option for _, sizes in speeds for option in sizes]
+    first = np.cumsum([0, *(len(sizes) for _, sizes in speeds)]).astype(np.int64)
     return Sizes(
         first=first,
         allocation=np.array([o.allocation for o in flat], dtype=np.int64),
@@ -257,9 +269,10 @@ def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
         ideal=np.array([[options.ideal_on(t.name, n) for n in range(len(options.clusters))] for t in types]),
         mean_capacity=np.array(options.mean_capacity),
         least_slots=np.array([options.of[t.name][0].slots for t in types]),
-        shortest=np.concatenate([_shortest(options.of[t.name], t) for t in types]),
-        fastest=np.concatenate([_fastest(options.of[t.name], t, f) for t, f in zip(types, first, strict=False)]),
-        rate=np.array([t.profile.rate(o.allocation) for t in types for o in options.of[t.name]]),
+        speed_slots=np.array([sizes[0].slots for _, sizes in speeds]),
+        shortest=np.concatenate([_shortest(sizes, t) for t, sizes in speeds]),
+        fastest=np.concatenate([_fastest(sizes, t, f) for (t, sizes), f in zip(speeds, first, strict=False)]),
+        rate=np.array([t.profile.rate(o.allocation) for t, sizes in speeds for o in sizes]),
     )
 
 

@@ -30,7 +30,8 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
     for i in range(min(_MOST, worlds.running_count[b])):
         j = worlds.running[b, i]
         kind = draws.type[d, j]
-        if worlds.elapsed[b, j] > 0 and rate_of(b, j, kind, tables, worlds) < sizes.rate[sizes.first[kind]]:
+        fastest = sizes.rate[sizes.first[tables.speed[kind, worlds.cluster[b, j]]]]
+        if worlds.elapsed[b, j] > 0 and rate_of(b, j, kind, tables, worlds) < fastest:
             wanting |= one << i
     for n in range(clusters):
         if wanting == 0:
@@ -52,7 +53,7 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
                 held = rate_of(b, j, kind, tables, worlds)
                 saved = 0
                 if o >= 0 and sizes.rate[o] > held:
-                    offset, progress = tables.shape_offset[kind], worlds.progress[b, j]
+                    offset, progress = tables.shape_offset[tables.speed[kind, n]], worlds.progress[b, j]
                     saved = _slots(held, offset, progress) - _slots(sizes.rate[o], offset, progress)
                 if saved <= 0:
                     wanting &= ~(one << i)  # even less will be free later
@@ -64,7 +65,8 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
             j = worlds.running[b, best]
             kind = draws.type[d, j]
             held = rate_of(b, j, kind, tables, worlds)
-            worlds.progress[b, j] = _before(held, sizes.rate[option], tables.shape_offset[kind], worlds.progress[b, j])
+            offset = tables.shape_offset[tables.speed[kind, n]]
+            worlds.progress[b, j] = _before(held, sizes.rate[option], offset, worlds.progress[b, j])
             spare = 0
             for r in range(amounts):
                 worlds.room[b, r] += worlds.allocation[b, j, r] - sizes.allocation[option, r]
@@ -78,7 +80,7 @@ def _fastest(b: int, j: int, kind: int, tables: Record, sizes: Record, worlds: R
     for r in range(tables.extent.shape[1]):
         have = min(worlds.room[b, r] + worlds.allocation[b, j, r], tables.maximum[kind, r])
         position = position * tables.extent[kind, r] + have - tables.minimum[kind, r]
-    return sizes.fastest[tables.first_rate[kind] + position]
+    return sizes.fastest[tables.first_rate[tables.speed[kind, worlds.cluster[b, j]]] + position]
 
 
 @compiled

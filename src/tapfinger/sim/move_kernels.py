@@ -77,7 +77,9 @@ def _digest(b: int, known: int, worlds: Record) -> Any:
 
 
 @compiled
-def neighbours(sizes: Record, chosen: Array, draws: Record, now: Record, after: Record, moves: Record) -> int:
+def neighbours(
+    tables: Record, sizes: Record, chosen: Array, draws: Record, now: Record, after: Record, moves: Record
+) -> int:
     """Plans that differ from a chosen one in one task: other size, other cluster, not started, or started as well.
 
     Fills ``moves`` and returns how many there are, at most as many as it has room for.
@@ -95,7 +97,8 @@ def neighbours(sizes: Record, chosen: Array, draws: Record, now: Record, after: 
                 if not draws.eligible[0, j, n]:
                     continue
                 tried = 0
-                for o in range(sizes.first[kind], sizes.first[kind + 1]):
+                speed = tables.speed[kind, n]
+                for o in range(sizes.first[speed], sizes.first[speed + 1]):
                     same = started and after.cluster[p, j] == n
                     roomy = True
                     for r in range(amounts):

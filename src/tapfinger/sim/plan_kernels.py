@@ -105,7 +105,8 @@ def _choose(
         score, option = math.inf, -1
         crowd = plan.crowd_price * (worlds.waiting[b, n] / clusters)
         before = _durations(b, n, -1, tables, sizes, worlds) if plan.room_price > 0.0 else 0.0
-        for o in range(sizes.first[kind], sizes.first[kind + 1]):
+        speed = tables.speed[kind, n]
+        for o in range(sizes.first[speed], sizes.first[speed + 1]):
             if sizes.slots[o] > limit:
                 break
             roomy = True
@@ -153,8 +154,9 @@ def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds
                 break
             place = min(free, tables.maximum[kind, r]) - tables.minimum[kind, r]
             position = position * tables.extent[kind, r] + place
+        speed = tables.speed[kind, n]
         total += (
-            sizes.shortest[tables.first_rate[kind] + position] if roomy else WORST_STRETCH * sizes.least_slots[kind]
+            sizes.shortest[tables.first_rate[speed] + position] if roomy else WORST_STRETCH * sizes.speed_slots[speed]
         )
     return total
 
@@ -256,7 +258,8 @@ def _advise(
         for place in range(worlds.running_count[b], scratch.running_count[b]):
             j = scratch.running[b, place]
             worlds.advised[b, j, a] = scratch.cluster[b, j]
-            worlds.advised_size[b, j, a] = _place_of(draws.type[b, j], scratch.allocation[b, j], sizes, places)
+            speed = tables.speed[draws.type[b, j], scratch.cluster[b, j]]
+            worlds.advised_size[b, j, a] = _place_of(speed, scratch.allocation[b, j], sizes, places)
 
 
 @compiled
@@ -284,9 +287,9 @@ def skip_idle(
 
 
 @compiled
-def _place_of(kind: int, allocation: Array, sizes: Record, places: Array) -> int:
+def _place_of(speed: int, allocation: Array, sizes: Record, places: Array) -> int:
     """Mirror of `tapfinger.profiles.size_menus.Menus.place_of`."""
-    for o in range(sizes.first[kind], sizes.first[kind + 1]):
+    for o in range(sizes.first[speed], sizes.first[speed + 1]):
         same = True
         for r in range(allocation.shape[0]):
             same = same and sizes.allocation[o, r] == allocation[r]
@@ -343,7 +346,7 @@ def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Rec
         kind = draws.type[future, j]
         rate = rate_of(b, j, kind, tables, worlds)
         progress = worlds.progress[b, j]
-        offset = tables.shape_offset[kind]
+        offset = tables.shape_offset[tables.speed[kind, worlds.cluster[b, j]]]
         if offset > 0.0:
             left += 2.0 * (math.sqrt(offset - progress) - math.sqrt(offset - 1.0)) / rate
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.config import Amounts, Scenario, TaskTypeConfig
+from tapfinger.config import Pool, Scenario, TaskTypeConfig
 from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.feasibility import MOST_SHOWN, check_eligible, ever_fits
 from tapfinger.core.model import (
@@ -121,6 +121,7 @@ def _build(scenario: Scenario) -> World:
     resources = resource_types(scenario)
     wholes = [_pools(config.name, *copy, resources) for config in scenario.clusters for copy in config.copies()]
     clusters = tuple(pool for pools in wholes for pool in pools)
+    hardware = [cluster.hardware for cluster in clusters]
     names = Counter(pools[0].whole for pools in wholes) + Counter(pool.name for pool in clusters if pool.part_of)
     name, times = names.most_common(1)[0]
     if times > 1:
@@ -135,7 +136,7 @@ def _build(scenario: Scenario) -> World:
         scenario=scenario,
         resources=resources,
         clusters=clusters,
-        task_types=tuple(_task_type(scenario, config, resources) for config in scenario.task_types),
+        task_types=tuple(_task_type(scenario, config, resources, hardware) for config in scenario.task_types),
         mode=Mode(scenario.mode),
         noise=Noise(scenario.noise.kind, scenario.noise.amplitude) if scenario.noise.amplitude else Noise(),
         switching_cost=scenario.switching_cost,
@@ -143,19 +144,22 @@ def _build(scenario: Scenario) -> World:
     )
 
 
-def _pools(key: str, whole: str, nodes: Iterable[tuple[str, Amounts]], resources: ResourceTypes) -> list[Cluster]:
+def _pools(key: str, whole: str, nodes: Iterable[Pool], resources: ResourceTypes) -> list[Cluster]:
     """The nodes of a cluster; a cluster without nodes is one pool. ``key``: its name in the scenario."""
     pools = []
-    for name, amounts in nodes:
+    for name, amounts, kind in nodes:
         part_of = whole if name != whole else ""
         # Nodes name only what they have.
         given = {**dict.fromkeys(resources.names, 0.0), **amounts} if part_of else amounts
         where = f"clusters.{key}.{'nodes' if part_of else 'capacity'}"
-        pools.append(Cluster(name, resources.parse(given, where), part_of))
+        pools.append(Cluster(name, resources.parse(given, where), part_of, kind))
     return pools
 
 
-def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTypes) -> TaskType:
+def _task_type(
+    scenario: Scenario, config: TaskTypeConfig, resources: ResourceTypes, hardware: Sequence[str]
+) -> TaskType:
+    """``hardware``: of every cluster."""
     where = f"task_types.{config.name}"
     minimum = resources.parse(config.minimum, f"{where}.minimum")
     maximum = resources.parse({**config.minimum, **config.maximum}, f"{where}.maximum")
@@ -170,22 +174,37 @@ def _task_type(scenario: Scenario, config: TaskTypeConfig, resources: ResourceTy
             f"{where}: {cells:,} possible allocations are more than {MAX_CELLS:,}; bound the maximum of resources "
             "that do not change the speed, or use larger units"
         )
-    rates, shape_offset = build_rates(scenario, config, resources, minimum, maximum)
+    kinds = list(dict.fromkeys(hardware))
+    profiles = {kind: _profile(scenario, config, resources, minimum, maximum, kind) for kind in kinds}
+    usual = max(kinds, key=hardware.count)  # the first of those that most clusters have
+    each = tuple(profiles.items()) if kinds != [""] else ()
+    return TaskType(config.name, minimum, maximum, profiles[usual], config.weight, hardware=usual, profiles=each)
+
+
+def _profile(
+    scenario: Scenario,
+    config: TaskTypeConfig,
+    resources: ResourceTypes,
+    minimum: Resources,
+    maximum: Resources,
+    kind: str,
+) -> SpeedProfile:
+    where = f"task_types.{config.name}.{f'on.{kind}' if kind else 'speed'}"
+    rates, shape_offset = build_rates(scenario, config, resources, minimum, maximum, kind)
     try:
-        profile = SpeedProfile(minimum, maximum, rates, shape_offset)
+        return SpeedProfile(minimum, maximum, rates, shape_offset)
     except ConfigError as error:
-        slowest = min(range(cells), key=rates.__getitem__)
+        slowest = min(range(len(rates)), key=rates.__getitem__)
         if not 0.0 <= rates[slowest] * MAX_SLOTS <= 1.0:
-            raise ConfigError(f"{where}.speed: {error}") from None
+            raise ConfigError(f"{where}: {error}") from None
         amounts = np.add(
             np.unravel_index(slowest, [hi - lo + 1 for lo, hi in zip(minimum, maximum, strict=True)]), minimum
         )
         slots = f"{1 / rates[slowest]:.3g} slots" if rates[slowest] else "for ever"
         raise ConfigError(
-            f"{where}.speed: with {resources.describe(Resources(amounts.tolist()))} it takes {slots}, at most "
+            f"{where}: with {resources.describe(Resources(amounts.tolist()))} it takes {slots}, at most "
             f"{MAX_SLOTS:,} slots are possible; make it faster, raise the minimum or use a larger slot_seconds"
         ) from None
-    return TaskType(config.name, minimum, maximum, profile, config.weight)
 
 
 def draw_workload(world: World, seed: int) -> Workload:

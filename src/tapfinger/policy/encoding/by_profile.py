@@ -111,16 +111,19 @@ class ProfileEncoder(StateEncoder):
         for adviser in self._advisers:
             adviser.learn_from(site)
         self._observer = Observer(context.clusters, context.task_types, self.pending)
-        types, *_, resources = menus.allocation.shape
+        speeds, *_, resources = menus.allocation.shape
+        types = len(menus.minimum)
         self._resources, self._types = resources, types
+        #: (T+1, N) which speed each type has on each cluster; the last one is that of no task.
+        self._speed = np.concatenate([menus.speed, np.full_like(menus.speed[:1], speeds)])
         self._size = np.maximum(menus.capacity, 1).astype(np.float32)
-        #: (T+1, BUCKETS, DEPTH, R) allocations; those of no task never fit.
+        #: (S+1, BUCKETS, DEPTH, R) allocations; those of no task never fit.
         self._allocation = np.concatenate([menus.allocation, np.full_like(menus.allocation[:1], NOWHERE)])
         #: The same, flattened: ``Inputs.size`` indexes into it.
         self._flat = self._allocation.reshape(-1, resources)
-        #: (T+1, sizes) each type's sizes, fastest first; (T+1,) whether the type's menu begins with the fastest.
+        #: (S+1, sizes) the sizes of each speed, fastest first; (S+1,) whether its menu begins with the fastest.
         self._fastest = np.argsort(
-            np.concatenate([menus.slots, menus.slots[:1]]).reshape(types + 1, -1), axis=1, kind="stable"
+            np.concatenate([menus.slots, menus.slots[:1]]).reshape(speeds + 1, -1), axis=1, kind="stable"
         )
         self._several = np.append(menus.several, False)
         self._minimum = np.concatenate([menus.minimum, np.zeros((1, resources), dtype=np.int64)])
@@ -152,14 +155,15 @@ class ProfileEncoder(StateEncoder):
         return np.concatenate([rows, np.zeros_like(rows[:1])]).astype(np.float32).clip(-_MOST, _MOST)
 
     def _size_rows(self) -> Floats:
-        """(sizes of all types and of no task, features of a size)."""
+        """(sizes of all speeds and of no task, features of a size)."""
         menus = self.menus
+        kind = np.arange(len(menus.slots)) % self._types
         real = np.isfinite(menus.slots)
         facts = SizeFacts(
             slots=np.where(real, menus.slots, 1.0),
             cost=np.where(real, menus.cost, 1.0),
-            ideal=menus.ideal[:, None, None],
-            least_cost=menus.least_cost[:, None, None],
+            ideal=menus.ideal[kind, None, None],
+            least_cost=menus.least_cost[kind, None, None],
             usual=menus.usual,
             doubt=menus.doubt,
         )
@@ -199,7 +203,7 @@ class ProfileEncoder(StateEncoder):
             for placement in opinion:
                 here = np.flatnonzero(obs.task[placement.cluster] == placement.task)
                 if len(here):
-                    size = self.menus.place_of(kind[placement.task], placement.allocation)
+                    size = self.menus.place_of(kind[placement.task], placement.cluster, placement.allocation)
                     place[0, placement.cluster, here[0], a] = size
         return place
 
@@ -224,7 +228,7 @@ class ProfileEncoder(StateEncoder):
         can = obs.startable.astype(np.float32)
         rank = ranks(order)
         everywhere, emptier = starters_of(rank, node, obs.startable, node_kind.shape[1])
-        menu = self._menu(free, kind, obs.startable, advised)
+        menu = self._menu(free, self._speed[kind, np.arange(kind.shape[1])[:, None]], obs.startable, advised)
         state = ProfileState(
             obs=obs,
             site=self._site,
@@ -276,9 +280,10 @@ class ProfileEncoder(StateEncoder):
         width, types = self._resources, self._types
         mask = np.arange(raw.shape[2]) < obs.running_count[:, :, None]
         kind = raw[..., width : width + types].argmax(axis=3)
+        speed = self._speed[kind, np.arange(raw.shape[1])[:, None]]
         share = raw[..., :width] / self._size[None, :, None, :]
-        predicted = menus.predicted(kind, raw[..., :width].astype(np.int64), mask)
-        left, most = menus.left(kind, predicted, raw[..., -1], obs.running_progress), share.max(axis=3)
+        predicted = menus.predicted(speed, raw[..., :width].astype(np.int64), mask)
+        left, most = menus.left(speed, predicted, raw[..., -1], obs.running_progress), share.max(axis=3)
         within = np.stack([left <= 1.0 + 1e-6, left <= menus.usual / 2.0, left <= menus.usual], axis=3)
         freed = ((most * mask)[..., None] * within).sum(axis=2).clip(0.0, 2.0)
         return RunningState(
@@ -289,7 +294,7 @@ class ProfileEncoder(StateEncoder):
             predicted=predicted,
             elapsed=raw[..., -1],
             progress=obs.running_progress,
-            doubt=menus.mean_doubt[kind],
+            doubt=menus.mean_doubt[speed],
             usual=menus.usual,
             freed_next=freed[..., 0],
             freed_soon=freed[..., 1],
@@ -298,17 +303,17 @@ class ProfileEncoder(StateEncoder):
 
     # -------------------------------------------------------------------- menus
 
-    def _menu(self, free: Ints, kind: Ints, startable: Bools, advised: Ints) -> MenuState:
-        """The sizes that fit, in the menu's order."""
+    def _menu(self, free: Ints, speed: Ints, startable: Bools, advised: Ints) -> MenuState:
+        """The sizes that fit, in the menu's order. ``speed``: (B, N, K) of each place."""
         offered, chosen = self._offered(free)
-        rows, agents = np.arange(len(kind))[:, None, None], np.arange(kind.shape[1])[None, :, None]
+        rows, agents = np.arange(len(speed))[:, None, None], np.arange(speed.shape[1])[None, :, None]
         # Offered sizes come first, in the menu's order.
         order = np.argsort(~offered, axis=3, kind="stable")[..., : self.menus.places]
-        at = order[rows, agents, kind]  # (B, N, K, C): place on the whole menu
-        count = offered.sum(axis=3)[rows, agents, kind] * startable
+        at = order[rows, agents, speed]  # (B, N, K, C): place on the whole menu
+        count = offered.sum(axis=3)[rows, agents, speed] * startable
         real = np.arange(at.shape[3]) < count[..., None]
-        inside = chosen[rows[..., None], agents[..., None], kind[..., None], at]
-        size = (kind[..., None] * BUCKETS * DEPTH + inside) * real
+        inside = chosen[rows[..., None], agents[..., None], speed[..., None], at]
+        size = (speed[..., None] * BUCKETS * DEPTH + inside) * real
         amounts = self._flat[size]  # (B, N, K, C, R)
         rows_of_sizes = self._site.sizes[size]
         of_free = (amounts / np.maximum(free, 1)[:, :, None, None, :]).clip(0.0, 2.0)
@@ -327,15 +332,15 @@ class ProfileEncoder(StateEncoder):
         )
 
     def _offered(self, free: Ints) -> tuple[Bools, Ints]:
-        """(B, N, T+1, PLACES) which places of each type's menu are available now, and the size in each of them."""
-        # (B, N, T+1, BUCKETS, DEPTH)
+        """(B, N, S+1, PLACES) which places of each speed's menu are available now, and the size in each of them."""
+        # (B, N, S+1, BUCKETS, DEPTH)
         fits: Bools = np.all(self._allocation <= free[:, :, None, None, None, :], axis=5)
         one: Bools = np.any(fits, axis=4)
         best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
         flat = fits.reshape(*fits.shape[:3], -1)
-        types = np.arange(self._types + 1)
-        first = flat[:, :, types[:, None], self._fastest].argmax(axis=3)
-        fastest = self._fastest[types, first]
+        speeds = np.arange(len(self._allocation))
+        first = flat[:, :, speeds[:, None], self._fastest].argmax(axis=3)
+        fastest = self._fastest[speeds, first]
         any_fits = one.any(axis=3) & self._several
         return (np.concatenate([any_fits[..., None], one], axis=3), np.concatenate([fastest[..., None], best], axis=3))
 
@@ -381,7 +386,7 @@ def _type_facts(menus: Menus, t: TaskType, noise: Noise) -> TypeFacts:
         accelerator=menus.accelerator,
         costs=(options[-1].cost, menus.least_cost[kind], options[0].cost),
         slots=_slots_on_the_way(t, noise, top, menus.accelerator),
-        doubt=float(menus.mean_doubt[kind]),
+        doubt=float(menus.mean_doubt[menus.usual_speed[kind]]),
     )
 
 

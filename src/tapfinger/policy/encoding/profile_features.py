@@ -88,12 +88,12 @@ TYPE = FeatureTable(
 
 @dataclass(slots=True)
 class SizeFacts:
-    """What the features of the sizes of T types are made of; (T, BUCKETS, DEPTH) each, 1 where there is no size."""
+    """What the features of the sizes of S speeds are made of; (S, BUCKETS, DEPTH) each, 1 where there is no size."""
 
     slots: Any
     cost: Any
-    ideal: Any  # (T, 1, 1)
-    least_cost: Any  # (T, 1, 1)
+    ideal: Any  # (S, 1, 1) of the type on the best hardware
+    least_cost: Any  # (S, 1, 1) of the type
     usual: float
     doubt: Any
 
@@ -130,7 +130,7 @@ class SiteFacts:
     gap: Floats  # (T+1, N) log of the same on this cluster, relative to ``ideal``
     least_cost: Floats  # (T+1,) in usual durations
     types: Floats  # (T+1, features of a type)
-    sizes: Floats  # (sizes of all types and of no task, features of a size)
+    sizes: Floats  # (sizes of all speeds and of no task, features of a size)
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class MenuState:
     at: Ints  # place on the type's whole menu
     real: Bools  # sizes that fit
     count: Ints  # (B, N, K) number of sizes that fit
-    size: Ints  # index of the size among those of all types
+    size: Ints  # index of the size among those of all speeds
     rows: Floats  # (B, N, K, C, features of a size)
     of_free: Any  # (B, N, K, C, R) share of what is free
     of_free_most: Floats  # largest of ``of_free``
