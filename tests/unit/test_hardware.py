@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,16 @@ import pytest
 
 from tapfinger.config import parse_scenario
 from tapfinger.core.events import TaskStarted
-from tapfinger.core.model import Resources
+from tapfinger.core.model import NO_NOISE, Resources, TaskType
 from tapfinger.errors import ConfigError, DataError, TapfingerError
 from tapfinger.evaluation.specs import parse_spec
+from tapfinger.profiles.belief_wrapper import Believing
+from tapfinger.profiles.beliefs import ACROSS, Belief
 from tapfinger.profiles.efficient_sizes import EfficientSizes
 from tapfinger.profiles.table import ProfileRow, load_profile, write_profile
 from tapfinger.sim.layout import make_tables
-from tapfinger.sim.run import run_scheduler
-from tapfinger.workloads.world import World, build_world
+from tapfinger.sim.run import new_session, run_scheduler
+from tapfinger.workloads.world import World, build_world, draw_workload
 
 R = Resources
 AMDAHL = {"kind": "amdahl", "seconds": 400, "parallel": {"gpu": 0.8}}
@@ -145,3 +149,50 @@ def test_a_file_that_says_nothing_of_hardware_needs_factors(tmp_path: Path) -> N
         {"slow": 1, "fast": table}, task_types=[{**ONE, "speed": table, "on": {"slow": 1, "fast": table}}]
     ).task_types
     assert one.on("fast").profile == one.on("slow").profile
+
+
+def doubtful() -> TaskType:
+    (one,) = world({"slow": 1, "fast": 4}).task_types
+    return one.with_profiles(lambda told: replace(told, doubt=(1.0,) * len(told.rates)))
+
+
+def test_what_is_learned_on_one_kind_is_half_believed_of_the_other() -> None:
+    told, size = doubtful(), R([1, 2])
+    belief = Belief(told, NO_NOISE)
+    for _ in range(5):  # twice as slow as told
+        slots = 2.0 / told.on("slow").profile.rate(size)
+        belief.see_run(size, slots, hardware="slow")
+    now = belief.believed()
+    change = {kind: now.on(kind).profile.rate(size) / told.on(kind).profile.rate(size) for kind in ("slow", "fast")}
+    assert change["slow"] == pytest.approx(0.5, rel=0.03)
+    assert change["fast"] == pytest.approx(0.5**ACROSS, rel=0.05)
+    doubts = {kind: (now.on(kind).profile.doubt or ())[1] for kind in ("slow", "fast")}
+    assert doubts["slow"] < 0.1
+    assert 0.7 < doubts["fast"] < 0.95
+    for _ in range(5):  # as told, once it is seen
+        belief.see_run(size, 1.0 / told.on("fast").profile.rate(size), hardware="fast")
+    now = belief.believed()
+    assert now.on("fast").profile.rate(size) == pytest.approx(told.on("fast").profile.rate(size), rel=0.05)
+    assert now.on("slow").profile.rate(size) == pytest.approx(0.5 * told.on("slow").profile.rate(size), rel=0.05)
+    assert now.hardware == told.hardware
+    assert now.profile == now.on(told.hardware).profile
+
+
+def test_beliefs_of_a_run_are_by_hardware() -> None:
+    on = {"slow": 1, "fast": 4}
+    wrong = {"kind": "noisy", "amount": 1.0}
+    made = world(on, ("slow", "fast"), knowledge=wrong, tasks=60, arrivals={"kind": "poisson", "rate": 1.0})
+    (told,), (true,) = made.context(3).task_types, made.task_types
+    shift = {k: math.log(told.on(k).profile.rates[0] / true.on(k).profile.rates[0]) for k in on}
+    assert abs(shift["slow"] - shift["fast"]) > 0.01, "each kind is misjudged in its own way"
+    believing = Believing(parse_spec("greedy").create())
+    session = new_session(made, draw_workload(made, 3))
+    believing.reset(made.context(3))
+    while not session.done:
+        session.play_round(believing)
+        session.end_slot()
+    seen = believing._types["one"]  # type: ignore[attr-defined]
+    for kind in on:
+        doubts = seen.on(kind).profile.doubt or ()
+        best = min(range(len(doubts)), key=doubts.__getitem__)
+        assert seen.on(kind).profile.rates[best] == pytest.approx(true.on(kind).profile.rates[best], rel=0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -299,6 +299,13 @@ class TaskType:
     def on(self, hardware: str) -> TaskType:
         """The same type with its speed on this kind of hardware as ``profile``."""
         return self if hardware == self.hardware else self._elsewhere[hardware]
+
+    def with_profiles(self, made: Callable[[SpeedProfile], SpeedProfile]) -> TaskType:
+        """The same type with another profile made from each of its profiles."""
+        if not self.profiles:
+            return replace(self, profile=made(self.profile))
+        profiles = tuple((hardware, made(profile)) for hardware, profile in self.profiles)
+        return replace(self, profile=dict(profiles)[self.hardware], profiles=profiles)
 
     @cached_property
     def _elsewhere(self) -> dict[str, TaskType]:

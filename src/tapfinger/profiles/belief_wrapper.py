@@ -103,7 +103,7 @@ class Retold:
         return shown
 
     def _retold(self, view: TaskView) -> TaskView:
-        believed = self._types[view.type.name]
+        believed = self._types[view.type.name].on(view.type.hardware)
         return view if view.type is believed else replace(view, type=believed)
 
 
@@ -112,6 +112,8 @@ class _Stay:
     """A task on a cluster, as last seen."""
 
     type: str
+    #: Of the cluster.
+    hardware: str
     #: Present allocation, and the last one that was not zero.
     allocation: Resources
     size: Resources
@@ -143,7 +145,7 @@ class Evidence:
         for ident, stay in gone.items():
             # A task that waits again was lost with its cluster. A task that reported has already shown its rate.
             if ident not in waiting and stay.progress is None and stay.steady:
-                self._beliefs[stay.type].see_end(stay.size, stay.elapsed + 1)
+                self._beliefs[stay.type].see_end(stay.size, stay.elapsed + 1, stay.hardware)
             del self._stays[ident]
 
     def _see(self, stay: _Stay, view: TaskView, allocation: Resources) -> None:
@@ -151,7 +153,8 @@ class Evidence:
             lost = min(1.0, stay.overhead)
             before = 0.0 if stay.elapsed == 0 else stay.progress
             if view.progress is not None and before is not None:
-                self._beliefs[stay.type].see_progress(allocation, before, view.progress - before, lost)
+                gain = view.progress - before
+                self._beliefs[stay.type].see_progress(allocation, before, gain, lost, stay.hardware)
             stay.overhead -= lost
         stay.elapsed, stay.progress, stay.allocation = view.elapsed, view.progress, allocation
 
@@ -167,11 +170,12 @@ class Evidence:
                 stay.size = resize.allocation
             if stay is not None:
                 stay.allocation = resize.allocation
-        placed = {p.task: p.allocation for p in decision.placements}
+        placed = {p.task: p for p in decision.placements}
         for task in snapshot.queue:
-            allocation = placed.get(task.id)
-            if allocation is not None and task.type.name in self._beliefs:
-                self._stays[task.id] = _Stay(task.type.name, allocation, allocation)
+            placement = placed.get(task.id)
+            if placement is not None and task.type.name in self._beliefs:
+                size, hardware = placement.allocation, snapshot.clusters[placement.cluster].hardware
+                self._stays[task.id] = _Stay(task.type.name, hardware, size, size)
 
     def revised(self) -> list[TaskType]:
         """Types for which beliefs have changed since the last call."""

@@ -6,7 +6,8 @@ A Gaussian process on the logarithm of the rate, over all allocations x of the t
 
 a is one number for the whole type (a common factor), f is smooth in the logarithm of the allocation relative to the
 minimum, e is independent for each allocation. Their variances sum to one, so that the standard deviation begins at the
-``doubt`` of the profile as told.
+``doubt`` of the profile as told. On another kind of hardware a + f is another one, correlated by ``ACROSS``: what is
+learned on one kind is believed of the others too, until they have been seen themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.estimates import work
-from tapfinger.core.model import DONE, MAX_SLOTS, Noise, Resources, TaskType
+from tapfinger.core.model import DONE, MAX_SLOTS, Noise, Resources, SpeedProfile, TaskType
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,6 +29,9 @@ Floats = npt.NDArray[np.float64]
 WHOLE: Final = 0.8
 SMOOTH: Final = 0.18
 OWN: Final = 0.02
+
+#: Correlation between kinds of hardware: half of the variance of what is not known is common to all kinds.
+ACROSS: Final = 0.5
 
 #: Correlation length of f in log allocation: a factor of four.
 LENGTH: Final = math.log(4.0)
@@ -153,6 +157,8 @@ class Timed:
     log_rate: float
     #: Share of the task that was run.
     share: float
+    #: Where it ran; None: on the usual hardware.
+    hardware: str | None = None
 
 
 class Belief:
@@ -162,10 +168,13 @@ class Belief:
         """``told``: the type as described, with its doubt; ``noise``: noise of progress, for weighing observations."""
         self._type = told
         self._noise = noise
-        profile = told.profile
-        self._prior = np.log(profile.rates)  # (cells,)
-        self._doubt = np.zeros(len(self._prior)) if profile.doubt is None else np.array(profile.doubt)  # (cells,)
-        self._sizes = log_sizes(told.minimum, told.maximum)  # (cells, resources)
+        profiles = [told.on(kind).profile for kind, _ in told.profiles] or [told.profile]
+        self._cells = len(told.profile.rates)  # of one kind of hardware
+        #: Where the cells of a kind of hardware begin.
+        self._first = {kind: n * self._cells for n, kind in enumerate(dict(told.profiles) or [told.hardware])}
+        self._prior = np.concatenate([np.log(p.rates) for p in profiles])  # (cells of all kinds,)
+        self._doubt = np.concatenate([np.zeros(self._cells) if p.doubt is None else p.doubt for p in profiles])
+        self._sizes = np.tile(log_sizes(told.minimum, told.maximum), (len(profiles), 1))  # (cells, resources)
         self._seen: dict[int, _Seen] = {}
         #: Observations before the speed changed, and the change of the log rate.
         self._before: dict[int, _Seen] = {}
@@ -174,40 +183,48 @@ class Belief:
         #: Log rates and doubt as last returned; (cells,).
         self._given = (self._prior, self._doubt)
 
-    def see_progress(self, allocation: Resources, before: float, gain: float, lost: float = 0.0) -> None:
-        """A task made this much progress in one slot; ``lost``: the share of the slot that a resize cost it."""
-        seen = self._at(allocation)
+    def see_progress(
+        self, allocation: Resources, before: float, gain: float, lost: float = 0.0, hardware: str | None = None
+    ) -> None:
+        """A task made this much progress in one slot; ``lost``: the share of the slot that a resize cost it.
+
+        ``hardware``: where, here and below; the usual one if left out.
+        """
+        seen = self._at(self.cell(allocation, hardware))
         seen.slots += 1
         seen.gain += gain
-        seen.work += self._type.profile.shape(before) * (1.0 - lost)
+        seen.work += self._on(hardware).shape(before) * (1.0 - lost)
 
-    def see_end(self, allocation: Resources, slots: int) -> None:
+    def see_end(self, allocation: Resources, slots: int, hardware: str | None = None) -> None:
         """A task that had this allocation from start to end took this many slots, the last perhaps in part."""
-        slowest = least_rate(slots, self._type.profile.shape_offset)
+        offset = self._on(hardware).shape_offset
+        slowest = least_rate(slots, offset)
         # A task of one slot may be arbitrarily fast: at least half a slot is assumed, as less makes no difference.
-        fastest = least_rate(slots - 1, self._type.profile.shape_offset) if slots > 1 else 2.0 * slowest
+        fastest = least_rate(slots - 1, offset) if slots > 1 else 2.0 * slowest
         mean_gain = 1.0 / slots
         gain = _without_noise(mean_gain, self._noise)
-        seen = self._at(allocation)
+        seen = self._at(self.cell(allocation, hardware))
         seen.ends += 1
         seen.log_rate += 0.5 * math.log(slowest * fastest) + math.log(gain / mean_gain)
         seen.rounding += math.log(fastest / slowest) ** 2 / 12.0  # uniform between the two
         seen.spread += _spread(gain, self._noise) ** 2 / slots
 
-    def see_run(self, allocation: Resources, slots: float, begin: float = 0.0, end: float = 1.0) -> Timed:
+    def see_run(
+        self, allocation: Resources, slots: float, begin: float = 0.0, end: float = 1.0, hardware: str | None = None
+    ) -> Timed:
         """A run took ``slots``, timed to the second, from progress ``begin`` to ``end``; ``add`` can take it back."""
-        whole = work(self._type.profile.shape_offset, begin, end)
-        timed = Timed(allocation, math.log(whole / max(slots, 1.0 / MAX_SLOTS)), end - begin)
+        whole = work(self._on(hardware).shape_offset, begin, end)
+        timed = Timed(allocation, math.log(whole / max(slots, 1.0 / MAX_SLOTS)), end - begin, hardware)
         self.add(timed)
         return timed
 
     def add(self, timed: Timed, times: float = 1.0) -> None:
         """Count a timed run; ``times`` = -1 takes it back."""
-        self._at(timed.allocation).time(timed.log_rate, times * timed.share)
+        self._at(self.cell(timed.allocation, timed.hardware)).time(timed.log_rate, times * timed.share)
 
     def deviation(self, timed: Timed) -> float | None:
         """Log rate of a run minus the mean of the other runs at its allocation; None if there are none."""
-        seen = self._seen.get(self._type.profile.index(timed.allocation))
+        seen = self._seen.get(self.cell(timed.allocation, timed.hardware))
         return None if seen is None or seen.runs < 1.0 else timed.log_rate - seen.timed / seen.runs
 
     def surprise(self, timed: Timed) -> float | None:
@@ -218,7 +235,7 @@ class Belief:
         off = self.deviation(timed)
         if off is None:
             return None
-        others = self._seen[self._type.profile.index(timed.allocation)].runs
+        others = self._seen[self.cell(timed.allocation, timed.hardware)].runs
         return off / (self.scatter * math.sqrt(1.0 / timed.share + 1.0 / others))
 
     @property
@@ -258,9 +275,19 @@ class Belief:
         )
         self._shift, self._news = float(state["shift"]), True
 
-    def _at(self, allocation: Resources) -> _Seen:
+    def cell(self, allocation: Resources, hardware: str | None = None) -> int:
+        """Position of an allocation in the profile, counted through the profiles of all kinds of hardware."""
+        return self._first[self._kind(hardware)] + self._type.profile.index(allocation)
+
+    def _kind(self, hardware: str | None) -> str:
+        return self._type.hardware if hardware is None else hardware
+
+    def _on(self, hardware: str | None) -> SpeedProfile:
+        return self._type.on(self._kind(hardware)).profile
+
+    def _at(self, cell: int) -> _Seen:
         self._news = True
-        return self._seen.setdefault(self._type.profile.index(allocation), _Seen())
+        return self._seen.setdefault(cell, _Seen())
 
     def revised(self) -> TaskType | None:
         """The type as it is believed now; None if that has hardly changed since the last time."""
@@ -285,9 +312,14 @@ class Belief:
         parts = [self._predict(solved, cells[i : i + _CHUNK]) for i in range(0, len(cells), _CHUNK)]
         mean, doubt = (np.concatenate(part) for part in zip(*parts, strict=True))
         self._given = (mean, doubt)
-        rates = bounded_rates(mean + HAIR * np.minimum(doubt, FLOOR))
-        profile = replace(self._type.profile, rates=rates, doubt=tuple(doubt.tolist()))
-        return replace(self._type, profile=profile)
+        log_rates, begins = mean + HAIR * np.minimum(doubt, FLOOR), iter(self._first.values())
+
+        def learned(told: SpeedProfile) -> SpeedProfile:
+            begin = next(begins)
+            here = slice(begin, begin + self._cells)
+            return replace(told, rates=bounded_rates(log_rates[here]), doubt=tuple(doubt[here].tolist()))
+
+        return self._type.with_profiles(learned)
 
     def _solve(self) -> _Solved | None:
         """Inference at the observed allocations; None if there are none."""
@@ -320,7 +352,10 @@ class Belief:
     def _covariance(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> Floats:
         """(one, other) prior covariance of log rates."""
         apart = self._sizes[one][:, None, :] - self._sizes[other][None, :, :]
-        alike = WHOLE + SMOOTH * np.exp(-0.5 * (apart**2).sum(axis=2) / LENGTH**2) + OWN * (one[:, None] == other)
+        alike = WHOLE + SMOOTH * np.exp(-0.5 * (apart**2).sum(axis=2) / LENGTH**2)
+        if len(self._first) > 1:
+            alike *= np.where((one // self._cells)[:, None] == other // self._cells, 1.0, ACROSS)
+        alike += OWN * (one[:, None] == other)
         return np.asarray(self._doubt[one][:, None] * self._doubt[other] * alike)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -36,24 +37,34 @@ def told_types(task_types: Sequence[TaskType], knowledge: KnowledgeConfig, seed:
         elif knowledge.kind == "wrong":
             # Schedulers do not know which type is wrong, so all are doubted.
             factor = knowledge.factor if true.name in about else 1.0
-            told.append(_retold(true, np.log(true.profile.rates) + math.log(factor), DISTRUST))
+            told.append(true.with_profiles(partial(_shifted, shift=math.log(factor))))
         elif knowledge.kind == "missing" and true.name in about:
-            told.append(replace(true, profile=usual_profile(true, [t for t in task_types if t.name not in about])))
+            # Of unknown types, not even the difference between kinds of hardware is known.
+            usual = usual_profile(true, [t for t in task_types if t.name not in about])
+            told.append(replace(true, profile=usual, profiles=tuple((kind, usual) for kind, _ in true.profiles)))
         else:
             told.append(true)
     return tuple(told)
 
 
-def _retold(true: TaskType, log_rates: Floats, doubt: float) -> TaskType:
-    profile = replace(true.profile, rates=bounded_rates(log_rates), doubt=(doubt,) * len(log_rates))
-    return replace(true, profile=profile)
+def _retold(profile: SpeedProfile, log_rates: Floats, doubt: float) -> SpeedProfile:
+    return replace(profile, rates=bounded_rates(log_rates), doubt=(doubt,) * len(log_rates))
+
+
+def _shifted(profile: SpeedProfile, shift: float) -> SpeedProfile:
+    return _retold(profile, np.log(profile.rates) + shift, DISTRUST)
 
 
 def _noisy(true: TaskType, amount: float, rng: np.random.Generator) -> TaskType:
-    """Half of the variance is common to the type, as on another machine; half is independent for each measurement."""
-    log_rates = np.log(true.profile.rates)
+    """Half of the variance is common to a type on one kind of hardware; half is independent for each measurement."""
     part = amount * math.sqrt(0.5)
-    return _retold(true, log_rates + part * rng.standard_normal() + part * rng.standard_normal(len(log_rates)), amount)
+
+    def noisy(profile: SpeedProfile) -> SpeedProfile:
+        log_rates = np.log(profile.rates)
+        shift = part * rng.standard_normal() + part * rng.standard_normal(len(log_rates))
+        return _retold(profile, log_rates + shift, amount)
+
+    return true.with_profiles(noisy)
 
 
 def usual_profile(box: TaskType, known: Iterable[TaskType]) -> SpeedProfile:
