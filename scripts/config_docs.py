@@ -56,6 +56,9 @@ SECTIONS = (
     ("NoiseConfig", "`[noise]`"),
     ("KnowledgeConfig", "`[knowledge]`"),
     ("OutageConfig", "`[[outages]]`"),
+    ("BurstyOthers", '`[[others]]` with `kind = "bursty"`'),
+    ("DayNightOthers", '`[[others]]` with `kind = "day-night"`'),
+    ("TraceOthers", '`[[others]]` with `kind = "trace"`'),
 )
 #: Fields that are not keys of the file: set on loading.
 HIDDEN = {"directory", "source"}
@@ -70,6 +73,8 @@ PLAIN = {
     "PositiveInt": "integer, at least 1",
     "PositiveFloat": "number above 0",
     "Amounts": "amount of each resource",
+    "Share": "number from 0 to 1",
+    "OthersConfig": "table, see below",
     "SpeedConfig": "table, see below",
     "KindSpeed": "number or table, see below",
 }

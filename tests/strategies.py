@@ -44,8 +44,15 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
             cluster["kind"] = draw(st.sampled_from(["old", "new"]))
         for one in types:
             one["on"] = {"old": draw(st.sampled_from([1, 0.5])), "new": draw(st.sampled_from([2, one["speed"]]))}
+    others = []
+    if draw(st.booleans()):
+        bursty = {"kind": "bursty", "busy": draw(st.sampled_from([0.5, 1.0])), "calm_slots": 4, "busy_slots": 3}
+        others.append({**bursty, "clusters": ["roomy"]})
+        if len(clusters) > 1:
+            others.append({"kind": "day-night", "period": 7, "clusters": [clusters[0]["name"]]})
     data = {
         "name": "random",
+        "others": others,
         "mode": draw(st.sampled_from(modes)),
         "tasks": 25,
         "resources": dict.fromkeys(names, 1.0),

@@ -452,6 +452,52 @@ class OutageConfig(_Strict):
         return self
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class BurstyOthers(_Strict):
+    """Calm and busy phases of random length; every node has its own."""
+
+    kind: Literal["bursty"]
+    #: Names of clusters or nodes; all clusters if left out.
+    clusters: tuple[str, ...] = ()
+    #: Share of each resource that others use in a calm phase.
+    calm: Share = 0.0
+    #: The same in a busy phase.
+    busy: Share = 0.75
+    #: Mean length of a calm phase.
+    calm_slots: Annotated[float, Field(ge=1.0, le=1e6)] = 60.0
+    #: Mean length of a busy phase.
+    busy_slots: Annotated[float, Field(ge=1.0, le=1e6)] = 30.0
+
+
+class DayNightOthers(_Strict):
+    """A use that swings like day and night: mean + swing * sin(2 pi slot / period)."""
+
+    kind: Literal["day-night"]
+    #: Names of clusters or nodes; all clusters if left out.
+    clusters: tuple[str, ...] = ()
+    #: Mean share of each resource that others use.
+    mean: Share = 0.4
+    #: How much the share rises and falls; it stays between 0 and 1.
+    swing: Share = 0.4
+    #: Slots in a day.
+    period: Annotated[PositiveInt, Field(le=1_000_000)] = 8640
+
+
+class TraceOthers(_Strict):
+    """What a file says: a CSV with columns seconds, cluster and each resource; a row counts until the next one."""
+
+    kind: Literal["trace"]
+    #: Path, relative to the scenario file.
+    file: str
+    #: Seconds after which it begins again; if left out, a slot after the last row.
+    repeat: PositiveFloat | None = None
+
+
+OthersConfig = Annotated[BurstyOthers | DayNightOthers | TraceOthers, Field(discriminator="kind")]
+
+
 class Scenario(_Strict):
     """Everything that defines a simulated world, except the seed."""
 
@@ -488,6 +534,8 @@ class Scenario(_Strict):
     knowledge: KnowledgeConfig = KnowledgeConfig()
     #: Clusters that are down for a while.
     outages: Annotated[tuple[OutageConfig, ...], Field(max_length=MAX_OUTAGES)] = ()
+    #: What other people use of the clusters, who are not scheduled here.
+    others: Annotated[tuple[OthersConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
     #: Directory that file names in the scenario are relative to; set on loading.
     directory: str = "."
     #: Name of the scenario in messages, usually its file; set on loading.
@@ -544,7 +592,8 @@ class Scenario(_Strict):
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration as plain data, without the place it was loaded from."""
-        return self.model_dump(mode="json", exclude=set(_NOT_KEYS))
+        # As for clusters: what is new and not used is left out.
+        return self.model_dump(mode="json", exclude=set(_NOT_KEYS) | (set() if self.others else {"others"}))
 
     def written(self) -> dict[str, Any]:
         """The configuration as a file would state it: values at their default are left out."""

@@ -22,11 +22,13 @@ import numpy.typing as npt
 
 from tapfinger import __version__
 from tapfinger.core.events import (
+    ABOUT_CLUSTERS,
     CapacityChanged,
     ClusterClosed,
     ClusterJoined,
     ClusterLost,
     Event,
+    OthersChanged,
     TaskArrived,
     TaskFailed,
     TaskFinished,
@@ -54,6 +56,7 @@ _NAMES: dict[type, str] = {
     ClusterJoined: "joined",
     ClusterClosed: "closed",
     CapacityChanged: "capacity",
+    OthersChanged: "others",
     TaskWithdrawn: "withdrawn",
     TaskRequeued: "requeued",
 }
@@ -88,7 +91,7 @@ def encode_event(event: Event) -> dict[str, Any]:
         task = event.task
         line |= {"task": task.id, "type": task.type.name, "arrival": task.arrival, "eligible": task.eligible}
         return line
-    if not isinstance(event, ClusterLost | ClusterJoined | ClusterClosed | CapacityChanged):
+    if not isinstance(event, ABOUT_CLUSTERS):
         line["task"] = event.task
     if not isinstance(event, TaskWithdrawn):
         line["cluster"] = event.cluster
@@ -96,6 +99,8 @@ def encode_event(event: Event) -> dict[str, Any]:
         line["allocation"] = event.allocation
     elif isinstance(event, CapacityChanged):
         line["capacity"] = event.capacity
+    elif isinstance(event, OthersChanged):
+        line["amounts"] = event.amounts
     elif isinstance(event, TaskFailed):
         line["reason"] = event.reason
     return line
@@ -112,7 +117,7 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
     if kind is TaskArrived:
         task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(map(_whole, given["eligible"])))
         return TaskArrived(given["slot"], task)
-    for name in ("allocation", "capacity"):
+    for name in ("allocation", "capacity", "amounts"):
         if name in given:
             given[name] = _amounts(given[name])
     event: Event = kind(**given)

@@ -83,6 +83,13 @@ def tiny_scenarios() -> list[Scenario]:
             "hardware of three kinds", "multi", three, [_on(growing), _on(steady)], kinds=("old", "new", "other")
         ),
         _scenario("nodes", "multi", [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)]], [steady, growing]),
+        _scenario(
+            "other people",
+            "multi",
+            [(4, 4), [(4, 2), (8, 4)]],
+            [steady, growing],
+            others=[{"kind": "bursty", "busy": 1.0, "busy_slots": 8, "calm_slots": 12}],
+        ),
         _scenario("overload", "multi", [(8, 8), (8, 8)], [steady, growing], arrivals={"kind": "poisson", "rate": 12.0}),
         _scenario("profiles told wrong", "multi", three, [growing, steady], knowledge={"kind": "wrong", "factor": 0.2}),
         _scenario(

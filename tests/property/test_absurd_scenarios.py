@@ -110,7 +110,7 @@ def test_huge_values_are_refused_by_name(key: str, value: Any, limit: str) -> No
 
 def test_counts_are_bounded_together() -> None:
     clusters = [{"name": f"c{n}", "count": MAX_CLUSTERS // 2, "capacity": {"cpu": 1, "gpu": 1}} for n in range(3)]
-    with pytest.raises(ConfigError, match="add up to 15,000, at most 10,000"):
+    with pytest.raises(ConfigError, match="make 15,000, at most 10,000"):
         parse_scenario({**BASE, "clusters": clusters, "outages": []})
     many = [{"name": "c", "count": MAX_CLUSTERS, "capacity": {"cpu": 1, "gpu": 1}}]
     with pytest.raises(ConfigError, match=r"pairs of a task and a\s+cluster"):

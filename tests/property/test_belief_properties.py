@@ -88,8 +88,9 @@ def test_without_noise_what_was_seen_is_true(
         assert session.state.slot < 5000
     player.decide(session.state.snapshot())  # to see the end of the last task
     for true in world.task_types:
+        rates = [rate for _, profile in true.profiles for rate in profile.rates] or true.profile.rates
         for cell, seen in player._evidence._beliefs[true.name]._seen.items():
             value, variance = seen.estimate(world.noise)
             # A task of one slot says only that it is fast: taken for up to two in a slot, it may be faster still.
-            truth = min(math.log(true.profile.rates[cell]), value + math.sqrt(3.0 * variance))
+            truth = min(math.log(rates[cell]), value + math.sqrt(3.0 * variance))
             assert abs(value - truth) <= max(HAIR * FLOOR, math.sqrt(3.0 * variance) + 0.02)

@@ -66,7 +66,7 @@ class ClusterView:
     index: int
     name: str
     capacity: Resources
-    #: Resources that no task holds now (B, or e of the paper's state).
+    #: Resources that nobody holds now (B, or e of the paper's state).
     free: Resources
     #: Placed and running tasks, in order of placement.
     running: tuple[TaskView, ...]
@@ -78,6 +78,8 @@ class ClusterView:
     starts_left: int | None
     #: Kind of its hardware: a task of type ``t`` runs there at the speed of ``t.on(hardware)``.
     hardware: str = ""
+    #: What people use there who are not scheduled here; None on sites where there is nobody else.
+    others: Resources | None = None
 
     def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
         """Free resources if running tasks held these sizes, by task id; negative where they exceed the capacity."""

@@ -88,6 +88,15 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class OthersChanged:
+    """From now on people who are not scheduled here use these amounts of a cluster; its tasks stay."""
+
+    slot: int
+    cluster: int
+    amounts: Resources
+
+
+@dataclass(frozen=True, slots=True)
 class TaskWithdrawn:
     """A waiting task leaves the system: it was cancelled."""
 
@@ -104,9 +113,10 @@ class TaskRequeued:
     cluster: int
 
 
-#: The last four occur only on real clusters.
+#: The last five occur only on real clusters.
 Event = (
-    TaskArrived
+    OthersChanged
+    | TaskArrived
     | TaskStarted
     | TaskResized
     | TaskFinished
@@ -119,10 +129,14 @@ Event = (
     | TaskRequeued
 )
 
+#: Events about a whole cluster; all others are about a task.
+ABOUT_CLUSTERS = (ClusterLost, ClusterJoined, ClusterClosed, CapacityChanged, OthersChanged)
+
 #: Order of events inside one slot, so that logs of different executors can be compared line by line.
 EVENT_ORDER: tuple[type, ...] = (
     ClusterLost,
     ClusterJoined,
+    OthersChanged,
     TaskArrived,
     TaskResized,
     TaskStarted,
@@ -139,7 +153,7 @@ def event_key(event: Event) -> tuple[int, int, int]:
     """Canonical sort key: slot, kind, id of task or cluster."""
     if isinstance(event, TaskArrived):
         ident = event.task.id
-    elif isinstance(event, ClusterLost | ClusterJoined | ClusterClosed | CapacityChanged):
+    elif isinstance(event, ABOUT_CLUSTERS):
         ident = event.cluster
     else:
         ident = event.task

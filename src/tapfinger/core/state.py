@@ -17,6 +17,7 @@ from tapfinger.core.events import (
     ClusterLost,
     Command,
     Event,
+    OthersChanged,
     ResizeTask,
     StartTask,
     TaskArrived,
@@ -87,8 +88,9 @@ class EdgeState:
         self.slot = 0
         self.turn = 0
         self._capacity = [cluster.capacity for cluster in self.clusters]
-        #: Below zero where a capacity was lowered under what tasks hold; views show zero there.
+        #: Below zero where a capacity was lowered under what tasks hold, or others use more; views show zero there.
         self._free = list(self._capacity)
+        self._others: list[Resources | None] = [None] * len(self.clusters)
         self._up = [True] * len(self.clusters)
         self._closed = [False] * len(self.clusters)  # up, but nothing new is placed there
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
@@ -108,7 +110,7 @@ class EdgeState:
         twin = EdgeState(self.clusters, self.mode)
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
-        twin._capacity = list(self._capacity)
+        twin._capacity, twin._others = list(self._capacity), list(self._others)
         twin._up, twin._closed = list(self._up), list(self._closed)
         for held in self._held.values():
             twin._hold(held.copy())
@@ -170,6 +172,7 @@ class EdgeState:
             self._open(index),
             starts_left,
             self.clusters[index].hardware,
+            self._others[index],
         )
 
     def _open(self, index: int) -> bool:
@@ -248,10 +251,18 @@ class EdgeState:
             self._free[event.cluster] = self._free[event.cluster] + event.capacity - self._capacity[event.cluster]
             self._capacity[event.cluster] = event.capacity
             self._cluster_views[event.cluster] = None
+        elif isinstance(event, OthersChanged):
+            self._share(event.cluster, event.amounts)
         elif isinstance(event, ClusterJoined):
             self._up[event.cluster] = True
             self._closed[event.cluster] = False
             self._cluster_views[event.cluster] = None
+
+    def _share(self, cluster: int, others: Resources) -> None:
+        before = self._others[cluster]
+        free = self._free[cluster] if before is None else self._free[cluster] + before
+        self._free[cluster], self._others[cluster] = free - others, others
+        self._cluster_views[cluster] = None
 
     def _arrive(self, task: Task) -> None:
         if task.id in self._held or task.id in self._waiting:
@@ -380,8 +391,12 @@ class EdgeState:
                 if not held.allocation.none:
                     check_size(task, held.task.type, held.allocation)
                 used = used + held.allocation
-            _assert(used + self._free[index] == capacity, f"resources of cluster {index} do not add up")
-            lowered = capacity != cluster.capacity
+            others = self._others[index]
+            _assert(
+                used + self._free[index] == (capacity if others is None else capacity - others),
+                f"resources of cluster {index} do not add up",
+            )
+            lowered = capacity != cluster.capacity or others is not None
             _assert(lowered or min(self._free[index]) >= 0, f"cluster {index} is over capacity")
             _assert(self._up[index] or not held_here, f"cluster {index} is down but holds tasks")
         _assert(sum(map(len, self._on)) == len(self._held), "tasks on clusters do not add up")

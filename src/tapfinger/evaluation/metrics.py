@@ -20,6 +20,7 @@ from tapfinger.core.events import (
     ClusterJoined,
     ClusterLost,
     Event,
+    OthersChanged,
     TaskArrived,
     TaskFailed,
     TaskFinished,
@@ -91,6 +92,8 @@ class MetricsCollector:
         self._up = np.ones((len(clusters), 1), dtype=np.bool_)
         # Closed clusters take no new tasks: what is free there is useless.
         self._closed = np.zeros((len(clusters), 1), dtype=np.bool_)
+        # What others use is free for nobody.
+        self._others = np.zeros(size, dtype=np.int64)
         self._waiting = 0
         self._starts = StartCounts(len(clusters))
         self._new_starts: list[tuple[int, int]] = []
@@ -111,6 +114,7 @@ class MetricsCollector:
             ClusterJoined: self._cluster_joined,
             ClusterClosed: self._cluster_closed,
             CapacityChanged: lambda _event: None,  # shares are of the configured capacity
+            OthersChanged: self._others_changed,
             TaskWithdrawn: self._task_withdrawn,
             TaskRequeued: self._task_requeued,
         }
@@ -192,6 +196,10 @@ class MetricsCollector:
         self._reckon()
         self._closed[event.cluster] = True
 
+    def _others_changed(self, event: OthersChanged) -> None:
+        self._reckon()
+        self._others[event.cluster] = event.amounts
+
     def _cluster_lost(self, event: ClusterLost) -> None:
         self._reckon()
         self._up[event.cluster] = False
@@ -236,7 +244,8 @@ class MetricsCollector:
         rows, lengths = rows[some_wait], lengths[some_wait]
         self._waiting_slots += int(lengths.sum())
         used = rows[:, first_used:].reshape(-1, *self._capacity.shape)
-        capacity = np.where(self._closed, used, self._capacity * self._up)  # (slots, clusters, resources)
+        room = np.maximum(self._capacity - self._others, used)
+        capacity = np.where(self._closed, used, room * self._up)  # (slots, clusters, resources)
         free = capacity - used
         wants = rows[:, 2:first_used].reshape(-1, len(self._clusters), len(self._types)) > 0
         fits = wants & np.all(self._minimum <= free[:, :, None], axis=3)  # (slots, clusters, types)

@@ -37,6 +37,7 @@ from tapfinger.sim.layout import (
     empty_worlds,
     make_sizes,
     make_tables,
+    nobody_else,
 )
 
 #: The greedy that plays on after the first slot. Unlike the baseline, it leaves resources to tasks that need them more.
@@ -346,6 +347,8 @@ class Lookahead:
             type=np.zeros((rows, total), dtype=np.int64),
             eligible=np.zeros((rows, total, self._clusters), dtype=np.bool_),
             noise_key=self._rng.integers(0, 2**64, size=(rows, total), dtype=np.uint64),
+            # What others use is held at what it is now: it is not known what they will do.
+            **nobody_else(rows, self._clusters, self._tables.capacity.shape[1]),
         )
         draws.arrival[:, :k] = [task.arrival - slot for task in known]
         draws.type[:, :k] = [self._type_index[task.type.name] for task in known]

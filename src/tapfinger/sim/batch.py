@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.core.events import Event, TaskArrived, TaskFinished, TaskStarted, event_key
+from tapfinger.core.events import Event, OthersChanged, TaskArrived, TaskFinished, TaskStarted, event_key
 from tapfinger.core.model import Resources, Task
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError, InvalidDecision
@@ -47,7 +48,8 @@ class BatchSim:
     def load(self, workloads: Sequence[Workload]) -> None:
         """Take new workloads and begin them all."""
         batch = len(workloads)
-        self.draws = stack_workloads(workloads)
+        self._workloads = tuple(workloads)
+        self.draws = stack_workloads(workloads, self.tables)
         self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self.tables)
         most = most_running(self.world.clusters, self.world.task_types)
         self._observations = empty_observations(batch, self.pending, most, self.tables)
@@ -119,6 +121,9 @@ class BatchSim:
                 log.append(TaskStarted(int(worlds.started[b, j]), j, n, amounts))
                 if worlds.finished[b, j] >= 0:
                     log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
+        for others in self._workloads[b].others:
+            so_far = takewhile(lambda change: change[0] <= worlds.slot[b], map(others.change, count()))
+            log += [OthersChanged(slot, others.cluster, amounts) for slot, amounts in so_far]
         return sorted(log, key=event_key)
 
 

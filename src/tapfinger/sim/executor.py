@@ -6,6 +6,7 @@ then time moves on and the next slot's tasks arrive. A task that arrives at slot
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tapfinger.core.events import (
     ClusterLost,
     Command,
     Event,
+    OthersChanged,
     StartTask,
     TaskArrived,
     TaskFinished,
@@ -60,6 +62,8 @@ class SimExecutor:
         self._next = 0
         self._runs: dict[int, _Run] = {}
         self._outages: tuple[Outage, ...] = world.outages
+        #: The next change of what others use, of each entry of the workload: slot, and how many came before.
+        self._changes = [(0, n, 0) for n in range(len(workload.others))]
 
     @property
     def exhausted(self) -> bool:
@@ -67,8 +71,8 @@ class SimExecutor:
         return self._next == len(self._workload)
 
     def begin(self) -> list[Event]:
-        """Arrivals of slot 0."""
-        return self._arrivals(0)
+        """Events of slot 0."""
+        return [*self._others(0), *self._arrivals(0)]
 
     def _arrivals(self, slot: int) -> list[Event]:
         events: list[Event] = []
@@ -78,6 +82,15 @@ class SimExecutor:
             task = Task(i, self._types[int(work.type[i])], int(work.slot[i]), eligible_ids(work.eligible[i]))
             events.append(TaskArrived(slot, task))
             self._next += 1
+        return events
+
+    def _others(self, slot: int) -> list[Event]:
+        events: list[Event] = []
+        while self._changes and self._changes[0][0] <= slot:
+            _, n, count = self._changes[0]
+            others = self._workload.others[n]
+            events.append(OthersChanged(slot, others.cluster, others.change(count)[1]))
+            heapq.heapreplace(self._changes, (others.change(count + 1)[0], n, count + 1))
         return events
 
     def run_slot(self, slot: int, commands: list[Command]) -> SlotOutcome:
@@ -96,7 +109,8 @@ class SimExecutor:
                 reports[ident] = run.progress
         for ident in ended:
             del self._runs[ident]
-        return SlotOutcome(events + self._fail_and_join(slot + 1) + self._arrivals(slot + 1), reports)
+        events += [*self._fail_and_join(slot + 1), *self._others(slot + 1), *self._arrivals(slot + 1)]
+        return SlotOutcome(events, reports)
 
     def _obey(self, slot: int, command: Command) -> Event:
         ident = command.task.id

@@ -77,6 +77,26 @@ def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
 
 
 @compiled
+def change_others(d: int, b: int, draws: Record, worlds: Record) -> None:
+    """Mirror of `tapfinger.sim.executor.SimExecutor._others` and `tapfinger.core.state.EdgeState._share`."""
+    if draws.others_slot.shape[2] == 0:
+        return
+    for n in range(worlds.free.shape[1]):
+        count = draws.others_count[d, n]
+        while count > 0 and worlds.others_due[b, n] <= worlds.slot[b]:
+            i = worlds.others_next[b, n]
+            for r in range(worlds.free.shape[2]):
+                amount = draws.others_amounts[d, n, i, r]
+                worlds.free[b, n, r] += worlds.others[b, n, r] - amount
+                worlds.others[b, n, r] = amount
+            after = i + 1 if i + 1 < count else 0
+            worlds.others_due[b, n] += draws.others_slot[d, n, after] - draws.others_slot[d, n, i]
+            if after == 0:
+                worlds.others_due[b, n] += draws.others_period[d, n]
+            worlds.others_next[b, n] = after
+
+
+@compiled
 def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     """Empty world b and let slot 0's tasks arrive (Session.__init__)."""
     worlds.slot[b] = 0
@@ -91,11 +111,15 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.waiting[b, n] = 0
         for r in range(tables.capacity.shape[1]):
             worlds.free[b, n, r] = tables.capacity[n, r]
+            worlds.others[b, n, r] = 0
+        worlds.others_next[b, n] = 0
+        worlds.others_due[b, n] = 0
     for j in range(draws.tasks[b]):
         worlds.advised[b, j] = -1
         worlds.cluster[b, j] = -1
         worlds.started[b, j] = -1
         worlds.finished[b, j] = -1
+    change_others(b, b, draws, worlds)
     arrive(b, b, draws, worlds)
 
 
@@ -151,6 +175,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     worlds.turn[b] = 0
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
+    change_others(d, b, draws, worlds)
     arrive(d, b, draws, worlds)
     return count
 
@@ -161,7 +186,7 @@ def fits(tables: Record, worlds: Record, b: int, kind: int, n: int) -> bool:
     if worlds.starts[b, n] >= tables.max_starts:
         return False
     for r in range(tables.capacity.shape[1]):  # noqa: SIM110 - compiled
-        if tables.minimum[kind, r] > worlds.free[b, n, r]:
+        if tables.minimum[kind, r] > max(0, worlds.free[b, n, r]):
             return False
     return True
 
@@ -172,7 +197,7 @@ def copies_of_minimum(tables: Record, worlds: Record, b: int, kind: int, n: int)
     best = -1
     for r in range(tables.capacity.shape[1]):
         if tables.minimum[kind, r] > 0:
-            copies = worlds.free[b, n, r] // tables.minimum[kind, r]
+            copies = max(0, worlds.free[b, n, r]) // tables.minimum[kind, r]
             if best < 0 or copies < best:
                 best = copies
     return max(0, best)
@@ -265,7 +290,7 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
         obs.age[b, node] = 0
     for n in range(clusters):
         for r in range(amounts):
-            obs.cluster_features[b, n, r] = worlds.free[b, n, r]
+            obs.cluster_features[b, n, r] = max(0, worlds.free[b, n, r])
         obs.waiting[b, n] = worlds.waiting[b, n]
         obs.cluster_features[b, n, amounts] = max(0, worlds.waiting[b, n] - size)
     _observe_running(b, tables, draws, worlds, obs)
@@ -301,7 +326,7 @@ def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, wor
     if fits(tables, worlds, b, kind, n):
         obs.startable[b, n, place] = True
         for r in range(amounts):
-            obs.largest[b, n, place, r] = min(tables.maximum[kind, r], worlds.free[b, n, r])
+            obs.largest[b, n, place, r] = min(tables.maximum[kind, r], max(0, worlds.free[b, n, r]))
     return nodes
 
 

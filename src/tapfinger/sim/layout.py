@@ -46,6 +46,11 @@ class Draws(NamedTuple):
     type: Ints  # (B, J)
     eligible: Bools  # (B, J, N)
     noise_key: npt.NDArray[np.uint64]  # (B, J)
+    # Changes of what others use: L of each cluster at most, none where nobody else is.
+    others_slot: Ints  # (B, N, L) within the period
+    others_amounts: Ints  # (B, N, L, R)
+    others_count: Ints  # (B, N)
+    others_period: Ints  # (B, N)
 
 
 class Worlds(NamedTuple):
@@ -59,7 +64,10 @@ class Worlds(NamedTuple):
     running: Ints  # (B, J) ids of running tasks, in order of placement
     running_count: Ints  # (B,)
     waiting: Ints  # (B, N) waiting tasks that may run on the cluster
-    free: Ints  # (B, N, R)
+    free: Ints  # (B, N, R) below zero where others have come to use what tasks hold
+    others: Ints  # (B, N, R) in use by others
+    others_next: Ints  # (B, N) place of the next change of it
+    others_due: Ints  # (B, N) slot of that change
     starts: Ints  # (B, N) in this slot
     granted: Bools  # (B, N) whether the cluster got the task it wanted in the last turn
     cluster: Ints  # (B, J) -1 before it is placed
@@ -122,7 +130,17 @@ def hardware_of(clusters: Sequence[Cluster]) -> list[str]:
     return list(dict.fromkeys(c.hardware for c in clusters))
 
 
-def stack_workloads(workloads: Sequence[Workload]) -> Draws:
+def nobody_else(batch: int, clusters: int, resources: int, changes: int = 0) -> dict[str, Ints]:
+    """The fields of Draws about others, for clusters that nobody else uses."""
+    return {
+        "others_slot": np.zeros((batch, clusters, changes), dtype=np.int64),
+        "others_amounts": np.zeros((batch, clusters, changes, resources), dtype=np.int64),
+        "others_count": np.zeros((batch, clusters), dtype=np.int64),
+        "others_period": np.ones((batch, clusters), dtype=np.int64),
+    }
+
+
+def stack_workloads(workloads: Sequence[Workload], tables: Tables) -> Draws:
     """Workloads -> one padded batch."""
     most = max(len(w) for w in workloads)
 
@@ -133,12 +151,21 @@ def stack_workloads(workloads: Sequence[Workload]) -> Draws:
         return out
 
     clusters = workloads[0].eligible.shape[1]
+    changes = max((len(others.slot) for w in workloads for others in w.others), default=0)
+    shared = nobody_else(len(workloads), clusters, tables.capacity.shape[1], changes)
+    for b, workload in enumerate(workloads):
+        for others in workload.others:
+            at, length = (b, others.cluster), len(others.slot)
+            shared["others_count"][at], shared["others_period"][at] = length, others.period
+            shared["others_slot"][at][:length] = others.slot
+            shared["others_amounts"][at][:length] = others.amounts
     return Draws(
         tasks=np.array([len(w) for w in workloads], dtype=np.int64),
         arrival=pad("slot", np.int64),
         type=pad("type", np.int64),
         eligible=pad("eligible", np.bool_, clusters),
         noise_key=pad("noise_key", np.uint64),
+        **shared,
     )
 
 
@@ -159,6 +186,9 @@ def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> W
         running_count=ints(),
         waiting=ints(clusters),
         free=ints(clusters, resources),
+        others=ints(clusters, resources),
+        others_next=ints(clusters),
+        others_due=ints(clusters),
         starts=ints(clusters),
         granted=np.zeros((batch, clusters), dtype=np.bool_),
         cluster=ints(tasks),

@@ -38,8 +38,8 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
             break
         spare = 0
         for r in range(amounts):
-            worlds.room[b, r] = worlds.free[b, n, r]
-            spare += worlds.free[b, n, r]
+            worlds.room[b, r] = max(0, worlds.free[b, n, r])
+            spare += worlds.room[b, r]
         while spare > 0:
             best, most, option = -1, 0, -1
             for i in range(min(_MOST, worlds.running_count[b])):

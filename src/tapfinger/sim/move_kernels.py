@@ -57,7 +57,7 @@ def _legal(b: int, j: int, n: int, allocations: Array, row: int, tables: Record,
     kind = draws.type[0, j]
     for r in range(allocations.shape[1]):
         amount = allocations[row, r]
-        most = min(tables.maximum[kind, r], worlds.free[b, n, r])
+        most = min(tables.maximum[kind, r], max(0, worlds.free[b, n, r]))
         if amount < tables.minimum[kind, r] or amount > most:
             return False
     return True
@@ -103,7 +103,7 @@ def neighbours(
                     roomy = True
                     for r in range(amounts):
                         back = after.allocation[p, j, r] if same else 0
-                        if sizes.allocation[o, r] > after.free[p, n, r] + back:
+                        if sizes.allocation[o, r] > max(0, after.free[p, n, r] + back):
                             roomy = False
                     if not roomy:
                         continue

@@ -111,7 +111,7 @@ def _choose(
                 break
             roomy = True
             for r in range(amounts):
-                if sizes.allocation[o, r] > worlds.free[b, n, r]:
+                if sizes.allocation[o, r] > max(0, worlds.free[b, n, r]):
                     roomy = False
                     break
             if roomy:
@@ -129,7 +129,7 @@ def _choose(
         share = 0.0
         for r in range(amounts):
             if sizes.mean_capacity[r] > 0.0:
-                share += worlds.free[b, n, r] / sizes.mean_capacity[r]
+                share += max(0, worlds.free[b, n, r]) / sizes.mean_capacity[r]
         share *= plan.emptiest
         if score < best_score or (score == best_score and share > best_share):
             best_score, best_share, best_option, best_cluster = score, share, option, n
@@ -148,7 +148,7 @@ def _durations(b: int, n: int, taken: int, tables: Record, sizes: Record, worlds
     for kind in range(tables.minimum.shape[0]):
         position, roomy = 0, True
         for r in range(tables.minimum.shape[1]):
-            free = worlds.free[b, n, r] - (sizes.allocation[taken, r] if taken >= 0 else 0)
+            free = max(0, worlds.free[b, n, r]) - (sizes.allocation[taken, r] if taken >= 0 else 0)
             if free < tables.minimum[kind, r]:
                 roomy = False
                 break
@@ -209,8 +209,11 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
     for n in range(source.free.shape[1]):
         target.starts[b, n] = source.starts[p, n]
         target.waiting[b, n] = source.waiting[p, n]
+        target.others_next[b, n] = source.others_next[p, n]
+        target.others_due[b, n] = source.others_due[p, n]
         for r in range(source.free.shape[2]):
             target.free[b, n, r] = source.free[p, n, r]
+            target.others[b, n, r] = source.others[p, n, r]
 
 
 @compiled

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tapfinger.core.model import Resources
+
 
 @dataclass(frozen=True)
 class Arrivals:
@@ -46,6 +48,24 @@ class ArrivalProcess(Protocol):
 
 
 @dataclass(frozen=True)
+class Others:
+    """What people use of a cluster who are not scheduled here: changes, which are repeated after ``period`` slots."""
+
+    #: Index of the cluster.
+    cluster: int
+    period: int
+    #: (changes,) slots within the period, ascending from 0.
+    slot: npt.NDArray[np.int64]
+    #: (changes, resources) amounts in use from then on.
+    amounts: npt.NDArray[np.int64]
+
+    def change(self, count: int) -> tuple[int, Resources]:
+        """Slot and amounts of a change; they are counted from 0, without end."""
+        times, i = divmod(count, len(self.slot))
+        return times * self.period + int(self.slot[i]), Resources(self.amounts[i].tolist())
+
+
+@dataclass(frozen=True)
 class Workload:
     """A complete draw: nothing random is left."""
 
@@ -57,6 +77,8 @@ class Workload:
     eligible: npt.NDArray[np.bool_]
     #: (tasks,) key of the task's progress noise.
     noise_key: npt.NDArray[np.uint64]
+    #: Other people's use, at most one entry per cluster.
+    others: tuple[Others, ...] = ()
 
     def __len__(self) -> int:
         """Number of tasks."""

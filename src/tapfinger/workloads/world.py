@@ -32,7 +32,8 @@ from tapfinger.errors import ConfigError, TapfingerError
 from tapfinger.profiles.initial_knowledge import told_types
 from tapfinger.profiles.speeds import build_rates
 from tapfinger.registry import create
-from tapfinger.workloads.base import Arrivals, Workload, WorkloadContext
+from tapfinger.workloads.base import Arrivals, Others, Workload, WorkloadContext
+from tapfinger.workloads.others import draw_others
 from tapfinger.workloads.resource_types import resource_types
 
 
@@ -214,8 +215,8 @@ def draw_workload(world: World, seed: int) -> Workload:
 
 
 def _draw(world: World, seed: int) -> Workload:
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(4)]
-    arrivals_rng, types_rng, eligible_rng, noise_rng = streams
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5)]
+    arrivals_rng, types_rng, eligible_rng, noise_rng, others_rng = streams
     scenario = world.scenario
     context = WorkloadContext(
         tasks=scenario.tasks,
@@ -234,7 +235,8 @@ def _draw(world: World, seed: int) -> Workload:
     if len(world.wholes) < len(world.clusters):  # a task that may run on a cluster may run on each of its nodes
         eligible = eligible[:, world.whole_of]
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
-    workload = Workload(drawn.slot, types, eligible, keys)
+    others = draw_others(scenario, world.clusters, world.resources, others_rng) if scenario.others else ()
+    workload = Workload(drawn.slot, types, eligible, keys, others)
     _check_possible(world, workload, drawn)
     return workload
 
@@ -278,13 +280,32 @@ def _checked(world: World, drawn: Any) -> Arrivals:
 def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
     """Refuse a task that none of its eligible clusters could ever hold."""
     fits = _possible(world)
-    nowhere = np.flatnonzero(~(workload.eligible & fits[workload.type]).any(axis=1))
-    if len(nowhere):
+    for room in (fits, fits & _beside_others(world, workload.others)):
+        nowhere = np.flatnonzero(~(workload.eligible & room[workload.type]).any(axis=1))
+        if not len(nowhere):
+            continue
         i = int(nowhere[0])
         task = Task(
             i, world.task_types[int(workload.type[i])], int(workload.slot[i]), eligible_ids(workload.eligible[i])
         )
-        check_eligible(task, world.clusters, drawn.where(i) if drawn.where else "", world.resources.describe)
+        label = drawn.where(i) if drawn.where else ""
+        check_eligible(task, world.clusters, label, world.resources.describe)
+        shown = ", ".join(world.clusters[n].name for n in task.eligible[:MOST_SHOWN])
+        raise ConfigError(
+            f"{label or f'task {i}'} ({task.type.name}): others never leave room for its minimum "
+            f"{world.resources.describe(task.type.minimum)} on any of its eligible clusters ({shown}); lower what "
+            "others use, or the minimum"
+        )
+
+
+def _beside_others(world: World, others: Iterable[Others]) -> npt.NDArray[np.bool_]:
+    """(types, clusters) where others at times leave room for the type's minimum."""
+    fits: npt.NDArray[np.bool_] = np.ones((len(world.task_types), len(world.clusters)), dtype=np.bool_)
+    minimum = np.array([t.minimum for t in world.task_types])
+    for one in others:
+        room = np.array(world.clusters[one.cluster].capacity) - one.amounts  # (changes, resources)
+        fits[:, one.cluster] = np.any(np.all(minimum[:, None, :] <= room, axis=2), axis=1)
+    return fits
 
 
 def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
