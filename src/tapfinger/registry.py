@@ -41,6 +41,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "shortest-first": "tapfinger.schedulers.shortest_first:ShortestFirst",
         "greedy": "tapfinger.schedulers.greedy:Greedy",
         "exploring": "tapfinger.schedulers.exploring:exploring",
+        "unaware": "tapfinger.schedulers.unaware:unaware",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",
         "tapfinger": "tapfinger.schedulers.tapfinger:TapFinger",
         "tapfinger+lookahead": "tapfinger.schedulers.learned_lookahead:learned",

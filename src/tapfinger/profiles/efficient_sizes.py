@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tapfinger.core.contract import SchedulerContext
@@ -64,6 +65,18 @@ class EfficientSizes:
     def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
         """Shortest duration in slots on any of these clusters if it were empty."""
         return min(self.ideal_on(type_name, n) for n in eligible)
+
+    def pace(self, type_name: str, hardware: str) -> float:
+        """Factor on what is too slow for a type: the root of how much longer it takes there than on usual hardware.
+
+        Without the factor tasks would wait for the fastest hardware while all else is idle; without the root they would
+        take what is slow although the fast will be free sooner.
+        """
+        return math.sqrt(self.at[hardware][type_name][0].slots / self.of[type_name][0].slots)
+
+    def usual_ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
+        """Shortest duration in slots on any of these clusters if it were empty, each over its ``pace``."""
+        return min(self.ideal_on(type_name, n) / self.pace(type_name, self.clusters[n].hardware) for n in eligible)
 
     def durations(self, free: Resources, hardware: str) -> float:
         """Shortest durations in this room, bounded, summed over the types; the less, the more the room is worth."""

@@ -68,7 +68,8 @@ class Exploring(SchedulerWrapper):
         types = {task.id: task.type for task in snapshot.queue}
         chosen: list[Placement] = []
         for placement in decision.placements:
-            size = self._choose(types[placement.task], placement, room.get(placement.cluster))
+            there = types[placement.task].on(snapshot.clusters[placement.cluster].hardware)
+            size = self._choose(there, placement, room.get(placement.cluster))
             if size != placement.allocation:
                 self.trials += 1
                 if placement.cluster in room:

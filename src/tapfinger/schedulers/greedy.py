@@ -124,7 +124,10 @@ class Greedy:
             left = free[n]
             if left is None:
                 continue
-            found = self._best(task.type.name, left, limit, price, self._hardware[n])
+            hardware = self._hardware[n]
+            found = self._best(
+                task.type.name, left, limit * self._options.pace(task.type.name, hardware), price, hardware
+            )
             if found is None:
                 continue
             crowd = self._crowd_price * (self._waiting_for[n] / len(free))
@@ -162,7 +165,7 @@ class Greedy:
 
     def _limit(self, task: TaskView, slot: int) -> float:
         """Longest duration accepted for this task now, in slots."""
-        ideal = self._options.ideal(task.type.name, task.eligible)
+        ideal = self._options.usual_ideal(task.type.name, task.eligible)
         return float("inf") if slot - task.arrival >= self._max_wait * ideal else self._patience * ideal
 
 

@@ -233,7 +233,8 @@ class Sizes(NamedTuple):
     allocation: Ints  # (O, R)
     slots: Floats  # (O,) mean duration
     cost: Floats  # (O,) slots x largest share of a mean cluster
-    ideal: Floats  # (T, N) shortest duration on the empty cluster; inf where it does not fit
+    ideal: Floats  # (T, N) shortest duration on the empty cluster over its pace; inf where it does not fit
+    pace: Floats  # (S,) EfficientSizes.pace
     mean_capacity: Floats  # (R,)
     least_slots: Floats  # (T,) duration of the fastest option on the hardware that most clusters have
     speed_slots: Floats  # (S,) duration of the fastest option
@@ -296,7 +297,8 @@ def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
         allocation=np.array([o.allocation for o in flat], dtype=np.int64),
         slots=np.array([o.slots for o in flat], dtype=np.float64),
         cost=np.array([o.cost for o in flat], dtype=np.float64),
-        ideal=np.array([[options.ideal_on(t.name, n) for n in range(len(options.clusters))] for t in types]),
+        ideal=np.array([[options.usual_ideal(t.name, (n,)) for n in range(len(options.clusters))] for t in types]),
+        pace=np.array([options.pace(t.name, t.hardware) for t, _ in speeds]),
         mean_capacity=np.array(options.mean_capacity),
         least_slots=np.array([options.of[t.name][0].slots for t in types]),
         speed_slots=np.array([sizes[0].slots for _, sizes in speeds]),

@@ -106,8 +106,9 @@ def _choose(
         crowd = plan.crowd_price * (worlds.waiting[b, n] / clusters)
         before = _durations(b, n, -1, tables, sizes, worlds) if plan.room_price > 0.0 else 0.0
         speed = tables.speed[kind, n]
+        slowest = limit * sizes.pace[speed]
         for o in range(sizes.first[speed], sizes.first[speed + 1]):
-            if sizes.slots[o] > limit:
+            if sizes.slots[o] > slowest:
                 break
             roomy = True
             for r in range(amounts):

@@ -1,0 +1,129 @@
+"""A scheduler that is not told of nodes and hardware: to measure what knowing them is worth.
+
+It sees each whole cluster as one pool of mean speed, as many schedulers do. What it decides is carried out on the node
+where it fits best; what fits on no node waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tapfinger.core.contract import ClusterView, Decision, Placement, Resize, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.feasibility import can_start_with
+from tapfinger.core.model import Cluster, Resources, TaskType
+from tapfinger.core.wrapper import SchedulerWrapper
+from tapfinger.registry import create
+
+
+class Unaware(SchedulerWrapper):
+    """Another scheduler, to which nodes and kinds of hardware do not show."""
+
+    def reset(self, context: SchedulerContext) -> None:
+        """Begin a new run."""
+        super().reset(self._told(context))
+
+    def learn(self, context: SchedulerContext) -> None:
+        """Pass on changed speeds, as their means."""
+        super().learn(self._told(context))
+
+    def _told(self, context: SchedulerContext) -> SchedulerContext:
+        names = list(dict.fromkeys(cluster.whole for cluster in context.clusters))
+        #: For each cluster its whole cluster; for each whole cluster its nodes.
+        self._whole = [names.index(cluster.whole) for cluster in context.clusters]
+        self._nodes = [[n for n, whole in enumerate(self._whole) if whole == w] for w in range(len(names))]
+        self._eligible: dict[tuple[int, ...], tuple[int, ...]] = {}
+        wholes = tuple(
+            Cluster(name, total([context.clusters[n].capacity for n in nodes]))
+            for name, nodes in zip(names, self._nodes, strict=True)
+        )
+        self._types = {t.name: mean_type(t, context.clusters) for t in context.task_types}
+        return replace(context, clusters=wholes, task_types=tuple(self._types.values()))
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Decide on whole clusters, and find nodes."""
+        decision = self.inner.decide(self._seen(snapshot))
+        placements, waiting = [], {task.id: task for task in snapshot.queue}
+        resizes, free = possible(decision.resizes, snapshot)
+        room = replace(
+            snapshot, clusters=tuple(replace(c, free=f) for c, f in zip(snapshot.clusters, free, strict=True))
+        )
+        for placement in decision.placements:
+            nodes = [room.clusters[n] for n in self._nodes[placement.cluster]]
+            node = best_fit(waiting[placement.task], nodes, placement.allocation)
+            if node is not None:
+                placed = Placement(placement.task, node, placement.allocation)
+                room = room.after((placed,))
+                placements.append(placed)
+        return Decision(tuple(placements), resizes, decision.lost)
+
+    def _seen(self, snapshot: Snapshot) -> Snapshot:
+        clusters = tuple(self._joined(w, [snapshot.clusters[n] for n in nodes]) for w, nodes in enumerate(self._nodes))
+        return replace(snapshot, clusters=clusters, queue=tuple(map(self._view, snapshot.queue)))
+
+    def _joined(self, index: int, nodes: Sequence[ClusterView]) -> ClusterView:
+        up = [node for node in nodes if node.up]
+        starts = [node.starts_left for node in up if node.starts_left is not None]
+        return ClusterView(
+            index,
+            nodes[0].name,
+            total([node.capacity for node in nodes]),
+            total([node.free for node in up or nodes]),
+            tuple(self._view(task) for node in nodes for task in node.running),
+            tuple(self._view(task) for node in nodes for task in node.paused),
+            bool(up),
+            sum(starts) if starts else None,
+        )
+
+    def _view(self, task: TaskView) -> TaskView:
+        if task.eligible not in self._eligible:
+            self._eligible[task.eligible] = tuple(dict.fromkeys(self._whole[n] for n in task.eligible))
+        cluster = None if task.cluster is None else self._whole[task.cluster]
+        return replace(task, type=self._types[task.type.name], eligible=self._eligible[task.eligible], cluster=cluster)
+
+
+def possible(resizes: Iterable[Resize], snapshot: Snapshot) -> tuple[tuple[Resize, ...], list[Resources]]:
+    """Those for which the task's own node has room, and what they leave free; tasks that shrink go first."""
+    held = {task.id: (c.index, task.allocation) for c in snapshot.clusters for task in (*c.running, *c.paused)}
+    free = [cluster.free for cluster in snapshot.clusters]
+    kept = []
+    for resize in sorted(resizes, key=lambda r: sum(r.allocation) - sum(held[r.task][1] or ())):
+        node, now = held[resize.task]
+        left = free[node] + (now or resize.allocation) - resize.allocation
+        if min(left) >= 0:
+            free[node] = left
+            kept.append(resize)
+    return tuple(kept), free
+
+
+def total(amounts: Sequence[Resources]) -> Resources:
+    """The sum of these amounts."""
+    return Resources(map(sum, zip(*amounts, strict=True)))
+
+
+def mean_type(task_type: TaskType, clusters: Sequence[Cluster]) -> TaskType:
+    """The type with one speed everywhere: the geometric mean over the clusters."""
+    if not task_type.profiles:
+        return task_type
+    rates = [np.log(task_type.on(cluster.hardware).profile.rates) for cluster in clusters]
+    profile = replace(task_type.profile, rates=tuple(np.exp(np.mean(rates, axis=0)).tolist()))
+    return replace(task_type, profile=profile, hardware="", profiles=())
+
+
+def best_fit(task: TaskView, nodes: Sequence[ClusterView], allocation: Resources) -> int | None:
+    """The node of these that is left with the least of what is scarcest; None if the size fits on none."""
+    fitting = [node for node in nodes if can_start_with(task, node, allocation)]
+    if not fitting:
+        return None
+    free = total([node.free for node in nodes])
+    capacity = total([node.capacity for node in nodes])
+    shares = [a / c if c else 1.0 for a, c in zip(free, capacity, strict=True)]
+    scarce = shares.index(min(shares))
+    return min(fitting, key=lambda node: (node.free[scarce] - allocation[scarce], sum(node.free))).index
+
+
+def unaware(of: str = "greedy") -> Unaware:
+    """Another scheduler (of) that sees whole clusters of one mean speed: to measure what knowing more is worth."""
+    return Unaware(create("scheduler", of, {}))
