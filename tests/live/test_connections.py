@@ -1,10 +1,22 @@
-"""Connections after the door: how answers are sent."""
+"""Connections after the door: how answers are sent, and how much is read."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
 import h11
+import pytest
+from live.serving import request, serving
+from live.test_security import cert as cert  # a fixture
 
 from tapfinger.live.http.connections import JoinedAnswers
+from tapfinger.live.http.tls import trust
+
+MIB = 1 << 20
 
 
 def served() -> JoinedAnswers:
@@ -35,3 +47,53 @@ def test_an_empty_answer_is_sent() -> None:
 def test_the_head_of_a_stream_does_not_wait_for_what_comes_later() -> None:
     connection = served()
     assert connection.send(h11.Response(status_code=200, headers=[])).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_comes_behind_a_request_is_not_read_before_its_answer(cert: tuple[Path, Path], encrypted: bool) -> None:
+    """However often that request begins to wait for its client's end; the others are answered after it."""
+    held: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        size = 0
+        if scope["path"] == "/wait":
+            for _ in range(300):
+                waits = asyncio.ensure_future(_gone(receive))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                waits.cancel()
+                held.extend(len(one.conn.trailing_data[0]) for one in server.server_state.connections)
+        else:
+            more = True
+            while more:
+                message = await receive()
+                size, more = size + len(message["body"]), message["more_body"]
+        said = f"{scope['path']} {size};".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+
+    following = request("POST", "/long", f"Content-Length: {16 * MIB}") + b"x" * 16 * MIB
+    following += b"".join(request("GET", f"/{n}") for n in range(3)) + request("GET", "/last", "Connection: close")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if encrypted else None
+    if context is not None:
+        context.load_cert_chain(*cert)
+    with serving(app, context) as (server, come):
+        answers = asyncio.run(_talk(come(), request("GET", "/wait") + following, cert[0] if encrypted else None))
+    said = [text.rpartition("\n")[2] for text in answers.decode().split(";")]
+    assert said == ["/wait 0", f"/long {16 * MIB}", "/0 0", "/1 0", "/2 0", "/last 0", ""]
+    assert max(held) < MIB
+
+
+async def _talk(client: socket.socket, said: bytes, ca: Path | None) -> bytes:
+    """Say all of it, and read answers meanwhile until the connection ends."""
+    more = {} if ca is None else {"ssl": trust(ca), "server_hostname": "localhost"}
+    reader, writer = await asyncio.open_connection(sock=client, **more)
+    writer.write(said)
+    answers = await reader.read()
+    writer.close()
+    return answers
+
+
+async def _gone(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
