@@ -12,7 +12,10 @@ import h11
 import pytest
 from live.serving import request, serving
 from live.test_security import cert as cert  # a fixture
+from live.test_security import make_service
+from waiting import wait_for
 
+from tapfinger.live.http.app import make_app
 from tapfinger.live.http.connections import JoinedAnswers
 from tapfinger.live.http.tls import trust
 
@@ -97,3 +100,59 @@ async def _talk(client: socket.socket, said: bytes, ca: Path | None) -> bytes:
 async def _gone(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_no_http_within_a_request_ends_it(caplog: pytest.LogCaptureFixture, begun: bool) -> None:
+    ended: list[str] = []
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await _gone(receive)
+        await send({"type": "http.response.start", "status": 411, "headers": []})
+        await send({"type": "http.response.body", "body": b"last"})
+        ended.append("app")
+
+    with serving(app) as (_, come):
+        client = come()
+        client.sendall(request("POST", "/", "Transfer-Encoding: chunked"))
+        if begun:
+            assert client.recv(MIB).startswith(b"HTTP/1.1 200")
+        client.sendall(b"zz\r\n")
+        answer = b""
+        while piece := client.recv(MIB):
+            answer += piece
+        wait_for(lambda: ended)
+    assert b"411" not in answer
+    assert answer.startswith(b"HTTP/1.1 400") is not begun
+    assert [one.getMessage() for one in caplog.records if one.levelname != "WARNING"] == []
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tasks", "/api/v1/tokens"])
+def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    service = make_service(tmp_path)
+    with serving(make_app(service), lifespan=True) as (_, come):
+        client = come()
+        lines = (f"Authorization: Bearer {service.token}", "Content-Type: application/json", "Content-Length: 50")
+        client.sendall(request("POST", path, *lines) + b"[")
+        client.close()
+        wait_for(lambda: service.kept.audit.latest(1))
+        (line,) = service.kept.audit.latest(1)
+    assert (line["what"], line["status"] // 100) == (f"POST {path}", 4)
+    assert "Exception in ASGI application" not in caplog.text
+
+
+def test_a_stranger_whose_chunks_are_none_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(make_app(make_service(tmp_path)), lifespan=True) as (_, come):
+        client = come()
+        client.sendall(request("POST", "/api/v1/tasks", "Transfer-Encoding: chunked") + b"zz\r\n")
+        answer = b""
+        while piece := client.recv(MIB):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert "Exception in ASGI application" not in caplog.text

@@ -110,6 +110,16 @@ class WatchedProtocol(H11Protocol):
         self.conn.behind = False
         super().on_response_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. It may be within a request, whose application has nothing to answer any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # an answer was begun
+            self.transport.close()
+
     def resume_writing(self) -> None:
         """Note that the answer is read."""
         self._stuck = self.loop.time()
