@@ -8,6 +8,7 @@ import json
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 import warnings
@@ -34,6 +35,7 @@ from tapfinger.live.http.guests import GRACE, Guest, GuestBook, GuestRoom
 from tapfinger.live.http.known_addresses import KnownAddresses, origin_of
 from tapfinger.live.http.limits import Buckets, Reserve
 from tapfinger.live.http.server import check_proxy
+from tapfinger.live.http.tls import AGENT_PROTOCOL
 from tapfinger.live.logging_setup import SAME, Sparing
 from tapfinger.live.protocol.messages import Orders, Report
 from tapfinger.live.protocol.wire import Refusal, decode, encode
@@ -65,6 +67,19 @@ def submission(count: int = 1, **more: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------- first bytes
 
 
+def greeting(host: str, *protocols: str) -> bytes:
+    """The first record of TLS of somebody who looks for this host."""
+    context, sent = ssl.create_default_context(), ssl.MemoryBIO()
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname=host).do_handshake()
+    return sent.read()
+
+
+HELLO = greeting("x", AGENT_PROTOCOL, "http/1.1")
+
+
 @pytest.mark.parametrize(
     ("data", "encrypted", "kind"),
     [
@@ -74,9 +89,17 @@ def submission(count: int = 1, **more: Any) -> dict[str, Any]:
         (b"GET /api/v1/agents HTTP/1.1\r\n\r\n", False, "people"),
         (b"POST /api/v1/agent HTTP/1.1\r\n\r\n", False, "people"),
         (b"x" * door.LOOKED_AT, False, "people"),
-        (b"\x16\x03\x01\x00\x20" + b"tapfinger-agent" + bytes(17), True, "strangers"),
-        (b"\x16\x03\x01\x00\x20" + b"tapfinger-agent" + bytes(16), True, None),
+        (HELLO, True, "strangers"),
+        (HELLO[:-1], True, None),
+        (greeting("x", "http/1.1", AGENT_PROTOCOL), True, "strangers"),
+        (greeting("x", "http/1.1"), True, "people"),
+        (greeting("x", f"{AGENT_PROTOCOL}s"), True, "people"),
+        (greeting(AGENT_PROTOCOL, "http/1.1"), True, "people"),
+        (greeting(f"tapfinger-agents.{AGENT_PROTOCOL}"), True, "people"),
         (b"\x16\x03\x01\x00\x20" + bytes(32), True, "people"),
+        (b"\x16\x03\x01\xff\xff" + bytes(door.LOOKED_AT), True, "people"),
+        (b"\x16\x03\x01\xff\xff" + b"\xff" * door.LOOKED_AT, True, "people"),
+        (b"\x16\x03\x01\x00\x00", True, "people"),
         (b"GET / HTTP/1.1\r\n\r\n", True, None),
     ],
 )
