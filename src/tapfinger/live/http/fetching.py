@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -85,8 +86,7 @@ def fetch_all(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> 
 
 
 def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | None) -> Path:
-    # Named after what it is a part of: a file that has changed meanwhile is fetched from its beginning.
-    part = target.with_name(f".{target.name}.{entry.size}.{entry.modified:.6f}{PART}")
+    part = target.with_name(part_of(entry))
     target.parent.mkdir(parents=True, exist_ok=True)
     with part.open("ab") as file:
         while True:
@@ -97,6 +97,15 @@ def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | No
                 break
     os.replace(part, target)
     return target
+
+
+def part_of(entry: TaskFile) -> str:
+    """Name of a file that is not complete yet, short whatever the file's own is.
+
+    It tells what it is a part of: a file that has changed meanwhile is fetched from its beginning.
+    """
+    known = f"{entry.path.rpartition('/')[2]}/{entry.size}/{entry.modified:.6f}"
+    return f".{hashlib.sha256(known.encode(errors='surrogatepass')).hexdigest()[:32]}{PART}"
 
 
 def _params(**given: Any) -> dict[str, Any]:
