@@ -1,15 +1,17 @@
-"""Files of tasks as a coordinator tells of them."""
+"""Files of tasks as a coordinator tells of them, believed only as far as they can be."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tapfinger.errors import CoordinatorError
 from tapfinger.live.http import fetching
 from tapfinger.live.http.fetching import Ask, TaskFile
 
@@ -26,6 +28,25 @@ def telling(*pages: list[tuple[str, str]]) -> Ask:
         return httpx.Response(200, content=json.dumps({"files": entries, "more": len(pages) > 1}))
 
     return ask
+
+
+@pytest.mark.parametrize(
+    ("path", "pages"),
+    [
+        ("", [[("", "file")]]),
+        ("a", [[("", "directory")]]),
+        ("a", [[("", "file")], [("", "file")]]),
+        ("a", [[("", "file"), ("b", "file")]]),
+        ("", [[("a", "file")], [("a", "file")]]),
+        ("", [[("b", "file")], [("c", "file")], [("a", "file")]]),
+        ("", [[("a", "file"), ("a", "file")]]),
+        ("", [[("..", "directory")]]),
+        ("", [[("a/b", "file")]]),
+    ],
+)
+def test_lists_that_cannot_be_are_refused(path: str, pages: list[list[tuple[str, str]]]) -> None:
+    with pytest.raises(CoordinatorError, match="which cannot be there"):
+        list(islice(fetching.listed(telling(*pages), 1, path, None), 100))
 
 
 def test_a_file_that_was_asked_for_is_told_without_a_name() -> None:

@@ -52,10 +52,13 @@ def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[
     while more:
         page = ask(f"tasks/{task}/files", _params(path=path, after=after, attempt=attempt)).json()
         entries, more = page["files"], page["more"] and bool(page["files"])
+        # The one entry for a file has no name: it is what was asked for.
+        itself = bool(path.strip("/")) and [(entry["name"], entry["kind"]) for entry in entries] == [("", "file")]
         for entry in entries:
-            after, name = entry["name"], entry["name"]
-            if "/" in name or name in (".", ".."):
-                raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be")
+            name = entry["name"]
+            if "/" in name or name in (".", "..") or (name <= after and not (itself and not more)):
+                raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be there")
+            after = name
             inner = "/".join(part for part in (path.strip("/"), name) if part)
             yield TaskFile(inner, entry["kind"], entry["size"], entry["modified"])
 
