@@ -453,7 +453,7 @@ def check_command(site: RealSite, task: int, to: Path) -> None:
     assert site.client is not None
     (entry,) = site.client.files(task, "model.bin")
     to.mkdir()
-    part = to / f".model.bin.{entry.size}.{entry.modified:.6f}.part"
+    part = to / fetching.part_of(entry)
     part.write_bytes(b"?" * 1000)  # as if it had come: it is gone on with, not fetched again
     state = ["--state", str(site.state)]
     told = CliRunner().invoke(app, ["get", str(task), "model.bin", "--to", str(to), *state])

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
 
 from tapfinger import __version__
 from tapfinger.core.contract import Phase
@@ -41,7 +42,7 @@ from tapfinger.live.http.secret_routes import add_secrets
 from tapfinger.live.http.standing import check_standing
 from tapfinger.live.http.submissions import Submission, parsing_in
 from tapfinger.live.http.task_view import check_sees, history_of, shown, shown_events
-from tapfinger.live.http.waiting import WaitingRoom, clusters_of
+from tapfinger.live.http.waiting import GONE, WaitingRoom, clusters_of
 from tapfinger.live.protocol.records import ENDED, Name, TaskRecord
 from tapfinger.live.service.service import Service
 from tapfinger.live.store import tokens
@@ -333,6 +334,10 @@ def _operators(app: FastAPI, service: Service, workers: AnswerThreads, may: Call
 
 
 def _explain_errors(app: FastAPI) -> None:
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_request: Request, _error: Exception) -> Response:
+        return Response(status_code=GONE)
+
     @app.exception_handler(RequestValidationError)
     async def name_faults(_request: Request, error: Exception) -> JSONResponse:
         # The input is left out: it may be long, and may hold numbers that JSON cannot represent.

@@ -11,6 +11,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tapfinger.live.http.guests import Guest
@@ -42,6 +43,14 @@ class JoinedAnswers(h11.Connection):
     """
 
     _head = b""
+    #: Whether there are bytes behind a request that is not answered yet.
+    behind = False
+
+    def next_event(self) -> Any:  # an event, or a class that stands for none
+        """What the bytes so far say next."""
+        event = super().next_event()
+        self.behind = event is h11.PAUSED
+        return event
 
     def send(self, event: h11.Event) -> Any:  # bytes, or None for the end of the connection
         """The bytes to send, perhaps later than their event."""
@@ -54,8 +63,30 @@ class JoinedAnswers(h11.Connection):
         return output
 
 
+class HeldBack(FlowControl):
+    """Reads nothing more while there are bytes behind a request that is not answered yet.
+
+    uvicorn reads on whenever the application waits for a message: each time, 256 KiB more would be kept.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: JoinedAnswers) -> None:
+        """``conn`` knows whether there are such bytes."""
+        super().__init__(transport)
+        self._conn = conn
+
+    def resume_reading(self) -> None:
+        """Read on, unless there is enough to answer first."""
+        if not self._conn.behind:
+            super().resume_reading()
+
+
 class WatchedProtocol(H11Protocol):
-    """uvicorn's HTTP, which has no time limits of its own for heads of requests and for readers of answers."""
+    """uvicorn's HTTP, which has no time limits of its own for heads of requests and for readers of answers.
+
+    Nor has it a limit for what comes behind a request that is not answered yet.
+    """
+
+    conn: JoinedAnswers
 
     def __init__(self, *given: Any, **more: Any) -> None:
         """As uvicorn makes it."""
@@ -68,10 +99,26 @@ class WatchedProtocol(H11Protocol):
         #: The request whose answer is under way, and since when it is.
         self._answering: tuple[object, float] | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self.flow = HeldBack(transport, self.conn)
+
     def on_response_complete(self) -> None:
-        """Start to wait for the next request."""
+        """Start to wait for the next request, part of which may be there."""
         self._rested = self.loop.time()
+        self.conn.behind = False
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. It may be within a request, whose application has nothing to answer any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # an answer was begun
+            self.transport.close()
 
     def resume_writing(self) -> None:
         """Note that the answer is read."""

@@ -23,7 +23,7 @@ from tapfinger.live.http.crowd import Crowd
 from tapfinger.live.http.guests import Guest, GuestBook, GuestRoom, Kind
 from tapfinger.live.http.known_addresses import KnownAddresses, origin_of
 from tapfinger.live.http.limits import Buckets
-from tapfinger.live.http.tls import AGENT_PROTOCOL
+from tapfinger.live.http.tls import AGENT_PROTOCOL, offers
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def kind_of(data: bytes, encrypted: bool) -> Kind | None:
         whole = len(data) >= 5 and len(data) >= min(LOOKED_AT, 5 + int.from_bytes(data[3:5], "big"))
         if data[:1] != b"\x16" or not whole:
             return None
-        return "strangers" if AGENT_PROTOCOL.encode() in data else "people"
+        return "strangers" if offers(data, AGENT_PROTOCOL) else "people"
     if b"\r\n\r\n" not in data and b"\n\n" not in data and len(data) < LOOKED_AT:
         return None
     agent = data.startswith((f"GET {AGENT_PATH} ".encode(), f"GET {AGENT_PATH}?".encode()))

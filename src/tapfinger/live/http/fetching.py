@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,10 +52,13 @@ def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[
     while more:
         page = ask(f"tasks/{task}/files", _params(path=path, after=after, attempt=attempt)).json()
         entries, more = page["files"], page["more"] and bool(page["files"])
+        # The one entry for a file has no name: it is what was asked for.
+        itself = bool(path.strip("/")) and [(entry["name"], entry["kind"]) for entry in entries] == [("", "file")]
         for entry in entries:
-            after, name = entry["name"], entry["name"]
-            if "/" in name or name in (".", ".."):
-                raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be")
+            name = entry["name"]
+            if "/" in name or name in (".", "..") or (name <= after and not (itself and not more)):
+                raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be there")
+            after = name
             inner = "/".join(part for part in (path.strip("/"), name) if part)
             yield TaskFile(inner, entry["kind"], entry["size"], entry["modified"])
 
@@ -85,8 +89,7 @@ def fetch_all(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> 
 
 
 def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | None) -> Path:
-    # Named after what it is a part of: a file that has changed meanwhile is fetched from its beginning.
-    part = target.with_name(f".{target.name}.{entry.size}.{entry.modified:.6f}{PART}")
+    part = target.with_name(part_of(entry))
     target.parent.mkdir(parents=True, exist_ok=True)
     with part.open("ab") as file:
         while True:
@@ -97,6 +100,15 @@ def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | No
                 break
     os.replace(part, target)
     return target
+
+
+def part_of(entry: TaskFile) -> str:
+    """Name of a file that is not complete yet, short whatever the file's own is.
+
+    It tells what it is a part of: a file that has changed meanwhile is fetched from its beginning.
+    """
+    known = f"{entry.path.rpartition('/')[2]}/{entry.size}/{entry.modified:.6f}"
+    return f".{hashlib.sha256(known.encode(errors='surrogatepass')).hexdigest()[:32]}{PART}"
 
 
 def _params(**given: Any) -> dict[str, Any]:

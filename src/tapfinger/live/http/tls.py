@@ -13,6 +13,8 @@ from tapfinger.errors import ConfigError
 
 #: Name by which agents say in the greeting of TLS (ALPN) what they are.
 AGENT_PROTOCOL = "tapfinger-agent"
+#: Number of the extension of TLS in which protocols are named (RFC 7301).
+_ALPN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,24 @@ def _names(cert: Path, key: Path) -> tuple[str, ...]:
     alternatives = [name for kind, name in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     common = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
     return tuple(alternatives or common)
+
+
+def offers(greeting: bytes, protocol: str) -> bool:
+    """Whether a greeting of TLS names this protocol (ALPN), as far as it can be read."""
+
+    def number(at: int, width: int) -> int:
+        return int.from_bytes(greeting[at : at + width], "big")
+
+    at = 43  # kinds, lengths, versions and random bytes
+    for width in (1, 2, 1):  # the session, ciphers and compressions, each with its length
+        at += width + number(at, width)
+    at += 2  # the length of all extensions
+    while at < len(greeting):
+        kind, begin = number(at, 2), at + 4
+        at = begin + number(at + 2, 2)
+        if kind == _ALPN:
+            return bytes([len(protocol)]) + protocol.encode() in greeting[begin:at]
+    return False
 
 
 def covers(name: str, host: str) -> bool:

@@ -14,8 +14,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ REQUESTERS = 1000
 LONGEST = 300
 #: What each line has.
 _PARTS = frozenset({"at", "who", "from", "what", "status", "detail"})
+#: Seconds since the epoch that are later than any line; dates have years of four digits.
+_NEVER = 1e11
 #: The requester of what is beyond ``REQUESTERS``.
 _OTHERS = (None, "others")
 
@@ -83,10 +86,13 @@ class Audit:
 
         ``now``: what was counted in minutes before is summed up first.
         """
-        with self._lock:
-            if now is not None:
-                self._turn(now)
-            done, refused = self._done.files.latest(limit), self._refused.files.latest(limit)
+        with ExitStack() as stack:
+            with self._lock:
+                if now is not None:
+                    self._turn(now)
+                ends = [log.files.ends(stack) for log in (self._done, self._refused)]
+            # Without the lock: agents' connections wait for it.
+            done, refused = (_told(_latest(files, limit)) for files in ends)
         room = max(limit - len(done), limit // 2)
         refused = refused[max(0, len(refused) - room) :]
         done = done[max(0, len(done) - (limit - len(refused))) :]
@@ -188,27 +194,32 @@ class _Files:
     def _older(self, number: int) -> Path:
         return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
 
-    def latest(self, limit: int) -> list[dict[str, Any]]:
-        lines: list[bytes] = []
-        for number in range(OLDER + 1):
-            path = self._older(number)
-            if len(lines) >= limit or not path.exists():
-                break
-            lines = _tail(path, limit - len(lines)) + lines
-        return _told(lines)
+    def ends(self, stack: ExitStack) -> list[tuple[BinaryIO, int]]:
+        """The files, newest first, and how long each is; ``stack`` closes them."""
+        paths = (self._older(number) for number in range(OLDER + 1))
+        files = [stack.enter_context(path.open("rb")) for path in paths if path.exists()]
+        return [(file, file.seek(0, os.SEEK_END)) for file in files]
 
 
-def _tail(path: Path, limit: int) -> list[bytes]:
-    """The last lines of a file. Of a long file, only its end is read."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        reach = limit * 200
-        while True:
-            file.seek(max(0, size - reach))
-            lines = file.read().splitlines()
-            if reach >= size or len(lines) > limit:  # one more than needed: the first may be half a line
-                return lines[-limit:]
-            reach *= 4
+def _latest(files: Iterable[tuple[BinaryIO, int]], limit: int) -> list[bytes]:
+    """The last lines of files, of which the newest comes first."""
+    lines: list[bytes] = []
+    for file, size in files:
+        if len(lines) < limit:
+            lines = _tail(file, size, limit - len(lines)) + lines
+    return lines
+
+
+def _tail(file: BinaryIO, size: int, limit: int) -> list[bytes]:
+    """The last lines of the first ``size`` bytes of a file. Of many, only the end is read."""
+    reach = limit * 200
+    while True:
+        first = max(0, size - reach)
+        file.seek(first)
+        lines = file.read(size - first).splitlines()
+        if reach >= size or len(lines) > limit:  # one more than needed: the first may be half a line
+            return lines[-limit:]
+        reach *= 4
 
 
 def _ends_whole(file: io.FileIO) -> bool:
@@ -226,8 +237,9 @@ def _told(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     for line in lines:
         try:
             found = json.loads(line)
-            if not isinstance(found, dict) or not found.keys() >= _PARTS:
+            if not isinstance(found, dict) or not found.keys() >= _PARTS or not 0 <= found["at"] < _NEVER:
                 raise ValueError("no line of this log")
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # as it will be shown
             at = float(found["at"])
             told.append(found)
         except (ValueError, TypeError, RecursionError):
