@@ -212,6 +212,13 @@ def test_a_cancel_just_before_its_task_is_taken_is_not_lost(make: Callable[..., 
     assert [record.id for record in service.store.unended()] == [1]
 
 
+def test_closing_again_leaves_nothing_behind() -> None:
+    commits = Commits(SlowStore(), lambda _: None)  # type: ignore[arg-type]
+    for _ in range(3):  # one that stands by does it with every look
+        commits.close()
+    assert commits._orders.empty()
+
+
 def test_nothing_is_taken_after_the_end() -> None:
     failed: list[BaseException] = []
 

@@ -209,10 +209,11 @@ class Commits:
                 done.set_exception(self._error)
 
     def close(self) -> None:
-        """Wait for the commit that is under way, if there is one."""
+        """Wait for the commit that is under way, if there is one; may be called again."""
         with self._gate:
-            self._closed = True
-            self._orders.put(None)
+            if not self._closed:
+                self._closed = True
+                self._orders.put(None)
         self._thread.join()
 
 
