@@ -15,7 +15,11 @@ from waiting import PATIENCE
 
 from tapfinger.errors import NotLeading, StoreUnavailable
 from tapfinger.live.http.client import make_spec
+from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
+from tapfinger.live.store.store import Store
+
+KEYED = make_spec(argv=["x"], type="demo", key="k")
 
 
 @pytest.fixture
@@ -60,6 +64,45 @@ def test_a_coordinator_that_loses_its_database_stands_by_and_takes_up_its_work_a
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(play())
+
+
+#: What may be acknowledged although nothing has to be changed for it.
+REQUESTS: dict[str, Callable[[Service], Any]] = {
+    "cancel": lambda service: service.cancel(7),
+    "submit with a known key": lambda service: service.submit([KEYED], "me"),
+    "take with a known key": lambda service: service.take([KEYED], "me", {}, lambda _: None),
+    "give up": lambda service: service.give_up("left"),
+    "prune": lambda service: asyncio.to_thread(service.ended_before, 1.0),
+    "revoke": lambda service: asyncio.to_thread(service.revoke, "nobody"),
+    "remove a secret": lambda service: asyncio.to_thread(service.remove_secret, "me", "NOTHING"),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_deposed_coordinator_acknowledges_nothing_though_it_does_not_know_it(
+    request_: str, make: Callable[..., Service], postgres: PostgresServer
+) -> None:
+    address = postgres.database()
+    service, other = make(address), Store(address)
+
+    async def play() -> None:
+        service._leading = service._take_over()
+        service._machine._links["left"].ends = 0.0  # as after a long silence
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute("UPDATE leader SET until = 0")
+        assert other.lead("http://other") == 2
+        other.save([TaskRecord(7, KEYED, "me", 1.0)], [])
+        assert service.role == "leader"
+        with pytest.raises(NotLeading, match="the leader is at http://other"):
+            await REQUESTS[request_](service)
+
+    try:
+        asyncio.run(play())
+        record = other.task(7)
+        assert record is not None
+        assert not record.cancelled
+    finally:
+        other.close()
 
 
 def test_only_the_first_coordinator_makes_the_first_token(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +118,23 @@ def test_one_leads_and_the_other_can_only_read(pair: tuple[Store, Store]) -> Non
     first.close()  # as when its process dies: nobody waits for the end of its term
     wait_for(lambda: (leader := second.leader()) is not None and leader.gone)
     assert second.lead("http://second") == 2
+
+
+def test_who_is_deposed_learns_who_leads_without_another_connection(pair: tuple[Store, Store]) -> None:
+    first, second = pair
+    first.lead("http://first")
+
+    def connections() -> int:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tapfinger' AND datname = "
+        return int(first._db.query(f"{query} current_database()")[0][0])
+
+    with pytest.raises(NotLeading):
+        second.renew()
+    before = connections()
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as thread, pytest.raises(NotLeading, match="http://first"):
+            thread.submit(second.renew).result()
+    assert connections() == before
 
 
 def test_only_the_leader_prunes(pair: tuple[Store, Store]) -> None:

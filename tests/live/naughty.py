@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,22 @@ class Naughty:
 
     def _dies(self, snapshot: Snapshot) -> Any:
         os._exit(7)
+
+    def _abandons(self, snapshot: Snapshot) -> Any:
+        """Ends, but not what it has started, which has the connection too."""
+        self._starts(snapshot)
+        os._exit(7)
+
+    def _starts(self, snapshot: Snapshot) -> Any:
+        """Starts a process that does not end by itself."""
+        begun, begin = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(begin, b"x")
+            while True:
+                time.sleep(600.0)
+        os.read(begun, 1)
+        self._file.with_name("child").write_text(str(child))
+        return self._good.decide(snapshot)
 
     def _hangs(self, snapshot: Snapshot) -> Any:
         while True:

@@ -13,7 +13,8 @@ import pytest
 from live.services import services
 from waiting import PATIENCE
 
-from tapfinger.errors import ConfigError, StoreFailed, TooMany
+from tapfinger.core.contract import Phase
+from tapfinger.errors import ConfigError, NotLeading, StoreFailed, TooMany
 from tapfinger.live.coordinator.group_commit import Change, Commits
 from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.events import Submitted
@@ -26,6 +27,8 @@ RECORD = TaskRecord(1, TaskSpec(("x",), "demo"), "me", 1.0)
 
 class SlowStore:
     """Notes what is saved; each save waits until it is let go."""
+
+    shared = False
 
     def __init__(self) -> None:
         self.saved: list[list[int]] = []
@@ -115,6 +118,30 @@ def test_who_waits_for_the_disk_is_told_by_the_thread_that_saves() -> None:
     assert told[1:] == [(name, None, False) for name in names]
 
 
+def test_in_a_shared_store_nobody_is_told_without_a_transaction() -> None:
+    store, told = SlowStore(), []
+    store.shared = True
+    store.go.set()
+
+    async def play() -> None:
+        commits = Commits(store, lambda _: None)  # type: ignore[arg-type]
+        commits.put(Change(), lambda: told.append("no answer waits for this"))
+        assert (told, store.saved) == (["no answer waits for this"], [])
+        await commits.flush()
+        assert store.saved == [[]]
+        commits.put(change(1), lambda: None)
+        await commits.flush()
+        assert store.saved == [[], [1]], "together with a change, in its transaction"
+        store.error = NotLeading("http://other")
+        commits.on_disk(lambda error: told.append(error))
+        with pytest.raises(NotLeading, match="http://other"):
+            await commits.flush()
+        commits.close()
+
+    asyncio.run(play())
+    assert told[1:] == [store.error]
+
+
 def test_who_waits_for_the_disk_is_told_of_a_failure() -> None:
     store, told = SlowStore(), []
     store.error = OSError("disk full")
@@ -170,6 +197,26 @@ def test_submissions_at_the_same_time_share_a_commit_and_their_keys(
     assert (isinstance(wrong, ConfigError), isinstance(many, TooMany)) == (True, True)
     assert saves == [4]
     assert [record.id for record in service.store.unended()] == [1, 2, 3, 4]
+
+
+def test_a_cancel_just_before_its_task_is_taken_is_not_lost(make: Callable[..., Service]) -> None:
+    service = make()
+
+    async def play() -> Any:
+        specs = [make_spec(argv=[name], type="demo") for name in "ab"]
+        first, second = (service.submit([spec], "me") for spec in specs)
+        _, cancelled, _ = await asyncio.gather(first, service.cancel(2), second)
+        return cancelled
+
+    assert asyncio.run(play()).phase is Phase.CANCELLED
+    assert [record.id for record in service.store.unended()] == [1]
+
+
+def test_closing_again_leaves_nothing_behind() -> None:
+    commits = Commits(SlowStore(), lambda _: None)  # type: ignore[arg-type]
+    for _ in range(3):  # one that stands by does it with every look
+        commits.close()
+    assert commits._orders.empty()
 
 
 def test_nothing_is_taken_after_the_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -158,6 +159,49 @@ def test_a_scheduler_that_hangs_is_killed_and_started_again(
         wait_for(lambda: not own.ready)
 
     asyncio.run(rounds())
+
+
+def alive(file: Path) -> bool:
+    """Whether what the scheduler has started is alive."""
+    status = Path("/proc") / file.with_name("child").read_text() / "stat"
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_what_a_scheduler_that_has_ended_leaves_behind_is_ended_and_holds_nothing_up(
+    file: Path, own: ProcessScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "FIRST_REST", 0.01)
+
+    async def rounds() -> None:
+        decider, faults = deciding(own, seconds=2.0)
+        asked = question()
+        file.write_text("abandons")
+        answer = await decider.answer(asked)
+        assert answer.by == "Min"
+        assert "no decision after 2 s" in answer.fault
+        wait_for(lambda: not alive(file))
+        file.write_text("good")
+        assert (await until_well(decider, faults, asked)).by == "naughty"
+        decider.close()
+
+    asyncio.run(rounds())
+
+
+@pytest.mark.parametrize("how", ["closed", "killed by somebody"])
+def test_what_a_scheduler_has_started_ends_with_it(how: str, file: Path, own: ProcessScheduler) -> None:
+    file.write_text("starts")
+    assert Decider(own).play(question()).starts
+    assert alive(file)
+    if how != "closed":
+        assert own._process is not None
+        os.kill(own._process.pid, signal.SIGKILL)
+        wait_for(lambda: not own.ready)
+        assert alive(file)
+    own.close()
+    wait_for(lambda: not alive(file))
 
 
 def test_pauses_between_restarts_grow(file: Path, own: ProcessScheduler) -> None:

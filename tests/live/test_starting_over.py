@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from live.services import services
 from live.sites import CONFIG
 from live.test_store import DONE
+from waiting import PATIENCE
 
 from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused, StoreUnavailable, TooMany
@@ -220,3 +222,28 @@ def test_shadows_begin_anew_with_a_coordinator_that_takes_over(tmp_path: Path, m
     service = Service(tmp_path / "state", build_site(scenario), config, real, fallback, {"shadow": shadow})
     service.close()
     assert [decider.name for decider in forgotten] == ["Fifo", "Min", "shadow"]
+
+
+def test_one_that_stands_by_ends_quietly_while_it_looks_who_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks, may = threading.Event(), threading.Event()
+
+    def look() -> None:
+        looks.set()
+        may.wait(PATIENCE)
+
+    async def play() -> None:
+        service._leading = None
+        monkeypatch.setattr(service, "_look", look)
+        running = asyncio.create_task(service.run())
+        await until(looks.is_set)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        may.set()
+
+    with services(tmp_path) as make:
+        service = make()
+        asyncio.run(play())
+        assert (service._broken, caplog.text) == (None, "")

@@ -36,10 +36,13 @@ class Change:
     output: Sequence[Piece] = ()
     learned: Sequence[Learned] = ()
     secrets: Sequence[TaskSecret] = ()
+    #: Whether there must be a transaction although there may be nothing to save: it shows that this coordinator leads.
+    fenced: bool = False
 
     def __bool__(self) -> bool:
-        """Whether there is anything to save."""
-        return bool(self.records or self.history or self.meta or self.output or self.learned or self.secrets)
+        """Whether there must be a transaction."""
+        data = self.records or self.history or self.meta or self.output or self.learned or self.secrets
+        return bool(data) or self.fenced
 
 
 #: Changes of one transaction, each with what is called when it is on disk.
@@ -56,6 +59,7 @@ def together(changes: Sequence[Change]) -> Change:
         [piece for change in changes for piece in change.output],
         [row for change in changes for row in change.learned],
         [secret for change in changes for secret in change.secrets],
+        any(change.fenced for change in changes),
     )
 
 
@@ -70,6 +74,8 @@ class Commits:
     ) -> None:
         """``failed`` is called once, with the error; ``took`` after each commit, with its duration in seconds."""
         self._store = store
+        #: Put by who is to be told that all is saved. Another coordinator may lead: then the store says no.
+        self._acknowledged = Change(fenced=store.shared)
         self._took = took
         self._failed = failed
         self._error: BaseException | None = None
@@ -99,24 +105,27 @@ class Commits:
             asyncio.get_running_loop().call_soon(self._begin)
 
     async def flush(self) -> None:
-        """Wait until every change so far is on disk; raises if a save has failed."""
+        """Wait until every change so far is on disk; raises if a save has failed.
+
+        In a shared store it also raises if this coordinator leads no longer, even if there is nothing to save.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
         try:
-            self.put(Change(), lambda: _settle(done))
+            self.put(self._acknowledged, lambda: _settle(done))
             await done
         finally:
             self._waiting.discard(done)
 
     def on_disk(self, told: Told) -> None:
-        """Call ``told`` when every change so far is on disk, or with the error of a save that has failed.
+        """Call ``told`` when every change so far is on disk, or with the error as of ``flush``.
 
         It is called from the thread that saves, before any ``then``: an answer to a person on another loop need not
         wait until this loop has a turn. If ``stop`` comes while a save is under way, it may be told both.
         """
         self._listening.append(told)
         try:
-            self.put(Change(), lambda: None)
+            self.put(self._acknowledged, lambda: None)
         except BaseException as error:
             self._listening.remove(told)
             told(error)
@@ -200,10 +209,11 @@ class Commits:
                 done.set_exception(self._error)
 
     def close(self) -> None:
-        """Wait for the commit that is under way, if there is one."""
+        """Wait for the commit that is under way, if there is one; may be called again."""
         with self._gate:
-            self._closed = True
-            self._orders.put(None)
+            if not self._closed:
+                self._closed = True
+                self._orders.put(None)
         self._thread.join()
 
 

@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ class ProcessScheduler:
         #: How often each rule of the scheduler was applied, as it last said.
         self.counters: dict[str, int] = {}
         self._explains = False
+        #: Held to signal the process, and to give its number back: until then no other process can have it.
+        self._lock = threading.Lock()
         try:
             made = self._begin()
         except SchedulerFailed as error:
@@ -117,7 +120,8 @@ class ProcessScheduler:
     @property
     def ready(self) -> bool:
         """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
+        with self._lock:
+            return self._process is not None and not _has_ended(self._process)
 
     def start(self) -> None:
         """Start the process again; raises SchedulerFailed if it cannot be used."""
@@ -153,20 +157,30 @@ class ProcessScheduler:
         return made
 
     def kill(self) -> None:
-        """End the process and all it has started; may be called from any thread."""
-        if self._process is not None and self._process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
+        """End the process, all it has started, and the wait for an answer; may be called from any thread.
+
+        What it has started may be alive when it is not, and may hold the other end of the connection.
+        """
+        with self._lock:
+            if self._process is not None and self._process.returncode is None:  # its number is nobody else's
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            if self._line is not None:
+                with suppress(OSError):
+                    self._line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the process and the connection to it."""
+        """End the process, all it has started, and the connection to it."""
         self.kill()
-        if self._process is not None:
-            self._process.wait()
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        if (process := self._process) is not None:
+            with suppress(ChildProcessError):  # another thread does the same
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            if process is not None:
+                process.wait()
+            line, self._line = self._line, None
+            if line is not None:
+                line.close()
 
     # ---------------------------------------------------------------------- scheduler
 
@@ -259,9 +273,9 @@ class ProcessScheduler:
         process = self._process
         if process is None:
             return SchedulerGone("its process was not started")
-        if not why:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
+        until = time.monotonic() + 1.0
+        while not why and self.ready and time.monotonic() < until:
+            time.sleep(0.01)
         self.close()
         code = process.wait()
         if why:
@@ -270,6 +284,16 @@ class ProcessScheduler:
             return SchedulerGone(f"it needs more memory than {self._memory_mb} MB (live.scheduler_memory_mb)")
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return SchedulerGone(f"its process has ended {how}")
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; leaves it to be waited for, so that its number, and its group's, stays its own."""
+    if process.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody else has waited for it
+        return True
 
 
 def _whole(value: Any) -> int:

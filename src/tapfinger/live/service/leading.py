@@ -301,7 +301,7 @@ class Leading:
             if isinstance(error, StoreUnavailable):
                 self.faults["store"] = str(error)
             await asyncio.sleep(LOOK)
-        except BaseException as error:
+        except Exception as error:
             self._fail(error)
         else:
             self.faults.pop("store", None)

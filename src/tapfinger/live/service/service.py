@@ -16,7 +16,7 @@ from tapfinger.live.coordinator.group_commit import Change
 from tapfinger.live.coordinator.inputs import Cancel, Disconnected, Drain, GiveUp, Submit
 from tapfinger.live.protocol.events import Granted
 from tapfinger.live.protocol.messages import VERSION, Report
-from tapfinger.live.protocol.records import TaskRecord, TaskSpec
+from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
 from tapfinger.live.protocol.wire import FileAnswer, LogChunk, LogSize, Message
 from tapfinger.live.service import standby
 from tapfinger.live.service.earlier_tasks import check_same
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Tasks of a submission beyond which it waits until the one before it is saved.
 BULK = 100
+#: How often a cancel looks for a task that is taken at the same time; twice suffices.
+LOOKS = 3
 #: Seconds until output that could not be written is asked for again.
 ASK_AGAIN = 10.0
 #: No secrets are given.
@@ -174,10 +176,15 @@ class Service(Leading):
 
     async def cancel(self, ident: int) -> TaskRecord:
         """Cancel a task, or order its agent to stop it; a task that has ended stays as it is."""
-        if ident in self._machine.tasks:
-            self._act(Cancel(ident))
-        await self._commits.flush()
-        return self.task(ident)
+        for _ in range(LOOKS):
+            if ident in self._machine.tasks:
+                self._act(Cancel(ident))
+            await self._commits.flush()
+            record = self.task(ident)
+            if record.cancelled or record.phase in ENDED:
+                return record
+            # It was taken meanwhile: here, or by another coordinator, which the next look finds out.
+        raise StoreUnavailable(f"task {ident} could not be cancelled yet; try again in a moment")
 
     def task(self, ident: int) -> TaskRecord:
         """The current record of a task."""
@@ -230,8 +237,10 @@ class Service(Leading):
         await self._commits.flush()
 
     def ended_before(self, days: float) -> tuple[float, int]:
-        """The time this many days ago, and the number of tasks that had ended by then."""
+        """The time this many days ago, and the number of tasks that had ended by then; only a leader says it."""
         self.check_leading()
+        if self.store.shared:
+            self.store.renew()
         before = self.now() - days * DAY
         return before, self.store.count_before(before)
 

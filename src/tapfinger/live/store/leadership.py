@@ -51,8 +51,7 @@ class Leadership:
 
     def leader(self) -> Leader | None:
         """The leader; None if there has never been one."""
-        rows = self._database.query(f"SELECT epoch, url, {_FREE} FROM leader")
-        return Leader(*rows[0]) if rows else None
+        return _leader(self._database)
 
     def take(self, least: int = 0, also: Callable[[Transaction], None] = lambda _: None) -> int | None:
         """Lead, unless another coordinator does. Returns the new epoch, or None.
@@ -72,7 +71,8 @@ class Leadership:
         """Extend the term within a transaction. Raises NotLeading, which rolls the transaction back, if that fails."""
         if self._epoch is None or not work.execute(_RENEW, (self.url, TERM, self._epoch)):
             self.drop()
-            raise NotLeading(self._leader_url())
+            leader = _leader(work)  # not by a reading session: each thread that saves would leave one behind
+            raise NotLeading("" if leader is None or leader.gone else leader.url)
 
     def raise_epoch(self, work: Transaction, epoch: int) -> None:
         """Continue to lead, in a later epoch: agents know a later one than the database, which is an older copy."""
@@ -87,6 +87,7 @@ class Leadership:
         """Stop leading."""
         self._epoch, self.until = None, 0.0
 
-    def _leader_url(self) -> str:
-        leader = self.leader()
-        return "" if leader is None or leader.gone else leader.url
+
+def _leader(where: Database | Transaction) -> Leader | None:
+    rows = where.query(f"SELECT epoch, url, {_FREE} FROM leader")
+    return Leader(*rows[0]) if rows else None
