@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tapfinger.config import parse_scenario
-from tapfinger.core.contract import Mode
+from tapfinger.core.contract import Mode, Placement
 from tapfinger.core.model import Cluster, Resources
 from tapfinger.core.state import EdgeState
 from tapfinger.evaluation.specs import parse_spec
-from tapfinger.schedulers.unaware import best_fit, mean_type
+from tapfinger.schedulers.unaware import fitted, mean_type
 from tapfinger.sim.run import new_session, run_scheduler
 from tapfinger.workloads.world import World, build_world, draw_workload
 
@@ -64,10 +64,10 @@ def test_the_best_fit_is_left_with_the_least_of_what_is_scarce() -> None:
     )
     task = new_session(made, draw_workload(made, 0)).state.snapshot().queue[:1]
     nodes = state.cluster_views()
-    assert best_fit(task[0], nodes, R([1, 2])) == 2, "gpus are scarcer"
-    assert best_fit(task[0], nodes, R([1, 3])) == 1
-    assert best_fit(task[0], nodes, R([1, 4])) == 0
-    assert best_fit(task[0], nodes[1:], R([1, 4])) is None
+    found = [fitted(task[0], nodes, R([1, gpus])) for gpus in (2, 3, 4)]
+    assert [(p.cluster, p.allocation) for p in found if p] == [(2, (1, 2)), (1, (1, 3)), (0, (1, 4))]
+    assert fitted(task[0], nodes[1:], R([1, 4])) == Placement(0, 1, R([1, 3])), "cut to what is there"
+    assert fitted(task[0], nodes, R([0, 1])) is None, "below the minimum"
 
 
 @pytest.mark.parametrize("of", ["greedy", "optimus-central"])

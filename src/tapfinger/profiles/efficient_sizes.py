@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from tapfinger.core.contract import SchedulerContext
 from tapfinger.core.model import Resources
@@ -66,17 +67,25 @@ class EfficientSizes:
         """Shortest duration in slots on any of these clusters if it were empty."""
         return min(self.ideal_on(type_name, n) for n in eligible)
 
-    def pace(self, type_name: str, hardware: str) -> float:
-        """Factor on what is too slow for a type: the root of how much longer it takes there than on usual hardware.
+    def pace(self, type_name: str, cluster: int) -> float:
+        """Factor on what is too slow for a type, on nodes and other hardware: the root of how much longer it takes.
 
-        Without the factor tasks would wait for the fastest hardware while all else is idle; without the root they would
-        take what is slow although the fast will be free sooner.
+        Without the factor tasks would wait for the largest node and the fastest hardware while all else is idle;
+        without the root they would take what is slow although the fast will be free sooner.
         """
-        return math.sqrt(self.at[hardware][type_name][0].slots / self.of[type_name][0].slots)
+        here, slots = self.clusters[cluster], self.ideal_on(type_name, cluster)
+        if math.isinf(slots) or not (here.part_of or here.hardware):
+            return 1.0
+        return math.sqrt(slots / min(self.ideal_on(type_name, n) for n in range(len(self.clusters))))
 
     def usual_ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
         """Shortest duration in slots on any of these clusters if it were empty, each over its ``pace``."""
-        return min(self.ideal_on(type_name, n) / self.pace(type_name, self.clusters[n].hardware) for n in eligible)
+        return min(self.ideal_on(type_name, n) / self.paces[type_name][n] for n in eligible)
+
+    @cached_property
+    def paces(self) -> dict[str, list[float]]:
+        """By type name, the pace on every cluster."""
+        return {name: [self.pace(name, n) for n in range(len(self.clusters))] for name in self.of}
 
     def durations(self, free: Resources, hardware: str) -> float:
         """Shortest durations in this room, bounded, summed over the types; the less, the more the room is worth."""

@@ -83,6 +83,11 @@ class Greedy:
     def learn_from(self, site: SiteTables) -> None:
         """Use tables made by the caller; for a Greedy that does not lend, this can replace ``reset``."""
         self._options = site.sizes
+        clusters = site.context.clusters
+        #: Whole nodes are kept for those who need them.
+        self._emptier = [-1.0 if cluster.part_of else 1.0 for cluster in clusters]
+        #: Queues are by whole cluster, prices by node.
+        self._calm_here = self._calm * (len({cluster.whole for cluster in clusters}) / len(clusters))
         self._head_start = {name: self._short_first * sizes[0].slots for name, sizes in self._options.of.items()}
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -93,7 +98,7 @@ class Greedy:
 
     def _start(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best cluster and size for it now, or waits."""
-        price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm)
+        price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm_here)
         free = [room(c) for c in snapshot.clusters]
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
         self._hardware = [cluster.hardware for cluster in snapshot.clusters]
@@ -117,21 +122,19 @@ class Greedy:
     def _choose(
         self, task: TaskView, limit: float, price: float, free: list[Resources | None], shares: list[float]
     ) -> tuple[int, EfficientSize] | None:
-        """Best cluster and size; ties go to the emptier cluster, then to the lower index."""
+        """Best cluster and size; ties go to the emptier cluster or to the fuller node, then to the lower index."""
         best: tuple[float, float, int] | None = None
         chosen: EfficientSize | None = None
         for n in task.eligible:
             left = free[n]
             if left is None:
                 continue
-            hardware = self._hardware[n]
-            found = self._best(
-                task.type.name, left, limit * self._options.pace(task.type.name, hardware), price, hardware
-            )
+            hardware, slowest = self._hardware[n], limit * self._options.paces[task.type.name][n]
+            found = self._best(task.type.name, left, slowest, price, hardware)
             if found is None:
                 continue
             crowd = self._crowd_price * (self._waiting_for[n] / len(free))
-            rank = (found[0] + crowd, -shares[n], n)
+            rank = (found[0] + crowd, -self._emptier[n] * shares[n], n)
             if best is None or rank < best:
                 best, chosen = rank, found[1]
         return None if best is None or chosen is None else (best[2], chosen)

@@ -1,7 +1,8 @@
-"""A scheduler that is not told of nodes and hardware: to measure what knowing them is worth.
+"""A scheduler that is not told of nodes, hardware and other people: to measure what knowing them is worth.
 
-It sees each whole cluster as one pool of mean speed, as many schedulers do. What it decides is carried out on the node
-where it fits best; what fits on no node waits.
+It sees each whole cluster as one pool of mean speed that nobody else uses, as many schedulers do. What it decides is
+carried out on the node where it fits best. What is too large for every node is cut to what the best one has; a task
+whose minimum fits on none waits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tapfinger.registry import create
 
 
 class Unaware(SchedulerWrapper):
-    """Another scheduler, to which nodes and kinds of hardware do not show."""
+    """Another scheduler, to which nodes, kinds of hardware and other people do not show."""
 
     def reset(self, context: SchedulerContext) -> None:
         """Begin a new run."""
@@ -52,9 +53,8 @@ class Unaware(SchedulerWrapper):
         )
         for placement in decision.placements:
             nodes = [room.clusters[n] for n in self._nodes[placement.cluster]]
-            node = best_fit(waiting[placement.task], nodes, placement.allocation)
-            if node is not None:
-                placed = Placement(placement.task, node, placement.allocation)
+            placed = fitted(waiting[placement.task], nodes, placement.allocation)
+            if placed is not None:
                 room = room.after((placed,))
                 placements.append(placed)
         return Decision(tuple(placements), resizes, decision.lost)
@@ -70,7 +70,7 @@ class Unaware(SchedulerWrapper):
             index,
             nodes[0].name,
             total([node.capacity for node in nodes]),
-            total([node.free for node in up or nodes]),
+            total([node.free if node.others is None else node.free + node.others for node in up or nodes]),
             tuple(self._view(task) for node in nodes for task in node.running),
             tuple(self._view(task) for node in nodes for task in node.paused),
             bool(up),
@@ -112,18 +112,22 @@ def mean_type(task_type: TaskType, clusters: Sequence[Cluster]) -> TaskType:
     return replace(task_type, profile=profile, hardware="", profiles=())
 
 
-def best_fit(task: TaskView, nodes: Sequence[ClusterView], allocation: Resources) -> int | None:
-    """The node of these that is left with the least of what is scarcest; None if the size fits on none."""
-    fitting = [node for node in nodes if can_start_with(task, node, allocation)]
-    if not fitting:
+def fitted(task: TaskView, nodes: Sequence[ClusterView], allocation: Resources) -> Placement | None:
+    """The task on the node that is left with the least of what is scarcest, at this size or what is there of it."""
+    sizes = [(node, allocation.at_most(node.free)) for node in nodes]
+    sizes = [(node, size) for node, size in sizes if can_start_with(task, node, size)]
+    if not sizes:
         return None
     free = total([node.free for node in nodes])
     capacity = total([node.capacity for node in nodes])
     shares = [a / c if c else 1.0 for a, c in zip(free, capacity, strict=True)]
     scarce = shares.index(min(shares))
-    return min(fitting, key=lambda node: (node.free[scarce] - allocation[scarce], sum(node.free))).index
+    node, size = min(
+        sizes, key=lambda s: (sum(allocation) - sum(s[1]), s[0].free[scarce] - s[1][scarce], sum(s[0].free))
+    )
+    return Placement(task.id, node.index, size)
 
 
 def unaware(of: str = "greedy") -> Unaware:
-    """Another scheduler (of) that sees whole clusters of one mean speed: to measure what knowing more is worth."""
+    """Another scheduler (of) to which nodes, hardware and other people do not show."""
     return Unaware(create("scheduler", of, {}))

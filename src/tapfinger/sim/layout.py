@@ -28,6 +28,8 @@ class Tables(NamedTuple):
     minimum: Ints  # (T, R)
     maximum: Ints  # (T, R)
     extent: Ints  # (T, R) allocations per resource in the rate table
+    emptier: Floats  # (N,) 1 where ties go to the emptier cluster, -1 where they go to the fuller node
+    wholes: float  # whole clusters, as a share of N
     speed: Ints  # (T, N) which of the S speeds the type has on the cluster
     first_rate: Ints  # (S,) where the rates of a speed begin
     rates: Floats  # (all cells of all speeds,)
@@ -114,6 +116,8 @@ def make_tables(
         minimum=np.array([t.minimum for t in types], dtype=np.int64),
         maximum=np.array([t.maximum for t in types], dtype=np.int64),
         extent=np.array([t.profile.extent for t in types], dtype=np.int64),
+        emptier=np.array([-1.0 if c.part_of else 1.0 for c in clusters]),
+        wholes=len({c.whole for c in clusters}) / len(clusters),
         speed=np.arange(len(types))[:, None] + first_speed,
         first_rate=np.cumsum([0, *sizes[:-1]]).astype(np.int64),
         rates=np.concatenate([np.asarray(profile.rates, dtype=np.float64) for profile in profiles]),
@@ -234,7 +238,7 @@ class Sizes(NamedTuple):
     slots: Floats  # (O,) mean duration
     cost: Floats  # (O,) slots x largest share of a mean cluster
     ideal: Floats  # (T, N) shortest duration on the empty cluster over its pace; inf where it does not fit
-    pace: Floats  # (S,) EfficientSizes.pace
+    pace: Floats  # (T, N) EfficientSizes.pace
     mean_capacity: Floats  # (R,)
     least_slots: Floats  # (T,) duration of the fastest option on the hardware that most clusters have
     speed_slots: Floats  # (S,) duration of the fastest option
@@ -298,7 +302,7 @@ def make_sizes(options: EfficientSizes, types: Sequence[TaskType]) -> Sizes:
         slots=np.array([o.slots for o in flat], dtype=np.float64),
         cost=np.array([o.cost for o in flat], dtype=np.float64),
         ideal=np.array([[options.usual_ideal(t.name, (n,)) for n in range(len(options.clusters))] for t in types]),
-        pace=np.array([options.pace(t.name, t.hardware) for t, _ in speeds]),
+        pace=np.array([options.paces[t.name] for t in types]),
         mean_capacity=np.array(options.mean_capacity),
         least_slots=np.array([options.of[t.name][0].slots for t in types]),
         speed_slots=np.array([sizes[0].slots for _, sizes in speeds]),

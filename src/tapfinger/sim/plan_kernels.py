@@ -35,7 +35,8 @@ def greedy_round(
     if worlds.queue_length[b] == 0:
         return
     count = _order(d, b, sizes, plan, draws, worlds)
-    price = plan.queue_price * max(0.0, _carried_over(d, b, draws, worlds) / clusters - plan.calm)
+    calm = plan.calm * tables.wholes
+    price = plan.queue_price * max(0.0, _carried_over(d, b, draws, worlds) / clusters - calm)
     for i in range(count):
         j = worlds.order[b, i]
         option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
@@ -106,7 +107,7 @@ def _choose(
         crowd = plan.crowd_price * (worlds.waiting[b, n] / clusters)
         before = _durations(b, n, -1, tables, sizes, worlds) if plan.room_price > 0.0 else 0.0
         speed = tables.speed[kind, n]
-        slowest = limit * sizes.pace[speed]
+        slowest = limit * sizes.pace[kind, n]
         for o in range(sizes.first[speed], sizes.first[speed + 1]):
             if sizes.slots[o] > slowest:
                 break
@@ -131,7 +132,7 @@ def _choose(
         for r in range(amounts):
             if sizes.mean_capacity[r] > 0.0:
                 share += max(0, worlds.free[b, n, r]) / sizes.mean_capacity[r]
-        share *= plan.emptiest
+        share *= plan.emptiest * tables.emptier[n]
         if score < best_score or (score == best_score and share > best_share):
             best_score, best_share, best_option, best_cluster = score, share, option, n
     if plan.hold > 0.0 and unit_uniform(key, -2 - j) < plan.hold:
