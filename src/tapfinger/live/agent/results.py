@@ -184,8 +184,9 @@ class Results:
         kept, runs = self.place(ident), self._runs / f"{ident[0]}.{ident[1]}"
         # Twice: its files may be moved at this moment.
         for path in (kept, runs / TASK / WORK, runs / WORK, kept):
-            if path.is_dir():
-                return path
+            with suppress(OSError):  # its task may have closed the directory above it
+                if path.is_dir():
+                    return path
         return None
 
 
