@@ -12,7 +12,7 @@ from tapfinger.live.agent.job_pool import JobPool, Then
 from tapfinger.live.agent.kept import KeptRun
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.agent.results import Results
-from tapfinger.live.agent.trees import Extent, extent_of
+from tapfinger.live.agent.trees import Extent, extent_of, make_open
 from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ class Housekeeping:
         self.workers = JobPool("tidy", 1)
         self._stop = stop
         self._next = 0.0
+        #: Whether a look waits or is under way.
+        self._looking = False
 
     def heard(self, trouble: str) -> None:
         """Note what is wrong with the disk, and say it once."""
@@ -65,22 +67,31 @@ class Housekeeping:
     def tidy(self, runs: Iterable[KeptRun]) -> None:
         """Let a thread remove what is kept for too long, and find who is to blame for a full disk."""
         now, full = boot_clock(), self.disk.full
-        if now >= self._next and not self.workers.in_hand:
-            self._next = now + (1.0 if full else TIDY)
+        if now >= self._next and not self._looking:  # whatever else the thread has to do, it comes to this
+            self._next, self._looking = now + (1.0 if full else TIDY), True
             alive = [kept for kept in runs if not kept.ended and kept.starting is None]
             self.workers.do(partial(self._survey, alive, full))
 
     def _survey(self, runs: Sequence[KeptRun], full: bool) -> Then:
+        try:
+            return self._look(runs, full)
+        finally:
+            self._looking = False
+
+    def _look(self, runs: Sequence[KeptRun], full: bool) -> Then:
         condemned = [kept for kept in runs if kept.verdict]
         for kept in condemned:  # it ends when its end can be written down, which needs room
+            make_open(kept.run.visible)
+            make_open(kept.run.work)  # else it could not be moved
             self.results.discard(kept.run.work)
         extents: dict[AttemptId, Extent] = {}
         if full and not condemned:
             extents = {kept.run.id: extent_of(kept.run.directory) for kept in runs}
         blamed = self.disk.blame(extents)
-        self.results.tidy(full and blamed is None and not condemned)
-        found = next((kept for kept in runs if kept.run.id == blamed), None)
-        return list if found is None else partial(self._blame, found, extents[found.run.id])
+        if found := next((kept for kept in runs if kept.run.id == blamed), None):
+            return partial(self._blame, found, extents[found.run.id])  # at once: the rest is for the next look
+        self.results.tidy(full and not condemned)
+        return list
 
     def _blame(self, kept: KeptRun, extent: Extent) -> list[Report]:
         if kept.ended or not self.disk.full:

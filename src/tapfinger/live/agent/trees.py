@@ -2,14 +2,15 @@
 
 Nothing is reached by a path: each directory is opened from the one above it, and no link is followed. So a task that
 changes its directory meanwhile leads nowhere else, and no name is too long. One directory is open at a time, whatever
-the depth.
+the depth. And nothing takes longer than it is given: a task may go on filling a directory that is looked through.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
+import math
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -21,18 +22,32 @@ from pathlib import Path
 STEP, REST = 500, 0.01
 #: Times that a directory is looked through again because its task has put something into it meanwhile.
 AGAIN = 5
+#: Most seconds for measuring a directory with all below it.
+LOOK = 10.0
 #: Files with several names that are remembered, so that each counts once: what is beyond counts with every name.
 MOST_LINKED = 100_000
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class _Breather:
-    """Rests now and then."""
+class _OverdueError(Exception):
+    """The time that was given is over. Not an OSError, which would concern one entry only."""
 
-    def __init__(self) -> None:
+
+class _Pace:
+    """Rests now and then, and ends what takes too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
         self._seen = 0
+        #: Directories that were moved to the top.
+        self.lifted = 0
+
+    def check(self) -> None:
+        if time.monotonic() >= self._until:
+            raise _OverdueError
 
     def count(self) -> None:
+        self.check()
         self._seen += 1
         if self._seen % STEP == 0:
             time.sleep(REST)
@@ -105,15 +120,15 @@ def size_of(directory: Path) -> int:
     return extent_of(directory).size
 
 
-def extent_of(directory: Path) -> Extent:
-    """What a directory takes on disk, with all below it. What cannot be read counts nothing."""
+def extent_of(directory: Path, seconds: float = LOOK) -> Extent:
+    """What a directory takes on disk, with all below it. What cannot be read in time counts nothing."""
     scales = _Scales()
-    _weigh(directory, scales)
+    with suppress(_OverdueError):
+        _weigh(directory, scales, _Pace(seconds))
     return Extent(scales.size, scales.files)
 
 
-def _weigh(directory: Path, scales: _Scales) -> None:
-    pace = _Breather()
+def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
     #: The directories from the top to the current one: which it is, and what in it was not entered yet.
     above: list[tuple[tuple[int, int], list[str]]] = []
     here = -1
@@ -145,7 +160,7 @@ def _weigh(directory: Path, scales: _Scales) -> None:
             os.close(here)
 
 
-def _measure(handle: int, pace: _Breather, scales: _Scales) -> list[str]:
+def _measure(handle: int, pace: _Pace, scales: _Scales) -> list[str]:
     """Add the entries of a directory; returns the directories among them."""
     folders = []
     with os.scandir(handle) as entries:
@@ -162,28 +177,32 @@ def _measure(handle: int, pace: _Breather, scales: _Scales) -> list[str]:
 # -------------------------------------------------------------------------- removing
 
 
-def remove_tree(path: Path) -> None:
+def remove_tree(path: Path, seconds: float = math.inf) -> None:
     """Remove a directory with all below it, in small steps, also where its permissions forbid it.
 
-    Directories within directories are moved to the top before they are emptied, so depth does not matter.
+    Directories within directories are moved to the top before they are emptied, so depth does not matter. What cannot
+    be removed in time is left, and so is what a living task goes on putting there.
     """
-    if path.is_symlink():
+    if os.path.islink(path):  # not Path.is_symlink, which fails where the directory above is closed
         with suppress(OSError):
             path.unlink()
         return
-    with suppress(OSError), _folder(path, make_open=True) as top:
-        pace, numbers = _Breather(), itertools.count()
+    with suppress(OSError, _OverdueError), _folder(path, make_open=True) as top:
+        pace = _Pace(seconds)
         for _ in range(AGAIN):
-            if not _empty(top, top, numbers, pace):
+            if not _empty(top, top, pace):
                 break
     with suppress(OSError):
         path.rmdir()
 
 
-def _empty(handle: int, top: int, numbers: Iterator[int], pace: _Breather) -> bool:
-    """Remove the entries of a directory; those below others are moved to the top. Returns whether it had any."""
-    found = False
-    while names := _some(handle):
+def _empty(handle: int, top: int, pace: _Pace) -> bool:
+    """Remove the entries of a directory; those below others are moved to the top. Returns whether it had any.
+
+    It removes not many more than there were at first.
+    """
+    seen, most = 0, _number(handle, pace) + STEP
+    while seen < most + (pace.lifted if handle == top else 0) and (names := _some(handle)):
         gone = 0
         for name, is_folder in names:
             pace.count()
@@ -191,14 +210,24 @@ def _empty(handle: int, top: int, numbers: Iterator[int], pace: _Breather) -> bo
                 if not is_folder:
                     os.unlink(name, dir_fd=handle)
                 elif handle == top:
-                    _remove_folder(name, top, numbers, pace)
+                    _remove_folder(name, top, pace)
                 else:
-                    _lift(name, handle, top, numbers)
+                    _lift(name, handle, top, pace)
                 gone += 1
-        found = True
+        seen += len(names)
         if not gone:
             break  # nothing of it can be removed
-    return found
+    return seen > 0
+
+
+def _number(handle: int, pace: _Pace) -> int:
+    """Number of entries of a directory."""
+    number = 0
+    with os.scandir(handle) as entries:
+        for _ in entries:
+            pace.check()
+            number += 1
+    return number
 
 
 def _some(handle: int) -> list[tuple[str, bool]]:
@@ -207,21 +236,15 @@ def _some(handle: int) -> list[tuple[str, bool]]:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(entries, STEP)]
 
 
-def _remove_folder(name: str, top: int, numbers: Iterator[int], pace: _Breather) -> None:
+def _remove_folder(name: str, top: int, pace: _Pace) -> None:
     with _folder(name, top, make_open=True) as below:
-        _empty(below, top, numbers, pace)
+        _empty(below, top, pace)
     os.rmdir(name, dir_fd=top)
 
 
-def _lift(name: str, handle: int, top: int, numbers: Iterator[int]) -> None:
-    """Move a directory to the top, under a name that nobody has."""
+def _lift(name: str, handle: int, top: int, pace: _Pace) -> None:
+    """Move a directory to the top, under a name that nobody can have taken."""
     with _folder(name, handle, make_open=True):
         pass  # only who may write to a directory may move it
-    while True:
-        try:
-            os.rename(name, f".up-{next(numbers)}", src_dir_fd=handle, dst_dir_fd=top)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # something has that name
-                raise
-        else:
-            return
+    os.rename(name, f".up-{secrets.token_hex(8)}", src_dir_fd=handle, dst_dir_fd=top)
+    pace.lifted += 1
