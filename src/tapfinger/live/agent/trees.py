@@ -7,6 +7,7 @@ the depth. And nothing takes longer than it is given: a task may go on filling a
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -59,7 +60,8 @@ def _folder(name: str | Path, above: int | None = None, make_open: bool = False)
     if make_open:
         handle = os.open(name, _FLAGS | os.O_PATH, dir_fd=above)
         try:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # this directory, whatever has its name by now
+            # This directory, whatever has its name by now.
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) | 0o700)
         finally:
             os.close(handle)
     handle = os.open(name, _FLAGS, dir_fd=above)
@@ -94,6 +96,8 @@ class Extent:
     size: int
     #: Files and directories, whatever number of names they have.
     files: int
+    #: Whether all of it could be seen, in time.
+    complete: bool = True
 
 
 class _Scales:
@@ -101,6 +105,7 @@ class _Scales:
 
     def __init__(self) -> None:
         self.size = self.files = 0
+        self.complete = True
         #: Files that have more than one name and were counted, by device and number.
         self._known: set[tuple[int, int]] = set()
 
@@ -114,6 +119,11 @@ class _Scales:
         self.size += status.st_blocks * 512
         self.files += 1
 
+    def missed(self, error: OSError) -> None:
+        """Note that something could not be seen, unless it has gone or was replaced meanwhile."""
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            self.complete = False
+
 
 def size_of(directory: Path) -> int:
     """Bytes that a directory takes on disk, with all below it. What cannot be read counts nothing."""
@@ -123,9 +133,27 @@ def size_of(directory: Path) -> int:
 def extent_of(directory: Path, seconds: float = LOOK) -> Extent:
     """What a directory takes on disk, with all below it. What cannot be read in time counts nothing."""
     scales = _Scales()
-    with suppress(_OverdueError):
+    try:
         _weigh(directory, scales, _Pace(seconds))
-    return Extent(scales.size, scales.files)
+    except OSError as error:
+        scales.missed(error)
+    except _OverdueError:
+        scales.complete = False
+    return Extent(scales.size, scales.files, scales.complete)
+
+
+def _enter(name: str | Path, above: int | None = None) -> int:
+    """A directory to be measured, opened although its task has closed it to its own user."""
+    with suppress(PermissionError):
+        handle = os.open(name, _FLAGS, dir_fd=above)
+        try:
+            os.stat(".", dir_fd=handle)  # fails where its entries may be listed, but not looked at
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+    with _folder(name, above, make_open=True) as opened:
+        return os.dup(opened)
 
 
 def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
@@ -133,17 +161,19 @@ def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
     above: list[tuple[tuple[int, int], list[str]]] = []
     here = -1
     try:
-        here = os.open(directory, _FLAGS)
+        here = _enter(directory)
         folders = _measure(here, pace, scales)
         while True:
             if folders:
                 name = folders.pop()
-                with suppress(OSError):
-                    below = os.open(name, _FLAGS, dir_fd=here)
+                try:
+                    below = _enter(name, here)
                     above.append((_identity(here), folders))
                     os.close(here)
                     here, folders = below, []
                     folders = _measure(here, pace, scales)
+                except OSError as error:
+                    scales.missed(error)
             elif above:
                 identity, folders = above.pop()
                 back = os.open("..", _FLAGS, dir_fd=here)
@@ -153,8 +183,6 @@ def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
                     return  # the task has moved it: the next look finds it elsewhere
             else:
                 return
-    except OSError:
-        return
     finally:
         if here >= 0:
             os.close(here)
@@ -166,11 +194,14 @@ def _measure(handle: int, pace: _Pace, scales: _Scales) -> list[str]:
     with os.scandir(handle) as entries:
         for entry in entries:
             pace.count()
-            with suppress(OSError):
+            try:
                 status = entry.stat(follow_symlinks=False)
-                scales.add(status)
-                if stat.S_ISDIR(status.st_mode):
-                    folders.append(entry.name)
+            except OSError as error:
+                scales.missed(error)
+                continue
+            scales.add(status)
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(entry.name)
     return folders
 
 
