@@ -31,7 +31,7 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.backends.process import Process
-from tapfinger.live.protocol.messages import AttemptId, Outcome
+from tapfinger.live.protocol.messages import Outcome
 
 # --------------------------------------------------------------------------- the lease
 
@@ -52,18 +52,6 @@ def test_a_lease_is_renewed_on_a_full_disk(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------- the host
-
-
-def test_who_is_to_blame(tmp_path: Path) -> None:
-    watch = DiskWatch(tmp_path, 100.0)
-
-    def blamed(*megabytes: int) -> AttemptId | None:
-        return watch.blame({(n, 1): Extent(size * MB, 1) for n, size in enumerate(megabytes, 1)})
-
-    assert blamed() is None
-    assert blamed(40) is None, "without it the disk would be full as well"
-    assert blamed(400, 300) is None, "it is not by far the largest"
-    assert blamed(30, 300) == (2, 1)
 
 
 class Room(NamedTuple):

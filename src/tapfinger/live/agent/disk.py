@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ FILES, FILES_SHARE = 1000, 0.05
 RELIEF = 1.25
 #: How many times larger than any other the largest directory is if it alone is to blame for a full disk.
 BY_FAR = 2.0
-#: Size below which a directory is not to blame, as a share of what should be free: removing it would not help.
+#: Size below which a directory is not to blame in any case, as a share of what should be free.
 LEAST = 0.5
 
 
@@ -47,6 +47,8 @@ class DiskWatch:
         self.unwritable = ""
         #: Why the disk has lately not taken another file, whatever it says of its room; empty if it has.
         self.refuses = ""
+        #: What was free when last looked; None before the first look.
+        self.free: Extent | None = None
         self._lacks_room = self._lacks_files = False
         self._files = float(FILES)
 
@@ -58,6 +60,7 @@ class DiskWatch:
             return f"its disk cannot be read: {error.strerror}"
         refuses = self.refuses = self._try() if self.refuses else ""
         free = status.f_bavail * status.f_frsize
+        self.free = Extent(free, status.f_favail)
         self._lacks_room = free < self._least * (RELIEF if self._lacks_room else 1.0)
         if status.f_files:  # else the file system does not count them
             self._files = min(FILES, FILES_SHARE * status.f_files)
@@ -84,21 +87,43 @@ class DiskWatch:
                 path.unlink()
         return ""
 
-    def blame(self, extents: Mapping[AttemptId, Extent]) -> AttemptId | None:
-        """The attempt that has by far the most room or files, whichever is lacking, if it helps to remove them."""
+    def blame(self, extents: Mapping[AttemptId, Extent], before: Extent | None = None) -> AttemptId | None:
+        """The attempt whose directory explains what is lacking, room or files, if it helps to remove it; else nobody.
+
+        ``before``: what was free before any of them began. What has gone since and is in no directory speaks against
+        blaming anybody: files that are open and removed, for example, belong to somebody who cannot be told.
+        """
+        free = self.free or Extent(0, 0)
+        before = before or free
+        doubtful = [ident for ident, extent in extents.items() if not extent.complete]
         found = None
         if self._lacks_room or not self._lacks_files:
-            found = _largest({ident: extent.size for ident, extent in extents.items()}, LEAST * self._least)
+            sizes = {ident: extent.size for ident, extent in extents.items()}
+            found = _culprit(sizes, doubtful, before.size - free.size, _helps(self._least, free.size))
         if found is None and (self._lacks_files or self.refuses):
-            found = _largest({ident: extent.files for ident, extent in extents.items()}, LEAST * self._files)
+            files = {ident: extent.files for ident, extent in extents.items()}
+            found = _culprit(files, doubtful, before.files - free.files, _helps(self._files, free.files))
         return found
 
 
-def _largest(amounts: Mapping[AttemptId, int], least: float) -> AttemptId | None:
-    """Who has by far the most, and not less than ``least``."""
+def _helps(least: float, free: int) -> float:
+    """What must be removed at least to be of help. ``least``: what should be free."""
+    return max(LEAST * least, RELIEF * least - free)
+
+
+def _culprit(
+    amounts: Mapping[AttemptId, int], doubtful: Collection[AttemptId], taken: int, least: float
+) -> AttemptId | None:
+    """Who has not less than ``least``, by far the most, and more than all others and whatever is not seen.
+
+    ``doubtful``: those who may have more than was seen. The only one is taken to have all that is not seen; where
+    there is one, nobody else is blamed. ``taken``: by anybody, as the disk says.
+    """
     if not amounts:
         return None
-    largest, second = [*sorted(amounts, key=lambda ident: -amounts[ident]), None][:2]
-    if largest is None or amounts[largest] < least:
-        return None
-    return largest if second is None or amounts[largest] >= BY_FAR * amounts[second] else None
+    unseen = max(0, taken - sum(amounts.values()))
+    supposed = {ident: amount + (unseen if [*doubtful] == [ident] else 0) for ident, amount in amounts.items()}
+    largest, *others = sorted(supposed, key=lambda ident: -supposed[ident])
+    most, second = supposed[largest], supposed[others[0]] if others else 0
+    explains = most >= BY_FAR * second and 2 * most > max(taken, sum(supposed.values()))
+    return largest if most >= least and explains and {*doubtful} <= {largest} else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from tapfinger.live.agent.job_pool import JobPool, Then
 from tapfinger.live.agent.kept import KeptRun
 from tapfinger.live.agent.leases import boot_clock
 from tapfinger.live.agent.results import Results
-from tapfinger.live.agent.trees import Extent, extent_of
+from tapfinger.live.agent.trees import LOOK, Extent, extent_of, make_open
 from tapfinger.live.protocol.messages import AttemptId, Outcome, Report
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the files that are kept; on a full disk it is looked at once a second.
 TIDY = 30.0
+#: Most seconds for measuring the directories of all attempts, one after the other.
+LOOKS = 60.0
 
 
 class Housekeeping:
@@ -33,6 +36,17 @@ class Housekeeping:
         self.workers = JobPool("tidy", 1)
         self._stop = stop
         self._next = 0.0
+        #: Whether a look waits or is under way.
+        self._looking = False
+        #: What was free before each attempt began.
+        self._before: dict[AttemptId, Extent] = {}
+        #: Attempts of which it was logged that they cannot be measured.
+        self._doubted: set[AttemptId] = set()
+
+    def begins(self, ident: AttemptId) -> None:
+        """Note what is free before an attempt begins, or when it is found."""
+        if self.disk.free is not None:
+            self._before.setdefault(ident, self.disk.free)
 
     def heard(self, trouble: str) -> None:
         """Note what is wrong with the disk, and say it once."""
@@ -62,25 +76,51 @@ class Housekeeping:
 
         self.workers.do(done)
 
-    def tidy(self, runs: Iterable[KeptRun]) -> None:
+    def tidy(self, runs: Collection[KeptRun]) -> None:
         """Let a thread remove what is kept for too long, and find who is to blame for a full disk."""
+        for kept in runs:
+            self.begins(kept.run.id)
         now, full = boot_clock(), self.disk.full
-        if now >= self._next and not self.workers.in_hand:
-            self._next = now + (1.0 if full else TIDY)
+        if now >= self._next and not self._looking:  # whatever else the thread has to do, it comes to this
+            self._next, self._looking = now + (1.0 if full else TIDY), True
+            there = {kept.run.id for kept in runs if not kept.ended}
+            self._before = {ident: free for ident, free in self._before.items() if ident in there}
+            self._doubted &= there
+            free = self._before.values()
+            before = Extent(max(each.size for each in free), max(each.files for each in free)) if free else None
             alive = [kept for kept in runs if not kept.ended and kept.starting is None]
-            self.workers.do(partial(self._survey, alive, full))
+            self.workers.do(partial(self._survey, alive, before, full))
 
-    def _survey(self, runs: Sequence[KeptRun], full: bool) -> Then:
+    def _survey(self, runs: Sequence[KeptRun], before: Extent | None, full: bool) -> Then:
+        try:
+            return self._look(runs, before, full)
+        finally:
+            self._looking = False
+
+    def _look(self, runs: Sequence[KeptRun], before: Extent | None, full: bool) -> Then:
         condemned = [kept for kept in runs if kept.verdict]
         for kept in condemned:  # it ends when its end can be written down, which needs room
+            make_open(kept.run.visible)
+            make_open(kept.run.work)  # else it could not be moved
             self.results.discard(kept.run.work)
-        extents: dict[AttemptId, Extent] = {}
-        if full and not condemned:
-            extents = {kept.run.id: extent_of(kept.run.directory) for kept in runs}
-        blamed = self.disk.blame(extents)
-        self.results.tidy(full and blamed is None and not condemned)
-        found = next((kept for kept in runs if kept.run.id == blamed), None)
-        return list if found is None else partial(self._blame, found, extents[found.run.id])
+        extents = self._measure(runs) if full and not condemned else {}
+        blamed = self.disk.blame(extents, before)
+        if found := next((kept for kept in runs if kept.run.id == blamed), None):
+            return partial(self._blame, found, extents[found.run.id])  # at once: the rest is for the next look
+        self.results.tidy(full and not condemned)
+        return list
+
+    def _measure(self, runs: Sequence[KeptRun]) -> dict[AttemptId, Extent]:
+        """What each attempt has in its directory."""
+        extents = {}
+        until = time.monotonic() + LOOKS
+        for kept in runs:
+            ident = kept.run.id
+            extent = extents[ident] = extent_of(kept.run.directory, max(0.0, min(LOOK, until - time.monotonic())))
+            if not extent.complete and ident not in self._doubted:
+                self._doubted.add(ident)
+                logger.warning("what task %d attempt %d has put on the full disk cannot be measured", *ident)
+        return extents
 
     def _blame(self, kept: KeptRun, extent: Extent) -> list[Report]:
         if kept.ended or not self.disk.full:

@@ -169,8 +169,10 @@ class CoordinatorLink:
         if not busy:
             try:
                 answer = await asyncio.to_thread(self._host.files, request)
-            except RuntimeError as error:  # no thread can be started
-                answer = FileAnswer(request.number, fault=f"the agent cannot read files now: {error}; try again")
+            except Exception as error:  # no thread can be started, or what nobody foresaw: who has asked waits for it
+                logger.exception("a request for files of task %d attempt %d has failed", *request.id)
+                fault = f"the agent cannot read files now: {type(error).__name__}; try again"
+                answer = FileAnswer(request.number, fault=fault)
         with suppress(ConnectionClosed):  # who has asked will ask again
             await socket.send(encode(answer))
 

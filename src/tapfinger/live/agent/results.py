@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 RESULTS = "results"
 #: Beginning of the names of directories that are being removed.
 GONE = ".gone-"
+#: Most seconds for removing a directory: at once, at each later turn of what is left of it, and all such turns of one
+#: look together. A living task that has got hold of it may go on filling it.
+AT_ONCE, TURN, TURNS = 0.5, 5.0, 10.0
 #: Most attempts whose files are kept, and the bytes that each counts at least: names and notes take room as well.
 MOST, LEAST = 10_000, 4096
 
@@ -52,6 +55,8 @@ class Results:
         self._rules = rules
         #: What the notes say, by name, so that a look reads only those that are new.
         self._noted: dict[str, dict[str, Any]] = {}
+        #: When what is left of removed directories had its latest turn, on the monotonic clock.
+        self._turns: dict[Path, float] = {}
 
     def place(self, ident: AttemptId) -> Path:
         """Where the files of an attempt are kept after its end."""
@@ -92,13 +97,16 @@ class Results:
                 self._kept(place)  # on a full disk nothing is noted, and it counts from the next look on
         self.discard(run.directory)
 
-    def discard(self, path: Path) -> None:
-        """Remove a directory. From the first moment on nobody finds it."""
-        gone = path.with_name(f"{GONE}{path.name}")
-        with suppress(OSError):
+    def discard(self, path: Path, seconds: float = AT_ONCE) -> None:
+        """Remove a directory. From the first moment on nobody finds it; what is not removed in time is left."""
+        gone = _gone(self._results if path.parent == self._results else self._runs, path.name)
+        try:
             path.rename(gone)
-            path = gone
-        remove_tree(path)
+        except OSError:
+            remove_tree(path, TURN)  # where it is no later turn would find it
+        else:
+            remove_tree(gone, seconds)
+            self._turns[gone] = time.monotonic()
 
     def disown(self, ident: AttemptId) -> None:
         """Let nobody find what is kept of an attempt: with another store, another task is given its numbers.
@@ -107,7 +115,7 @@ class Results:
         """
         place = self.place(ident)
         with suppress(FileNotFoundError):
-            place.rename(place.with_name(f"{GONE}{place.name}-{secrets.token_hex(8)}"))
+            place.rename(_gone(self._results, place.name))
             logger.warning("files of an earlier task %d attempt %d are removed: another one starts", *ident)
         with suppress(FileNotFoundError):
             self._note(place).unlink()
@@ -115,8 +123,22 @@ class Results:
 
     def tidy(self, full: bool = False) -> None:
         """Remove what is too old or too much. ``full``: the disk needs room, so the oldest goes in any case."""
-        for left in (*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")):
-            remove_tree(left)
+        self._prune(full)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Go on with what is left of removed directories: first what has waited longest, so each gets its turn."""
+        left = [*self._below(self._runs, f"{GONE}*"), *self._below(self._results, f"{GONE}*")]
+        self._turns = {path: self._turns.get(path, 0.0) for path in left}
+        until = time.monotonic() + TURNS
+        for path in sorted(left, key=self._turns.__getitem__):
+            if (seconds := min(TURN, until - time.monotonic())) <= 0.0:
+                return
+            remove_tree(path, seconds)
+            self._turns[path] = time.monotonic()
+
+    def _prune(self, full: bool) -> None:
+        until = time.monotonic() + TURNS
         places = self._below(self._results, "[0-9]*.[0-9]*")
         self._forget_gone({path.name for path in places})
         entries = sorted(self._entries(places), key=lambda entry: -entry.age)
@@ -127,7 +149,7 @@ class Results:
                 reasons = {"too old": old, "the disk is nearly full": full, "there are too many": many}
                 why = next((reason for reason, holds in reasons.items() if holds), "all together are too large")
                 logger.info("the files in %s are removed: %s", entry.path, why)
-                self.discard(entry.path)
+                self.discard(entry.path, max(0.0, min(AT_ONCE, until - time.monotonic())))
                 with suppress(OSError):
                     self._note(entry.path).unlink()
                 total -= entry.size
@@ -184,9 +206,15 @@ class Results:
         kept, runs = self.place(ident), self._runs / f"{ident[0]}.{ident[1]}"
         # Twice: its files may be moved at this moment.
         for path in (kept, runs / TASK / WORK, runs / WORK, kept):
-            if path.is_dir():
-                return path
+            with suppress(OSError):  # its task may have closed the directory above it
+                if path.is_dir():
+                    return path
         return None
+
+
+def _gone(directory: Path, name: str) -> Path:
+    """A new name for a directory that is removed."""
+    return directory / f"{GONE}{name}-{secrets.token_hex(8)}"
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

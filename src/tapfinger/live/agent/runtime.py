@@ -260,6 +260,7 @@ class Host:
         if gone := [name for name, value in launch.secrets.items() if value is None]:
             reason = f"secret {gone[0]!r} was removed before the task could start; set it again, and submit it again"
             return self._not_started(launch.id, Outcome("failed", 127, reason))
+        self.house.begins(launch.id)
         began = Began.now()
         try:
             devices = self._devices.lease(launch.allocation)
