@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -126,5 +127,31 @@ def test_a_run_on_ray_is_followed_on_after_a_failure_and_without_haste(tmp_path:
             assert wait_for(lambda: backend.poll(run)) == Outcome("finished", 0)
         assert asked[3] - asked[2] >= 0.5 * PULSE
         assert not backend._watches
+    finally:
+        backend.close()
+
+
+def test_a_run_on_ray_for_which_there_was_no_thread_is_followed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(Launch((1, 1), ("true",), {}, {}), tmp_path / "run", {}, tmp_path / "lease")
+    followed = threading.Event()
+    refused, start = list[str](), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "run-1.1" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(Ray, "follow", lambda *_: followed.set())
+    backend = Ray(callback_address="127.0.0.1")
+    try:
+        backend.start(run)
+        assert backend.poll(run) is None
+        assert (len(refused), followed.is_set()) == (2, False)
+        assert backend.poll(run) is None
+        wait_for(followed.is_set)
     finally:
         backend.close()

@@ -175,7 +175,7 @@ def test_when_every_thread_hangs_the_rest_is_given_back_and_the_cluster_takes_no
         assert 99 in backend.begun
 
 
-def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts(tmp_path: Path) -> None:
+def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts_and_is_told(tmp_path: Path) -> None:
     class Mute(Slow):
         def poll(self, run: Run) -> Outcome | None:
             self.go.wait()
@@ -196,6 +196,11 @@ def test_a_poll_that_hangs_holds_up_neither_lease_nor_starts(tmp_path: Path) -> 
         hear(host, 4)
         assert read_lease(tmp_path / "lease") == 80.0
         wait_for(lambda: host.step() is not None and backend.begun == [1, 2])
+        host.patience = 0.0
+        wait_for(lambda: host.step() is not None and "said nothing of any task" in host.report().trouble)
+        backend.go.set()
+        host.patience = 1e9
+        wait_for(lambda: host.step() is not None and not host.report().trouble)
 
 
 def test_a_growth_that_fails_while_its_task_ends_gives_its_devices_back(tmp_path: Path) -> None:

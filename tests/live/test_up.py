@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 from live.sites import CONFIG, python
+from live.test_disk import Room
 from live.up_sites import WAITS, UpSite
 from waiting import PATIENCE, wait_for
 
 from tapfinger.errors import ConfigError, CoordinatorError
+from tapfinger.live.agent.disk import DiskWatch
 from tapfinger.live.agent.leases import replace_file
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.local_site import LocalSite, clear
@@ -133,6 +135,25 @@ def test_tasks_that_do_not_end_do_not_hold_up_the_end_of_a_site(
     assert lines == ["tasks of agent left could not be ended within 60 s, and are left behind"]
     monkeypatch.setattr(Host, "stop_all", lambda _: False)
     assert clear(agent.folder, patience=0.0)
+
+
+def test_who_ends_what_an_agent_has_left_says_nothing_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "agent.json").write_text('{"name": "a", "cluster": "left", "incarnation": 1}')
+    monkeypatch.setattr(os, "statvfs", lambda _: Room(f_bavail=10))
+    looked: list[str] = []
+    look = DiskWatch.look
+
+    def keep(watch: DiskWatch) -> str:
+        looked.append(look(watch))
+        return looked[-1]
+
+    monkeypatch.setattr(DiskWatch, "look", keep)
+    monkeypatch.setattr(Host, "stop_all", lambda host: bool(host.step() or not looked))
+    assert clear(tmp_path)
+    assert set(looked) == {""}
+    assert "nearly full" not in caplog.text
 
 
 def test_logs_are_kept_short(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def clear(agent: Path, patience: float = PATIENCE) -> bool:
     ``agent``: its directory. ``patience``: in seconds.
     """
     from tapfinger.live.agent.devices import Devices
+    from tapfinger.live.agent.disk import DiskRules
     from tapfinger.live.agent.main import BACKEND_NOTE
     from tapfinger.live.agent.runtime import Host
     from tapfinger.live.backends.base import BackendContext
@@ -152,7 +153,8 @@ def clear(agent: Path, patience: float = PATIENCE) -> bool:
         cluster = json.loads(read_part(agent / "agent.json", 0, LARGEST_NOTE))["cluster"]
         note = agent / BACKEND_NOTE
         backend = BackendConfig(**json.loads(read_part(note, 0, LARGEST_NOTE) if note.exists() else "{}"))
-        host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0)
+        rules = DiskRules(min_free_mb=0.0)  # how much should be free is not known here, and no task is taken
+        host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0, rules=rules)
         deadline = time.monotonic() + patience
         try:
             while left := host.stop_all():

@@ -39,7 +39,7 @@ from tapfinger.live.agent.machine import (
 from tapfinger.live.agent.outcomes import sound
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
-from tapfinger.live.agent.starts import Began, Starts, larger_of, save_run
+from tapfinger.live.agent.starts import HANGS, Began, Starts, larger_of, save_run
 from tapfinger.live.agent.strays import end_strays
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome, Report, SizeOrder
@@ -78,7 +78,9 @@ class Host:
         #: Attempts on their way to a process.
         self.starts = Starts(backend)
         self._workers = JobPool("backend", 1)
-        self._looking = False
+        self._looking = self._hangs = False
+        #: Seconds after which the backend hangs.
+        self.patience = HANGS
         #: Seconds between reports when nothing happens.
         self.beat = beat
         self._lease = context.lease
@@ -130,7 +132,8 @@ class Host:
         self._look()
         reports = self._settle()
         reports += self._end_hanging()
-        room, trouble = self.starts.room(self.machine.lease_length), self.house.trouble or self.starts.trouble
+        room = self.starts.room(self.machine.lease_length)
+        trouble = self.house.trouble or self.starts.trouble or self._mute()
         reports += self._do(self.machine.handle(Condition(room, trouble), self._clock()))
         self.house.tidy(self._runs.values())
         if stimulus is not None:
@@ -148,6 +151,15 @@ class Host:
 
     def _settle(self) -> list[Report]:
         return [*self._workers.settle(PATIENCE), *self.starts.settle(START_PATIENCE), *self.house.workers.settle(0.0)]
+
+    def _mute(self) -> str:
+        """Why nothing is heard of any task, and nothing done to it; empty if that is not so."""
+        hangs = bool(self._workers.hanging(self.patience))
+        if hangs != self._hangs:
+            level, what = (logging.ERROR, "hangs") if hangs else (logging.INFO, "answers again")
+            logger.log(level, "the backend %s", what)
+            self._hangs = hangs
+        return f"its backend hangs: it has said nothing of any task for {self.patience:g} s" if hangs else ""
 
     def _look(self) -> None:
         """Let a thread look at all runs, unless it still does."""

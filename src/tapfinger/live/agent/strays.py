@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -15,12 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from tapfinger.live.backends import supervise
+from tapfinger.live.backends.process_reader import command_lines, is_beside_us
 
 logger = logging.getLogger(__name__)
 
 #: Most seconds to wait for the end of what was killed, and seconds between looks at it.
 PATIENCE, PAUSE = 10.0, 0.05
 _PROGRAM = os.fsencode(os.path.basename(supervise.__file__))
+#: Names of directories of runs.
+_RUN = re.compile(rb"\d+\.\d+")
 
 
 def end_strays(runs: Path, known: Collection[str], patience: float = PATIENCE) -> None:
@@ -41,13 +45,16 @@ def end_strays(runs: Path, known: Collection[str], patience: float = PATIENCE) -
 
 
 def supervisors(place: bytes) -> Iterator[tuple[int, str]]:
-    """Process id and directory's name of every supervisor of a run below a directory."""
-    for pid, _ in supervise.parents():
-        with suppress(OSError):  # it has ended meanwhile
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            for program, directory in pairwise(words):
-                if os.path.basename(program) == _PROGRAM and os.path.dirname(directory) == place:
-                    yield pid, os.fsdecode(os.path.basename(directory))
+    """Process id and directory's name of every supervisor of a run below a directory.
+
+    A supervisor is never in a sandbox, and its command line can be read at any time.
+    """
+    found, _ = command_lines.of(pid for pid, _ in supervise.parents() if is_beside_us(pid))
+    for pid, line in found.items():
+        for program, directory in pairwise(line.split(b"\0")):
+            parent, name = os.path.split(directory)
+            if os.path.basename(program) == _PROGRAM and parent == place and _RUN.fullmatch(name):
+                yield pid, os.fsdecode(name)
 
 
 def _kill(supervisor: int) -> None:

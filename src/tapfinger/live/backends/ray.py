@@ -71,6 +71,8 @@ class Ray:
         self._since = boot_clock()
         self._lock = threading.Lock()  # guards the files in the directories of runs
         self._watches: dict[str, _WatchedRun] = {}
+        #: Whether the machine has refused the latest thread.
+        self._refused = False
         self._watching = threading.Lock()  # guards these and the server: several threads may start runs at once
 
     def open(self, context: BackendContext) -> None:
@@ -153,12 +155,25 @@ class Ray:
         return self._server
 
     def _watch(self, run: Run) -> None:
-        """Start a thread that follows this run to its end, unless there is one."""
+        """Start a thread that follows this run to its end, unless there is one.
+
+        Where the machine refuses it, the next look at the run tries again.
+        """
         name = _name(run.id)
         with self._watching:
-            if name not in self._watches:
-                watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
+            if name in self._watches:
+                return
+            # There before the thread: the run's driver may call at once.
+            watch = self._watches[name] = _WatchedRun(self, run, self._listen(run.lease.parent))
+            try:
                 watch.thread.start()
+            except (RuntimeError, MemoryError) as error:
+                self._watches.pop(name, None)
+                if not self._refused:
+                    logger.error("task %d cannot be followed: %s; it is tried again", run.id[0], error)
+                self._refused = True
+            else:
+                self._refused = False
 
     def _answer(self, attempt: str, question: str, said: bytes) -> bytes:
         """Answer a driver's request."""

@@ -17,9 +17,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from tapfinger.live.agent.leases import boot_id, replace_file
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run, TooLittle
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
+from tapfinger.live.backends.process_reader import environments, may_be_read
 from tapfinger.live.backends.spool import LARGEST_NOTE, Spool, read_part
 from tapfinger.live.backends.starting import MARK, SHORTAGES, is_shortage, may_be_the_machines
 from tapfinger.live.protocol.messages import AttemptId, Outcome
@@ -48,6 +49,8 @@ _SPOILT = {
     errno.ENXIO,
     errno.ENOTEMPTY,
 }
+#: Seconds for which a run counts as running because processes hang that may be its own.
+DOUBT = 10.0
 
 
 class Supervised:
@@ -73,6 +76,12 @@ class Supervised:
         """What to know of runs that have not ended, for when their directory is spoilt."""
         known: dict[AttemptId, _Known] = self.__dict__.setdefault("_remembered", {})
         return known
+
+    @property
+    def _doubted(self) -> dict[AttemptId, float]:
+        """Since when it is not known of runs without a supervisor whether something of them is left."""
+        doubted: dict[AttemptId, float] = self.__dict__.setdefault("_in_doubt", {})
+        return doubted
 
     @property
     def _explained(self) -> set[AttemptId]:
@@ -281,30 +290,28 @@ class Supervised:
         return self._known[run.id].plan if run.id in self._known else read_plan(run)
 
     def sweep(self, run: Run, known: Sequence[int] = ()) -> bool:
-        """Kill the processes that a dead supervisor has left, and ``known`` ones. Returns whether there were any."""
+        """Kill the processes that a dead supervisor has left, and ``known`` ones. Returns whether there may be any."""
         plan = self.plan_of(run)
         if plan is None:
             return False  # nothing was started
-        wanted, left = f"{MARK}={plan.get('mark')}".encode(), set(known)
-        for pid, _ in supervise.parents():
-            with suppress(OSError):
-                if wanted in _environment_of(pid).split(b"\0"):
-                    left.add(pid)
+        wanted = f"{MARK}={plan.get('mark')}".encode()
+        found, hanging = environments.of(pid for pid, _ in supervise.parents() if may_be_read(pid))
+        left = {*known, *(pid for pid, environment in found.items() if wanted in environment.split(b"\0"))}
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 logger.warning("task %d: killed process %d, which its supervisor had left behind", run.id[0], pid)
-        return bool(left)
+        return bool(left) or self._in_doubt_of(run, hanging - left)
 
-
-def _environment_of(pid: int) -> bytes:
-    """The environment of a process. One whose first thread has ended has it in the others alone."""
-    process = Path(f"/proc/{pid}")
-    for path in chain([process / "environ"], process.glob("task/*/environ")):
-        with suppress(ProcessLookupError):
-            if found := path.read_bytes():
-                return found
-    return b""
+    def _in_doubt_of(self, run: Run, hanging: Collection[int]) -> bool:
+        """Whether to wait for processes of which nobody knows whether they are the run's; not for long."""
+        if hanging and time.monotonic() < self._doubted.setdefault(run.id, time.monotonic()) + DOUBT:
+            return True
+        self._doubted.pop(run.id, None)
+        if hanging:
+            pids = ", ".join(map(str, sorted(hanging)))
+            logger.error("task %d attempt %d: it cannot be told whether it has left process %s", *run.id, pids)
+        return False
 
 
 def task_plan(run: Run, context: BackendContext, mark: str) -> dict[str, Any]:
