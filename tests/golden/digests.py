@@ -58,6 +58,9 @@ VARIANTS = {
     "testbed-3": ("tapfinger@model=universal",),
     "testbed-6": ("tapfinger@model=universal",),
 }
+#: Scenarios with nodes, hardware or other people, and the schedulers that are played there.
+REAL_CLUSTERS = ("nodes-3", "hardware-3", "shared-3")
+ON_REAL_CLUSTERS = ("greedy", "lookahead", "optimus", "tiresias-elastic", "unaware")
 #: Schedulers that are also played where speeds are not known beforehand, on multi-3 and testbed-3.
 LEARNING = ("greedy", "optimus", "exploring", "shortest-first", "tapfinger")
 
@@ -73,7 +76,11 @@ def digest(items: Iterable[Any]) -> str:
 
 def runs() -> list[tuple[str, str, str]]:
     """Every run that is recorded: scenario, scheduler, override."""
-    every = [(scenario, name) for scenario in scenario_names() for name in BUILT_IN["scheduler"]]
+    every = [
+        (scenario, name)
+        for scenario in scenario_names()
+        for name in (ON_REAL_CLUSTERS if scenario in REAL_CLUSTERS else BUILT_IN["scheduler"])
+    ]
     every += [(scenario, spec) for scenario, specs in VARIANTS.items() for spec in specs]
     missing = [(s, name, "knowledge.kind=missing") for s in ("multi-3", "testbed-3") for name in LEARNING]
     return [*((scenario, spec, "") for scenario, spec in every), *missing]
