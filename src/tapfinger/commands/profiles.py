@@ -79,7 +79,7 @@ def show(
     table = _table("size", "runs", "seconds", "configured", "doubt")
     for cell in found["cells"]:
         table.add_row(
-            _size(cell["allocation"]),
+            _size(cell["allocation"]) + (f" on {cell['kind']}" if "kind" in cell else ""),
             f"{cell['runs']:.3g}",
             f"{cell['seconds']:.4g}",
             "" if cell["configured_seconds"] is None else f"{cell['configured_seconds']:.4g}",
@@ -92,6 +92,9 @@ def show(
 def plot(
     name: TypeArgument,
     out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="Picture to write.")],
+    kind: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Kind of hardware. Without it: the one with the most runs.")
+    ] = None,
     state: StateOption = None,
     url: UrlOption = None,
     file: FileOption = None,
@@ -101,8 +104,10 @@ def plot(
     from tapfinger.evaluation.profile_plots import draw_profile
 
     found = _type(name, state, url, file, True)
+    cells = _of_kind(found["cells"], kind)
+    title = found["name"] + (f" on {cells[0]['kind']}" if "kind" in cells[0] else "")
     try:
-        draw_profile(found["name"], found["cells"], out)
+        draw_profile(title, cells, out)
     except (OSError, ValueError) as error:  # no such folder; a kind of picture that matplotlib does not know
         raise DataError(f"{out} cannot be written: {error}") from None
     typer.echo(f"written: {out}")
@@ -131,7 +136,9 @@ def export(
         # Resources that a type never uses get no column.
         used = {resource for cell in cells for resource, amount in cell["allocation"].items() if amount}
         rows += [
-            ProfileRow(one, {r: a for r, a in cell["allocation"].items() if r in used}, cell["seconds"])
+            ProfileRow(
+                one, {r: a for r, a in cell["allocation"].items() if r in used}, cell["seconds"], cell.get("kind", "")
+            )
             for cell in cells
         ]
     if not rows:
@@ -185,6 +192,19 @@ def _table(*heads: str) -> Table:
 def _print(table: Table) -> None:
 
     plain_console().print(table)
+
+
+def _of_kind(cells: Sequence[dict[str, Any]], kind: str | None) -> list[dict[str, Any]]:
+    """The cells of a kind of hardware; without a name, of the one with the most runs."""
+    from tapfinger.errors import UnknownNameError
+
+    runs: dict[str, float] = {}
+    for cell in cells:
+        runs[cell.get("kind", "")] = runs.get(cell.get("kind", ""), 0.0) + cell["runs"]
+    if kind is not None and kind not in runs:
+        raise UnknownNameError("kind of hardware", kind, runs)
+    wanted = max(runs, key=runs.__getitem__) if kind is None else kind
+    return [cell for cell in cells if cell.get("kind", "") == wanted]
 
 
 def _size(allocation: Mapping[str, float]) -> str:

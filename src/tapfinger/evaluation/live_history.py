@@ -75,7 +75,9 @@ def read_history(told: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
         if done and row["started"] is not None and row["ended"] is not None:
             size = site.resources.parse(row["allocation"], f"task {row['task']}")
             took, steady = row["ended"] - row["started"], row.get("steady", True)
-            lessons.append(Lesson((task.id, 1), task.type.family, size, took, None, steady, row["ended"]))
+            lessons.append(
+                Lesson((task.id, 1), task.type.family, size, took, None, steady, row["ended"], row.get("cluster") or "")
+            )
     # What the coordinator has learnt counts; the tasks add what it has not counted yet.
     site.believe(learning.take_up(kept, lessons, 0.0).revised)
     found.known = learning.known
@@ -145,7 +147,9 @@ def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[
         "slot_seconds": site.slot_seconds,
         "reports_progress": False,
         "resources": history.scenario.resolved()["resources"],
-        "clusters": [{"name": c.name, "capacity": site.resources.natural(c.capacity)} for c in site.clusters],
+        "clusters": [
+            {"name": c.name, "capacity": site.resources.natural(c.capacity), "kind": c.hardware} for c in site.clusters
+        ],
         "task_types": kinds,
     }
 

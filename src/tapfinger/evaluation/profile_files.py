@@ -16,6 +16,9 @@ from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.profiles.repeats import summarise
 from tapfinger.profiles.table import read_rows
 
+#: Kind of hardware, empty if the file does not say, and amounts by resource.
+_Size = tuple[str, tuple[tuple[str, float], ...]]
+
 
 @dataclass(frozen=True)
 class FileType:
@@ -39,24 +42,25 @@ def _of_toml(path: Path) -> dict[str, FileType]:
 
 
 def _of_csv(path: Path) -> dict[str, FileType]:
-    repeats: dict[str, dict[tuple[tuple[str, float], ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    repeats: dict[str, dict[_Size, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _, row in read_rows(path):
-        repeats[row.task_type][tuple(row.amounts.items())].append(row.seconds)
+        repeats[row.task_type][row.hardware, tuple(row.amounts.items())].append(row.seconds)
     return {name: _measured(name, found) for name, found in repeats.items()}
 
 
-def _measured(name: str, found: dict[tuple[tuple[str, float], ...], list[float]]) -> FileType:
+def _measured(name: str, found: dict[_Size, list[float]]) -> FileType:
     # Two runs that happen to agree prove nothing: the scatter of all sizes counts for each.
     together = summarise(list(found.values()))
     rows: list[dict[str, Any]] = [
         {
+            **({"kind": kind} if kind else {}),
             "allocation": dict(size),
             "seconds": fmean(seconds),
             "configured_seconds": None,
             "doubt": math.sqrt(variance),
             "runs": float(len(seconds)),
         }
-        for (size, seconds), variance in zip(found.items(), together.variance.tolist(), strict=True)
+        for ((kind, size), seconds), variance in zip(found.items(), together.variance.tolist(), strict=True)
     ]
     usual = max(rows, key=lambda cell: (cell["runs"], -sum(cell["allocation"].values())))
     row = {

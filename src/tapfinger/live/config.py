@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
-from tapfinger.config import ConstantSpeed, Scenario, UnknownSpeed, parse_scenario, read_toml
+from tapfinger.config import Scenario, parse_scenario, read_toml
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.protocol.records import DEFAULT_TYPE
 from tapfinger.registry import create
@@ -200,17 +199,11 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
 def build_site(scenario: Scenario) -> Site:
     """The domain objects of a site; types of unknown speed get a profile similar to the others."""
     from tapfinger.live.coordinator.site import Site
-    from tapfinger.profiles.similar import similar_profile
+    from tapfinger.live.unknown_speeds import with_any_speed, with_similar_speeds
     from tapfinger.workloads.world import build_world
 
-    unknown = {t.name for t in scenario.task_types if isinstance(t.speed, UnknownSpeed)}
-    any_speed = ConstantSpeed(kind="constant", slots=1.0)
-    whole = [t.model_copy(update={"speed": any_speed}) if t.name in unknown else t for t in scenario.task_types]
-    world = build_world(scenario.model_copy(update={"task_types": tuple(whole)}))
-    known = [t for t in world.task_types if t.name not in unknown]
-    types = {
-        t.name: replace(t, profile=similar_profile(t, known)) if t.name in unknown else t for t in world.task_types
-    }
+    world = build_world(with_any_speed(scenario))
+    types = {t.name: t for t in with_similar_speeds(scenario, world.task_types)}
     bad = [name for name in types if "[" in name]
     if bad:
         raise ConfigError(f"{scenario.source}: task type {bad[0]!r} has a bracket in its name; rename it")

@@ -97,13 +97,14 @@ class Tracked:
     def state(self) -> dict[str, Any]:
         """Everything as plain data, for ``restore``."""
         both = zip(self._latest, self._surprises, strict=True)
-        latest = [[list(t.allocation), t.log_rate, t.share, surprise] for t, surprise in both]
+        latest = [[list(t.allocation), t.log_rate, t.share, surprise, t.hardware] for t, surprise in both]
         return {**self.belief.state(), "sums": self._sums, "counts": self._counts, "latest": latest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned for the same profile."""
         self.belief.restore(state)
         self._sums, self._counts = list(map(float, state["sums"])), list(map(int, state["counts"]))
-        rows = state["latest"]
-        self._latest = deque((Timed(Resources(a), y, share) for a, y, share, _ in rows), maxlen=LATEST)
-        self._surprises = deque((surprise for *_, surprise in rows), maxlen=LATEST)
+        # Rows that were saved before there were kinds of hardware end with the surprise.
+        rows = [(*row, None)[:5] for row in state["latest"]]
+        self._latest = deque((Timed(Resources(a), y, share, kind) for a, y, share, _, kind in rows), maxlen=LATEST)
+        self._surprises = deque((surprise for *_, surprise, _ in rows), maxlen=LATEST)

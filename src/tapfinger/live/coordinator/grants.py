@@ -23,7 +23,7 @@ def grounds(start: StartTask, before: Sequence[ClusterView], waiting: int, by: s
     task, natural = start.task, site.resources.natural
     view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
     return Grounds(
-        *durations(site, task.type, start.allocation),
+        *durations(site, task.type.on(before[start.cluster].hardware), start.allocation),
         minimum=natural(task.type.minimum),
         maximum=natural(task.type.maximum),
         others=waiting - 1,

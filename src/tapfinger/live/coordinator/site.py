@@ -97,10 +97,10 @@ class Site:
             found = base.narrowed(task_type.minimum, task_type.maximum)
             if name in self.task_types:  # those of ended tasks, of which there is no end, are not remembered
                 self._believed[name] = found
-        return found or task_type
+        return task_type if found is None else found.on(task_type.hardware)
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
-        """Seconds that a task of this type takes at this size, according to current beliefs."""
+        """Seconds that a task of this type takes at this size on its hardware, according to current beliefs."""
         return seconds_at(self.believed(task_type), size, self.slot_seconds)
 
     def tasks(self, first: int, specs: Sequence[TaskSpec], owner: str, arrival: int) -> list[Task]:

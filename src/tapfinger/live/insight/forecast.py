@@ -61,6 +61,7 @@ class _ForecastPlay:
     def __init__(self, snapshot: Snapshot, recent_sizes: RecentSizes, most: int) -> None:
         self._recent_sizes = recent_sizes
         self._free = {c.index: c.free for c in snapshot.clusters if may_start(c)}
+        self._hardware = [c.hardware for c in snapshot.clusters]
         self._ends: list[tuple[float, int, Resources]] = []
         self.starts: dict[int, float] = {}
         kinds: dict[tuple[str, tuple[int, ...]], _Kind] = {}
@@ -108,6 +109,7 @@ class _ForecastPlay:
         last = self._recent_sizes.sizes.get(task_type.name)
         size = room if last is None else room.at_most(last)
         self._free[cluster] = self._free[cluster] - size
-        heapq.heappush(self._ends, (now + self._recent_sizes.seconds(task_type, size), cluster, size))
+        seconds = self._recent_sizes.seconds(task_type.on(self._hardware[cluster]), size)
+        heapq.heappush(self._ends, (now + seconds, cluster, size))
         self.starts[kind.waiting.popleft()[1]] = now
         return True

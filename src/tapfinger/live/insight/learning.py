@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tapfinger.core.contract import Phase
 from tapfinger.core.estimates import work
@@ -66,6 +67,8 @@ class Lesson:
     #: Whether the attempt had the same allocation from start to end.
     steady: bool = True
     at: float = 0.0
+    #: Name of the cluster it ran on.
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +93,21 @@ class Known:
         if not self.runs:
             return self.configured.minimum
         most = max(self.runs, key=lambda cell: (self.runs[cell], -cell))
-        return size_of(self.configured, most)
+        return self.place(most)[1]
+
+    def place(self, cell: int) -> tuple[str, Resources]:
+        """Kind of hardware and allocation at a position, which counts through the profiles of all kinds."""
+        kind, cell = divmod(cell, len(self.configured.profile.rates))
+        kinds = [kind for kind, _ in self.configured.profiles] or [self.configured.hardware]
+        return kinds[kind], size_of(self.configured, cell)
 
     @property
     def factor(self) -> float:
         """Believed duration divided by configured duration, over the sizes seen so far; 1 before the first run."""
         logs = [
-            (n, math.log(self.configured.profile.rates[cell] / self.believed.profile.rates[cell]))
+            (n, math.log(self.configured.on(kind).profile.rate(size) / self.believed.on(kind).profile.rate(size)))
             for cell, n in self.runs.items()
+            for kind, size in [self.place(cell)]
         ]
         return math.exp(sum(n * log for n, log in logs) / sum(n for n, _ in logs)) if logs else 1.0
 
@@ -206,7 +216,10 @@ class Learning:
     ) -> None:
         """Note progress that a running attempt made in this many seconds, with this allocation (in smallest units)."""
         stretch = (progress_before, progress_now)
-        self._inbox.append(Lesson(task.attempt_id, task.spec.type, Resources(allocation), seconds, stretch))
+        where = task.cluster or ""
+        self._inbox.append(
+            Lesson(task.attempt_id, task.spec.type, Resources(allocation), seconds, stretch, cluster=where)
+        )
 
     def due(self, now: float) -> bool:
         """Whether ``digest`` has something to do."""
@@ -324,7 +337,8 @@ class Learning:
         if size is None or lesson.seconds <= 0.0 or not within_bounds(pupil.told, size):
             return []
         slots = lesson.seconds / self._site.slot_seconds
-        whole = Timed(size, math.log(work(pupil.told.profile.shape_offset) / slots), 1.0)
+        hardware = self._hardware(lesson)
+        whole = Timed(size, math.log(work(pupil.told.on(hardware).profile.shape_offset) / slots), 1.0, hardware)
         runs = [whole] if lesson.steady else [stretch.timed for stretch in stretches]
         pupil.finished += bool(runs)
         pupil.at = max(pupil.at, lesson.at)
@@ -338,6 +352,11 @@ class Learning:
                 events.append(SpeedDrift(now, type=lesson.type, factor=drift.factor, since=since))
         return events
 
+    def _hardware(self, lesson: Lesson) -> str:
+        """Of the cluster where it ran; that of most clusters if the site does not have it any more."""
+        index = self._site.index.get(lesson.cluster)
+        return self._pupils[lesson.type].told.hardware if index is None else self._site.clusters[index].hardware
+
     def _report(self, pupil: _Pupil, lesson: Lesson, size: Resources) -> None:
         """Note progress of a running attempt. Consecutive reports with the same allocation count as one observation."""
         begin, end = lesson.progress or (0.0, 0.0)
@@ -349,7 +368,7 @@ class Learning:
             last = stretches.pop()
             belief.add(last.timed, -1.0)
             begin, slots = last.begin, last.slots + slots
-        stretches.append(_Stretch(begin, end, slots, belief.see_run(size, slots, begin, end)))
+        stretches.append(_Stretch(begin, end, slots, belief.see_run(size, slots, begin, end, self._hardware(lesson))))
 
 
 def lesson_of(record: TaskRecord) -> Lesson | None:
@@ -361,23 +380,25 @@ def lesson_of(record: TaskRecord) -> Lesson | None:
         if not odd and record.allocation is not None and record.started is not None and record.ended is not None:
             took = max(record.ended - record.started, TICK)
             size, steady = Resources(record.allocation), not record.resized
-            return Lesson(ident, kind, size, took, None, steady, record.ended)
+            return Lesson(ident, kind, size, took, None, steady, record.ended, record.cluster or "")
     waits_again = record.phase is Phase.QUEUED and record.attempt > 0
     return Lesson(ident, kind) if record.phase in ENDED or waits_again else None
 
 
 def doubted(task_type: TaskType, doubt: float) -> TaskType:
     """The type as configured, with this doubt if its profile has none of its own."""
-    profile = task_type.profile
-    if profile.doubt is not None:
-        return task_type
-    return replace(task_type, profile=replace(profile, doubt=(doubt,) * len(profile.rates)))
+    return task_type.with_profiles(lambda p: p if p.doubt is not None else replace(p, doubt=(doubt,) * len(p.rates)))
 
 
 def digest_of(task_type: TaskType, doubt: float) -> str:
     """A short hash of a type's profile and doubt."""
-    profile = doubted(task_type, doubt).profile
-    parts = (tuple(profile.minimum), tuple(profile.maximum), profile.rates, profile.shape_offset, profile.doubt)
+    task_type = doubted(task_type, doubt)
+    profile = task_type.profile
+    parts: tuple[Any, ...] = (tuple(profile.minimum), tuple(profile.maximum))
+    if not task_type.profiles:
+        parts += (profile.rates, profile.shape_offset, profile.doubt)
+    for kind, one in task_type.profiles:
+        parts += (kind, one.rates, one.shape_offset, one.doubt)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -34,5 +34,5 @@ class RecentSizes:
             del self.sizes[next(iter(self.sizes))]
 
     def seconds(self, task_type: TaskType, size: Resources) -> float:
-        """Seconds that a task of this type takes at this size, according to current beliefs."""
+        """Seconds that a task of this type takes at this size on its hardware, according to current beliefs."""
         return seconds_at(self.believed(task_type), size, self.slot_seconds)
