@@ -44,6 +44,9 @@ MAX_PAIRS = 500_000_000
 MAX_OUTAGE_SLOT = 100_000_000
 #: Largest amount of a resource, in natural quantities.
 MAX_AMOUNT = 1e9
+#: Most data sets; and most whole clusters where there are any, since every two of them have a link.
+MAX_DATA = 1_000
+MAX_PLACES = 1_000
 #: Most measured seconds of an inline grid.
 MAX_GRID_SECONDS = 100_000
 
@@ -76,6 +79,10 @@ class ResourceConfig(_Strict):
     enforced: Literal["cores", "visible", "memory", "none"] | None = None
     #: Environment variable that names the ids; `CUDA_VISIBLE_DEVICES` if left out.
     variable: str | None = None
+    #: Minimum of task types that do not name this resource.
+    of_tasks: Annotated[float, Field(ge=0.0, le=MAX_AMOUNT)] | None = None
+    #: Amount of clusters and nodes that do not name this resource.
+    of_nodes: Annotated[float, Field(ge=0.0, le=MAX_AMOUNT)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -125,6 +132,8 @@ class ClusterConfig(_Strict):
     nodes: Annotated[tuple[NodeConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
     #: Kind of its hardware, such as `"a100"`: task types may have another speed on each.
     kind: str = ""
+    #: Size in GB of the cache for data sets that are brought here; without limit if left out.
+    cache_gb: Annotated[float, Field(ge=0.0, le=MAX_AMOUNT)] | None = None
 
     @property
     def pools(self) -> int:
@@ -163,7 +172,8 @@ class ClusterConfig(_Strict):
     def _as_short_as_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Models carry the scenario they were trained on; writing out a new default would make it a different scenario.
         empty = {"nodes", "kind"} | ({"capacity"} if self.nodes else set())
-        return {key: value for key, value in plain(self).items() if key not in empty or value}
+        shown = {key: value for key, value in plain(self).items() if key not in empty or value}
+        return {key: value for key, value in shown.items() if key != "cache_gb" or value is not None}
 
 
 class ConstantSpeed(_Strict):
@@ -344,10 +354,15 @@ class TaskTypeConfig(_Strict):
     #: How fast it is on each kind of hardware: a number is a factor on `speed`, a table is a speed of its own, or
     #: `{ kind = "factor", factor = 2, of = "v100" }`. Clusters without a kind have `speed`.
     on: dict[str, KindSpeed] = {}
+    #: Amount of a resource, as a rule memory, that its tasks need in truth, between minimum and maximum. Schedulers do
+    #: not know it: a task that holds less runs out of memory, waits again, and gets more the next time.
+    needs: Amounts = {}
+    #: Names of the data sets that its tasks need before they run.
+    data: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_kinds(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:  # as for clusters
-        return {key: value for key, value in plain(self).items() if key != "on" or value}
+        return {key: value for key, value in plain(self).items() if key not in ("on", "needs", "data") or value}
 
 
 class ArrivalsConfig(BaseModel):
@@ -495,6 +510,54 @@ class TraceOthers(_Strict):
     repeat: PositiveFloat | None = None
 
 
+class DataConfig(_Strict):
+    """A data set that tasks need before they run. What is brought to a cluster stays in its cache (`cache_gb`)."""
+
+    #: Name, unique among the data sets.
+    name: str
+    #: Size in GB.
+    gb: Annotated[PositiveFloat, Field(le=MAX_AMOUNT)]
+    #: Clusters where it lies for good; at the submitters' if left out.
+    at: tuple[str, ...] = ()
+
+
+Mbps = Annotated[float, Field(ge=1e-6, le=1e9)]
+
+
+class LinkConfig(_Strict):
+    """The link between two places, both ways: `{ ends = ["lab", "edge"], mbps = 20 }`."""
+
+    #: Two names of clusters, or one and `submitters`.
+    ends: tuple[str, str]
+    #: Its bandwidth in Mbps.
+    mbps: Mbps
+
+
+class LinksConfig(_Strict):
+    """Links over which data sets are brought, one after the other; one each way between any two places."""
+
+    #: fixed: all have `mbps`. uniform: the bandwidth of each is drawn between `minimum_mbps` and `maximum_mbps`.
+    kind: Literal["fixed", "uniform"] = "fixed"
+    #: Bandwidth of every link (fixed), in Mbps.
+    mbps: Mbps = 1000.0
+    #: Least bandwidth (uniform), in Mbps; the paper's is 0, over which nothing would ever arrive.
+    minimum_mbps: Mbps = 0.1
+    #: Largest bandwidth (uniform), in Mbps.
+    maximum_mbps: Mbps = 10.0
+    #: Links with a bandwidth of their own.
+    between: Annotated[tuple[LinkConfig, ...], Field(max_length=MAX_PLACES * MAX_PLACES)] = ()
+
+    @model_validator(mode="after")
+    def _for_their_kind(self) -> LinksConfig:
+        unused = ("minimum_mbps", "maximum_mbps") if self.kind == "fixed" else ("mbps",)
+        for name in unused:
+            if getattr(self, name) != LinksConfig.model_fields[name].default:
+                raise ValueError(f"{name} has no effect with kind {self.kind!r}; set another kind, or remove {name}")
+        if self.minimum_mbps > self.maximum_mbps:
+            raise ValueError(f"minimum_mbps {self.minimum_mbps:g} exceeds maximum_mbps {self.maximum_mbps:g}")
+        return self
+
+
 OthersConfig = Annotated[BurstyOthers | DayNightOthers | TraceOthers, Field(discriminator="kind")]
 
 
@@ -536,6 +599,10 @@ class Scenario(_Strict):
     outages: Annotated[tuple[OutageConfig, ...], Field(max_length=MAX_OUTAGES)] = ()
     #: What other people use of the clusters, who are not scheduled here.
     others: Annotated[tuple[OthersConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
+    #: Data sets that tasks need before they run.
+    data: Annotated[tuple[DataConfig, ...], Field(max_length=MAX_DATA)] = ()
+    #: Links over which data sets are brought.
+    links: LinksConfig = LinksConfig()
     #: Directory that file names in the scenario are relative to; set on loading.
     directory: str = "."
     #: Name of the scenario in messages, usually its file; set on loading.
@@ -544,6 +611,7 @@ class Scenario(_Strict):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
         named = {"task_types": [t.name for t in self.task_types], "clusters": [c.name for c in self.clusters]}
+        named["data"] = [d.name for d in self.data]
         for what, names in named.items():
             if twice := [name for name, times in Counter(names).items() if times > 1]:
                 raise ValueError(f"{what}: the name {sorted(twice)[0]!r} appears twice")
@@ -579,6 +647,22 @@ class Scenario(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _data_sets_exist(self) -> Scenario:
+        names = [one.name for one in self.data]
+        for kind in self.task_types:
+            for name in kind.data:
+                if name not in names:
+                    raise ValueError(f"task_types.{kind.name}.data: {UnknownNameError('data set', name, names)}")
+        places = sum(cluster.count for cluster in self.clusters)
+        if self.data and places > MAX_PLACES:
+            raise ValueError(
+                f"data: {places:,} clusters are too many for data sets, at most {MAX_PLACES:,} are possible"
+            )
+        if not self.data and self.links != LinksConfig():
+            raise ValueError("links: there are no data sets to bring over them; add some, or remove links")
+        return self
+
+    @model_validator(mode="after")
     def _outages_are_apart(self) -> Scenario:
         ordered = sorted(self.outages, key=lambda o: (o.cluster, o.start))
         for first, second in pairwise(ordered):
@@ -593,7 +677,9 @@ class Scenario(_Strict):
     def resolved(self) -> dict[str, Any]:
         """The whole configuration as plain data, without the place it was loaded from."""
         # As for clusters: what is new and not used is left out.
-        return self.model_dump(mode="json", exclude=set(_NOT_KEYS) | (set() if self.others else {"others"}))
+        unused = {name for name in ("others", "data") if not getattr(self, name)}
+        unused |= set() if self.data else {"links"}
+        return self.model_dump(mode="json", exclude=set(_NOT_KEYS) | unused)
 
     def written(self) -> dict[str, Any]:
         """The configuration as a file would state it: values at their default are left out."""

@@ -32,8 +32,10 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskOutOfMemory,
     TaskRequeued,
     TaskResized,
+    TaskStaging,
     TaskStarted,
     TaskWithdrawn,
 )
@@ -48,10 +50,12 @@ MAX_AMOUNT = 10**12
 
 _NAMES: dict[type, str] = {
     TaskArrived: "arrived",
+    TaskStaging: "staging",
     TaskStarted: "started",
     TaskResized: "resized",
     TaskFinished: "finished",
     TaskFailed: "failed",
+    TaskOutOfMemory: "out of memory",
     ClusterLost: "lost",
     ClusterJoined: "joined",
     ClusterClosed: "closed",
@@ -95,8 +99,12 @@ def encode_event(event: Event) -> dict[str, Any]:
         line["task"] = event.task
     if not isinstance(event, TaskWithdrawn):
         line["cluster"] = event.cluster
-    if isinstance(event, TaskStarted | TaskResized):
+    if isinstance(event, TaskStarted | TaskResized | TaskStaging):
         line["allocation"] = event.allocation
+    if isinstance(event, TaskStaging):
+        line["until"] = event.until
+    elif isinstance(event, TaskOutOfMemory):
+        line["type"] = event.type.name
     elif isinstance(event, CapacityChanged):
         line["capacity"] = event.capacity
     elif isinstance(event, OthersChanged):
@@ -111,12 +119,14 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
     kind = _TYPES[line["event"]]
     given = {name: value for name, value in line.items() if name != "event"}
     _whole(given["slot"] + 1, MAX_SLOT)  # a cluster may be closed before the first slot
-    for name in ("task", "cluster", "arrival"):
+    for name in ("task", "cluster", "arrival", "until"):
         if name in given:
             _whole(given[name])
     if kind is TaskArrived:
         task = Task(given["task"], task_types[given["type"]], given["arrival"], tuple(map(_whole, given["eligible"])))
         return TaskArrived(given["slot"], task)
+    if kind is TaskOutOfMemory:
+        given["type"] = task_types[given["type"]]
     for name in ("allocation", "capacity", "amounts"):
         if name in given:
             given[name] = _amounts(given[name])

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from tapfinger.core.model import NO_NOISE, Cluster, Noise, Resources, ResourceTypes, TaskType
+from tapfinger.core.staging import Staging
 
 
 class Mode(Enum):
@@ -57,6 +58,8 @@ class TaskView:
     service: Resources | None = None
     #: Progress in [0, 1) as last reported by the task; None if it does not report.
     progress: float | None = None
+    #: Slots until a placed task has its data and runs.
+    staging: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,12 @@ class Snapshot:
     clusters: tuple[ClusterView, ...]
     #: Every waiting task (Q), oldest first, each once however many clusters it may run on.
     queue: tuple[TaskView, ...]
+    #: Which data sets are where; None on sites without data sets.
+    data: Staging | None = None
+
+    def staging(self, task: TaskView, cluster: int) -> int:
+        """Slots that a waiting task would wait for its data if it were placed on this cluster now."""
+        return 0 if self.data is None else self.data.wait(task.type.data, cluster, self.slot)
 
     @property
     def free(self) -> tuple[Resources, ...]:
@@ -169,17 +178,21 @@ class Snapshot:
         if not placements:
             return self
         waiting = {task.id: task for task in self.queue}
-        clusters = list(self.clusters)
+        clusters, data = list(self.clusters), self.data
         for placement in placements:
             cluster, size = clusters[placement.cluster], placement.allocation
             task = waiting.pop(placement.task)
             there = task.type.on(cluster.hardware)
             task = replace(task, type=there, phase=Phase.PLACED, cluster=placement.cluster, allocation=size)
+            if data is not None:
+                data, runs_from = data.ask(there.data, placement.cluster, self.slot)
+                task = replace(task, staging=runs_from - self.slot)
             left = None if cluster.starts_left is None else cluster.starts_left - 1
             clusters[placement.cluster] = replace(
                 cluster, free=cluster.free - size, running=(*cluster.running, task), starts_left=left
             )
-        return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=tuple(waiting.values()))
+        queue = tuple(waiting.values())
+        return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=queue, data=data)
 
     def booked(self, placements: Sequence[Placement]) -> Snapshot:
         """Free resources and queue after these placements, in the same turn; placed tasks do not show as running."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tapfinger.core.model import Resources, Task
+from tapfinger.core.model import Resources, Task, TaskType
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,17 @@ class TaskArrived:
 
     slot: int
     task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStaging:
+    """A placed task waits on its cluster for data; it starts in slot ``until``."""
+
+    slot: int
+    task: int
+    cluster: int
+    allocation: Resources
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,20 @@ class TaskFailed:
     task: int
     cluster: int
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutOfMemory:
+    """An attempt ended at the end of ``slot`` because it held too little of a resource; the task waits again.
+
+    From now on it and all tasks of its family have at least this type's minimum: what one needs, the others need.
+    """
+
+    slot: int
+    task: int
+    cluster: int
+    #: The family's type from now on.
+    type: TaskType
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +142,12 @@ class TaskRequeued:
 Event = (
     OthersChanged
     | TaskArrived
+    | TaskStaging
     | TaskStarted
     | TaskResized
     | TaskFinished
     | TaskFailed
+    | TaskOutOfMemory
     | ClusterLost
     | ClusterJoined
     | ClusterClosed
@@ -139,8 +166,10 @@ EVENT_ORDER: tuple[type, ...] = (
     OthersChanged,
     TaskArrived,
     TaskResized,
+    TaskStaging,
     TaskStarted,
     TaskFinished,
+    TaskOutOfMemory,
     TaskFailed,
     ClusterClosed,
     CapacityChanged,
@@ -167,6 +196,8 @@ class StartTask:
     task: Task
     cluster: int
     allocation: Resources
+    #: Slot from which on the task has its data and runs.
+    runs_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)

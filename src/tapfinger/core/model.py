@@ -273,6 +273,8 @@ class TaskType:
     hardware: str = ""
     #: Its speed on every kind of hardware, by name; empty on sites where all clusters are alike.
     profiles: tuple[tuple[str, SpeedProfile], ...] = ()
+    #: Data sets that a task needs before it runs, by their number in ``core.staging.DataLayout``.
+    data: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an empty or inconsistent box."""
@@ -294,7 +296,9 @@ class TaskType:
         name = narrowed_name(self.family, minimum, maximum)
         profile = self.profile.narrowed(minimum, maximum)
         profiles = tuple((hardware, each.narrowed(minimum, maximum)) for hardware, each in self.profiles)
-        return TaskType(name, minimum, maximum, profile, self.weight, self.family, self.hardware, profiles)
+        return replace(
+            self, name=name, minimum=minimum, maximum=maximum, profile=profile, base=self.family, profiles=profiles
+        )
 
     def on(self, hardware: str) -> TaskType:
         """The same type with its speed on this kind of hardware as ``profile``."""

@@ -6,7 +6,7 @@ Tasks leave the state when they end, so its size depends on the tasks in the sys
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
@@ -23,13 +23,16 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskOutOfMemory,
     TaskRequeued,
     TaskResized,
+    TaskStaging,
     TaskStarted,
     TaskWithdrawn,
 )
 from tapfinger.core.feasibility import check_decision, check_eligible, check_form, check_size
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.core.staging import Staging
 from tapfinger.errors import InvalidDecision, InvalidTransition
 
 #: Kind of a waiting task: name of its type, and its eligible clusters. Tasks of one kind differ only in age.
@@ -49,20 +52,10 @@ class _Held:
     elapsed: int = 0
     service: Resources | None = None
     progress: float | None = None
+    #: Slot from which on it has its data.
+    runs_from: int = 0
 
-    def copy(self) -> _Held:
-        return _Held(
-            self.task,
-            self.cluster,
-            self.allocation,
-            self.phase,
-            self.type,
-            self.elapsed,
-            self.service,
-            self.progress,
-        )
-
-    def view(self) -> TaskView:
+    def view(self, slot: int) -> TaskView:
         task = self.task
         return TaskView(
             task.id,
@@ -75,16 +68,18 @@ class _Held:
             self.elapsed,
             self.service,
             self.progress,
+            max(0, self.runs_from - slot) if self.phase is Phase.PLACED else 0,
         )
 
 
 class EdgeState:
     """Clusters, the queue, and what runs where."""
 
-    def __init__(self, clusters: Sequence[Cluster], mode: Mode) -> None:
-        """Start empty: all clusters up and free."""
+    def __init__(self, clusters: Sequence[Cluster], mode: Mode, data: Staging | None = None) -> None:
+        """Start empty: all clusters up and free. ``data``: which data sets are where, on sites that have any."""
         self.clusters = tuple(clusters)
         self.mode = mode
+        self.data = data
         self.slot = 0
         self.turn = 0
         self._capacity = [cluster.capacity for cluster in self.clusters]
@@ -98,6 +93,8 @@ class EdgeState:
         self._tasks: dict[int, Task] = {}  # waiting tasks only
         self._alike: dict[Kind, dict[int, TaskView]] = {}  # waiting tasks by kind, each in the same order
         self._unsorted: set[Kind] = set()  # kinds of tasks that have come back since the queue was last put in order
+        #: Types of families of which a task ran out of memory, by family.
+        self._raised: dict[str, TaskType] = {}
         self._held: dict[int, _Held] = {}
         self._on: list[dict[int, _Held]] = [{} for _ in self.clusters]  # the same, by cluster
         self._cluster_views: list[ClusterView | None] = [None] * len(self.clusters)
@@ -107,13 +104,14 @@ class EdgeState:
 
     def fork(self, window: int | None = None) -> EdgeState:
         """An independent copy; frozen parts are shared, so it is cheap. ``window``: as in ``snapshot``."""
-        twin = EdgeState(self.clusters, self.mode)
+        twin = EdgeState(self.clusters, self.mode, self.data)
+        twin._raised = dict(self._raised)
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
         twin._capacity, twin._others = list(self._capacity), list(self._others)
         twin._up, twin._closed = list(self._up), list(self._closed)
         for held in self._held.values():
-            twin._hold(held.copy())
+            twin._hold(replace(held))
         seen = self.snapshot(window)
         for view in seen.queue:
             twin._wait(self._tasks[view.id], view)
@@ -132,10 +130,10 @@ class EdgeState:
         """
         self._sort()
         if window is not None and len(self._waiting) > window:
-            return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window))
+            return Snapshot(self.slot, self.turn, self.cluster_views(), self._first_of_each(window), self.data)
         if self._queue_view is None:
             self._queue_view = tuple(self._waiting.values())
-        return Snapshot(self.slot, self.turn, self.cluster_views(), self._queue_view)
+        return Snapshot(self.slot, self.turn, self.cluster_views(), self._queue_view, self.data)
 
     def cluster_views(self) -> tuple[ClusterView, ...]:
         """The clusters without the queue: quick to get, however long the queue is."""
@@ -159,7 +157,7 @@ class EdgeState:
         running: list[TaskView] = []
         paused: list[TaskView] = []
         for held in self._on[index].values():
-            (paused if held.phase is Phase.PAUSED else running).append(held.view())
+            (paused if held.phase is Phase.PAUSED else running).append(held.view(self.slot))
         free = self._free[index]
         starts_left = None if self.mode is Mode.MULTI else 1 - self._started[index]
         return ClusterView(
@@ -207,9 +205,12 @@ class EdgeState:
         for placement in decision.placements:
             task = self._leave(placement.task)
             there = task.type.on(self.clusters[placement.cluster].hardware)
-            self._hold(_Held(task, placement.cluster, placement.allocation, Phase.PLACED, there))
+            held = _Held(task, placement.cluster, placement.allocation, Phase.PLACED, there)
+            if self.data is not None:
+                self.data, held.runs_from = self.data.ask(there.data, placement.cluster, self.slot)
+            self._hold(held)
             self._started[placement.cluster] += 1
-            commands.append(StartTask(task, placement.cluster, placement.allocation))
+            commands.append(StartTask(task, placement.cluster, placement.allocation, held.runs_from))
         for index, amount in free.items():
             # The difference, since a view shows zero where less is free than nothing.
             self._free[index] = self._free[index] + (amount - views[index].free)
@@ -230,8 +231,12 @@ class EdgeState:
         elif isinstance(event, TaskStarted):
             self._expect(event.task, Phase.PLACED).phase = Phase.RUNNING
             self._cluster_views[event.cluster] = None
+        elif isinstance(event, TaskStaging):
+            self._expect(event.task, Phase.PLACED)
         elif isinstance(event, TaskResized):
             self._expect(event.task, Phase.RUNNING, Phase.PAUSED)
+        elif isinstance(event, TaskOutOfMemory):
+            self._raise(event)
         elif isinstance(event, TaskFinished):
             self._release(self._expect(event.task, Phase.RUNNING, Phase.PAUSED))
         elif isinstance(event, TaskFailed):
@@ -258,6 +263,20 @@ class EdgeState:
             self._closed[event.cluster] = False
             self._cluster_views[event.cluster] = None
 
+    def _raise(self, event: TaskOutOfMemory) -> None:
+        """The task waits again; it and its family have the event's type from now on."""
+        held = self._expect(event.task, Phase.RUNNING)
+        self._release(held)
+        self._return([held.task])
+        family = event.type.family
+        known = self._raised.get(family)
+        if known is not None and event.type.minimum.fits(known.minimum):
+            return  # another task of the family has shown it in the same slot
+        self._raised[family] = event.type
+        self._sort()
+        for ident in [i for i, view in self._waiting.items() if view.type.family == family]:
+            self._return([self._leave(ident)])
+
     def _share(self, cluster: int, others: Resources) -> None:
         before = self._others[cluster]
         free = self._free[cluster] if before is None else self._free[cluster] + before
@@ -267,12 +286,20 @@ class EdgeState:
     def _arrive(self, task: Task) -> None:
         if task.id in self._held or task.id in self._waiting:
             raise InvalidTransition(f"task {task.id} arrived twice: {self.story(task.id)}")
+        task = self._as_known(task)
         if (task.type.name, task.eligible) not in self._alike:  # else another one of its kind was checked
             check_eligible(task, self.clusters)
         last = next(reversed(self._waiting.values()), None)
         if self._unsorted or (last is not None and (task.arrival, task.id) < _age(last)):
             self._unsorted.add((task.type.name, task.eligible))  # it, or one before it, has come back
         self._wait(task)
+
+    def _as_known(self, task: Task) -> Task:
+        """The task with the bounds that its family has shown to need."""
+        raised = self._raised.get(task.type.family) if self._raised else None
+        if raised is None or raised.minimum.fits(task.type.minimum):
+            return task
+        return replace(task, type=raised)
 
     def _wait(self, task: Task, view: TaskView | None = None) -> None:
         """``view``: the task's view, if it already waits in another state."""
@@ -305,6 +332,8 @@ class EdgeState:
         del self._on[held.cluster][held.task.id]
         self._free[held.cluster] = self._free[held.cluster] + held.allocation
         self._cluster_views[held.cluster] = None
+        if self.data is not None:
+            self.data = self.data.release(held.type.data, held.cluster, self.slot)
 
     def _lose(self, cluster: int) -> None:
         self._up[cluster] = False
@@ -316,7 +345,8 @@ class EdgeState:
 
     def _return(self, tasks: Sequence[Task]) -> None:
         """Put lost tasks back into the queue, at their old positions in the order of arrival."""
-        for task in tasks:
+        for each in tasks:
+            task = self._as_known(each)
             self._wait(task)
             self._unsorted.add((task.type.name, task.eligible))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.feasibility import room
@@ -102,14 +103,18 @@ class Greedy:
         free = [room(c) for c in snapshot.clusters]
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
         self._hardware = [cluster.hardware for cluster in snapshot.clusters]
-        self._best_option: dict[tuple[str, Resources, float, str], tuple[float, EfficientSize] | None] = {}
+        self._best_option: dict[tuple[str, Resources, float, str, int], tuple[float, EfficientSize] | None] = {}
+        data = snapshot.data
         self._waiting_for = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
-            found = self._choose(task, self._limit(task, snapshot.slot), price, free, shares)
+            staging = {} if data is None else {n: data.wait(task.type.data, n, snapshot.slot) for n in task.eligible}
+            found = self._choose(task, self._limit(task, snapshot.slot, staging), price, free, shares, staging)
             if found is None:
                 continue
             n, option = found
+            if data is not None:
+                data, _ = data.ask(task.type.data, n, snapshot.slot)
             for m in task.eligible:
                 self._waiting_for[m] -= 1
             placements.append(Placement(task.id, n, option.allocation))
@@ -120,17 +125,27 @@ class Greedy:
         return Decision(tuple(placements))
 
     def _choose(
-        self, task: TaskView, limit: float, price: float, free: list[Resources | None], shares: list[float]
+        self,
+        task: TaskView,
+        limit: float,
+        price: float,
+        free: list[Resources | None],
+        shares: list[float],
+        staging: Mapping[int, int],
     ) -> tuple[int, EfficientSize] | None:
-        """Best cluster and size; ties go to the emptier cluster or to the fuller node, then to the lower index."""
+        """Best cluster and size; ties go to the emptier cluster or to the fuller node, then to the lower index.
+
+        ``staging``: slots that the task would wait for its data on each cluster; empty on sites without data sets.
+        """
         best: tuple[float, float, int] | None = None
         chosen: EfficientSize | None = None
         for n in task.eligible:
             left = free[n]
             if left is None:
                 continue
-            hardware, slowest = self._hardware[n], limit * self._options.paces[task.type.name][n]
-            found = self._best(task.type.name, left, slowest, price, hardware)
+            hardware, wait = self._hardware[n], staging.get(n, 0)
+            slowest = limit * self._options.paces[task.type.name][n] - wait
+            found = self._best(task.type.name, left, slowest, price, hardware, wait)
             if found is None:
                 continue
             crowd = self._crowd_price * (self._waiting_for[n] / len(free))
@@ -140,10 +155,13 @@ class Greedy:
         return None if best is None or chosen is None else (best[2], chosen)
 
     def _best(
-        self, type_name: str, room: Resources, limit: float, price: float, hardware: str
+        self, type_name: str, room: Resources, limit: float, price: float, hardware: str, wait: int
     ) -> tuple[float, EfficientSize] | None:
-        """Least duration + price x cost among the sizes that fit and are fast enough."""
-        key = (type_name, room, limit, hardware)
+        """Least duration + price x cost among the sizes that fit and are fast enough.
+
+        ``wait``: slots until the task has its data; it holds its size meanwhile, so that they count as duration.
+        """
+        key = (type_name, room, limit, hardware, wait)
         if key in self._best_option:  # many tasks and clusters are alike within one slot
             return self._best_option[key]
         best: tuple[float, EfficientSize] | None = None
@@ -153,6 +171,8 @@ class Greedy:
                 break
             if option.allocation.fits(room):
                 score = option.slots + price * option.cost
+                if wait:
+                    score += wait + price * option.cost * (wait / option.slots)
                 if self._room_price:
                     after = self._options.durations(room - option.allocation, hardware)
                     score += self._room_price * (after - before)
@@ -166,9 +186,9 @@ class Greedy:
         choosy = self._choosy_first * len(task.eligible)
         return self._head_start[task.type.name] + choosy - (slot - task.arrival)
 
-    def _limit(self, task: TaskView, slot: int) -> float:
-        """Longest duration accepted for this task now, in slots."""
-        ideal = self._options.usual_ideal(task.type.name, task.eligible)
+    def _limit(self, task: TaskView, slot: int, staging: Mapping[int, int]) -> float:
+        """Longest duration accepted for this task now, in slots, staging included."""
+        ideal = self._options.usual_ideal(task.type.name, task.eligible, staging)
         return float("inf") if slot - task.arrival >= self._max_wait * ideal else self._patience * ideal
 
 

@@ -19,13 +19,16 @@ from tapfinger.core.events import (
     StartTask,
     TaskArrived,
     TaskFinished,
+    TaskOutOfMemory,
     TaskResized,
+    TaskStaging,
     TaskStarted,
 )
 from tapfinger.core.model import DONE, Noise, Resources, SpeedProfile, Task, TaskType
 from tapfinger.core.session import SlotOutcome
 from tapfinger.core.state import eligible_ids
 from tapfinger.workloads.base import Workload
+from tapfinger.workloads.needs import Ladder
 from tapfinger.workloads.world import Outage, World
 
 
@@ -45,6 +48,11 @@ class _Run:
     slots: int = 0
     #: Slots of work still lost to changes of allocation.
     overhead: float = 0.0
+    #: Slot from which on it has its data and runs, if that was not at once.
+    runs_from: int = 0
+    staged: bool = False
+    #: What it needs of a resource, if schedulers do not know that.
+    ladder: Ladder | None = None
 
 
 class SimExecutor:
@@ -53,6 +61,7 @@ class SimExecutor:
     def __init__(self, world: World, workload: Workload, begun: Mapping[int, float] | None = None) -> None:
         """``begun``: progress that tasks have made before the run, by task id."""
         self._types: Sequence[TaskType] = world.task_types
+        self._ladders = world.ladders
         self._hardware = [cluster.hardware for cluster in world.clusters]
         self._noise: Noise = world.noise
         self._switching_cost = world.switching_cost
@@ -99,10 +108,15 @@ class SimExecutor:
         reports: dict[int, float] = {}
         ended: list[int] = []
         for ident, run in self._runs.items():
-            if run.rate == 0.0:
+            if run.rate == 0.0 or run.runs_from > slot:
                 continue
+            if run.staged and run.slots == 0:
+                events.append(TaskStarted(slot, ident, run.cluster, run.allocation))
             self._progress(run)
-            if run.progress >= DONE:
+            if run.ladder is not None and not run.ladder.enough(run.allocation):
+                ended.append(ident)
+                events.append(TaskOutOfMemory(slot, ident, run.cluster, run.ladder.above(run.allocation)))
+            elif run.progress >= DONE:
                 ended.append(ident)
                 events.append(TaskFinished(slot, ident, run.cluster))
             elif self._reports:
@@ -118,7 +132,12 @@ class SimExecutor:
             key = int(self._workload.noise_key[ident])
             profile = command.task.type.on(self._hardware[command.cluster]).profile
             rate, begun = profile.rate(command.allocation), self._begun.get(ident, 0.0)
-            self._runs[ident] = _Run(profile, command.cluster, command.allocation, key, rate, begun)
+            run = _Run(profile, command.cluster, command.allocation, key, rate, begun)
+            run.runs_from, run.staged = command.runs_from, command.runs_from > slot
+            run.ladder = self._ladders.get(command.task.type.family)
+            self._runs[ident] = run
+            if run.staged:
+                return TaskStaging(slot, ident, command.cluster, command.allocation, run.runs_from)
             return TaskStarted(slot, ident, command.cluster, command.allocation)
         run = self._runs[ident]
         if run.allocation != command.allocation and not command.allocation.none:

@@ -10,6 +10,7 @@ from tapfinger.core.contract import Decision, Scheduler, Snapshot
 from tapfinger.core.events import ClusterJoined, Event, TaskArrived, TaskFinished, TaskStarted
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.session import Session
+from tapfinger.core.staging import Staging
 from tapfinger.core.state import EdgeState
 from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import TapfingerError
@@ -40,7 +41,8 @@ class StuckError(TapfingerError):
 
 def new_session(world: World, workload: Workload, sinks: Iterable[Callable[[Event], None]] = ()) -> Session:
     """A fresh session of the simulator."""
-    return Session(EdgeState(world.clusters, world.mode), SimExecutor(world, workload), sinks)
+    data = None if workload.data is None else Staging.begin(workload.data)
+    return Session(EdgeState(world.clusters, world.mode, data), SimExecutor(world, workload), sinks)
 
 
 def informed(world: World, scheduler: Scheduler) -> Scheduler:

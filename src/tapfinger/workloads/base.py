@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.model import Resources
+from tapfinger.core.staging import DataLayout
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Workload:
     noise_key: npt.NDArray[np.uint64]
     #: Other people's use, at most one entry per cluster.
     others: tuple[Others, ...] = ()
+    #: Data sets, places and links; None where there are no data sets.
+    data: DataLayout | None = None
 
     def __len__(self) -> int:
         """Number of tasks."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -33,6 +33,8 @@ from tapfinger.profiles.initial_knowledge import told_types
 from tapfinger.profiles.speeds import build_rates
 from tapfinger.registry import create
 from tapfinger.workloads.base import Arrivals, Others, Workload, WorkloadContext
+from tapfinger.workloads.data_sets import check_data, draw_layout
+from tapfinger.workloads.needs import Ladder, make_ladder, needed
 from tapfinger.workloads.others import draw_others
 from tapfinger.workloads.resource_types import resource_types
 
@@ -53,11 +55,14 @@ class World:
     scenario: Scenario
     resources: ResourceTypes
     clusters: tuple[Cluster, ...]
+    #: Those of the scenario, then the higher steps of their ladders.
     task_types: tuple[TaskType, ...]
     mode: Mode
     noise: Noise
     switching_cost: float
     outages: tuple[Outage, ...]
+    #: By family: what its tasks need in truth of a resource, where schedulers do not know that.
+    ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
     def context(self, seed: int) -> SchedulerContext:
         """What a scheduler is told before the first slot, including what the scenario reveals of speed profiles."""
@@ -73,7 +78,10 @@ class World:
         )
 
     def _told(self, seed: int) -> tuple[TaskType, ...]:
-        return self.task_types if self.exact else told_types(self.task_types, self.scenario.knowledge, seed)
+        if self.exact:
+            return self.task_types
+        told = told_types(self.task_types[: len(self.scenario.task_types)], self.scenario.knowledge, seed)
+        return (*told, *_higher({t.name: self.ladders[t.name].of(t) for t in told if t.name in self.ladders}))
 
     @cached_property
     def whole_of(self) -> npt.NDArray[np.int64]:
@@ -120,7 +128,10 @@ def build_world(scenario: Scenario) -> World:
 
 def _build(scenario: Scenario) -> World:
     resources = resource_types(scenario)
-    wholes = [_pools(config.name, *copy, resources) for config in scenario.clusters for copy in config.copies()]
+    of_nodes = {name: one.of_nodes for name, one in scenario.resources.items() if one.of_nodes is not None}
+    wholes = [
+        _pools(config.name, *copy, resources, of_nodes) for config in scenario.clusters for copy in config.copies()
+    ]
     clusters = tuple(pool for pools in wholes for pool in pools)
     hardware = [cluster.hardware for cluster in clusters]
     names = Counter(pools[0].whole for pools in wholes) + Counter(pool.name for pool in clusters if pool.part_of)
@@ -133,25 +144,43 @@ def _build(scenario: Scenario) -> World:
     outages = tuple(
         Outage(clusters.index(pool), o.start, o.end) for o in scenario.outages for pool in wholes[o.cluster]
     )
+    types = [_task_type(scenario, config, resources, hardware) for config in scenario.task_types]
+    ladders = {
+        config.name: make_ladder(kind, config.needs, resources, f"task_types.{config.name}.needs")
+        for config, kind in zip(scenario.task_types, types, strict=True)
+        if config.needs
+    }
+    check_data(scenario)
     return World(
         scenario=scenario,
         resources=resources,
         clusters=clusters,
-        task_types=tuple(_task_type(scenario, config, resources, hardware) for config in scenario.task_types),
+        task_types=(*types, *_higher({name: ladder.steps for name, ladder in ladders.items()})),
         mode=Mode(scenario.mode),
         noise=Noise(scenario.noise.kind, scenario.noise.amplitude) if scenario.noise.amplitude else Noise(),
         switching_cost=scenario.switching_cost,
         outages=outages,
+        ladders=ladders,
     )
 
 
-def _pools(key: str, whole: str, nodes: Iterable[Pool], resources: ResourceTypes) -> list[Cluster]:
-    """The nodes of a cluster; a cluster without nodes is one pool. ``key``: its name in the scenario."""
+def _higher(ladders: Mapping[str, Sequence[TaskType]]) -> Iterator[TaskType]:
+    """The steps of all ladders above the first, which is the scenario's own type."""
+    return (step for steps in ladders.values() for step in steps[1:])
+
+
+def _pools(
+    key: str, whole: str, nodes: Iterable[Pool], resources: ResourceTypes, usual: Mapping[str, float]
+) -> list[Cluster]:
+    """The nodes of a cluster; a cluster without nodes is one pool. ``key``: its name in the scenario.
+
+    ``usual``: amounts of resources that are not named.
+    """
     pools = []
     for name, amounts, kind in nodes:
         part_of = whole if name != whole else ""
         # Nodes name only what they have.
-        given = {**dict.fromkeys(resources.names, 0.0), **amounts} if part_of else amounts
+        given = {**(dict.fromkeys(resources.names, 0.0) if part_of else {}), **usual, **amounts}
         where = f"clusters.{key}.{'nodes' if part_of else 'capacity'}"
         pools.append(Cluster(name, resources.parse(given, where), part_of, kind))
     return pools
@@ -162,8 +191,9 @@ def _task_type(
 ) -> TaskType:
     """``hardware``: of every cluster."""
     where = f"task_types.{config.name}"
-    minimum = resources.parse(config.minimum, f"{where}.minimum")
-    maximum = resources.parse({**config.minimum, **config.maximum}, f"{where}.maximum")
+    usual = {name: one.of_tasks for name, one in scenario.resources.items() if one.of_tasks is not None}
+    minimum = resources.parse({**usual, **config.minimum}, f"{where}.minimum")
+    maximum = resources.parse({**usual, **config.minimum, **config.maximum}, f"{where}.maximum")
     if not minimum.fits(maximum):
         raise ConfigError(
             f"{where}: minimum {resources.describe(minimum)} exceeds maximum {resources.describe(maximum)}; "
@@ -177,9 +207,13 @@ def _task_type(
         )
     kinds = list(dict.fromkeys(hardware))
     profiles = {kind: _profile(scenario, config, resources, minimum, maximum, kind) for kind in kinds}
-    usual = max(kinds, key=hardware.count)  # the first of those that most clusters have
+    most = max(kinds, key=hardware.count)  # the first of those that most clusters have
     each = tuple(profiles.items()) if kinds != [""] else ()
-    return TaskType(config.name, minimum, maximum, profiles[usual], config.weight, hardware=usual, profiles=each)
+    names = [one.name for one in scenario.data]
+    data = tuple(dict.fromkeys(names.index(name) for name in config.data))
+    return TaskType(
+        config.name, minimum, maximum, profiles[most], config.weight, hardware=most, profiles=each, data=data
+    )
 
 
 def _profile(
@@ -215,12 +249,12 @@ def draw_workload(world: World, seed: int) -> Workload:
 
 
 def _draw(world: World, seed: int) -> Workload:
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5)]
-    arrivals_rng, types_rng, eligible_rng, noise_rng, others_rng = streams
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(6)]
+    arrivals_rng, types_rng, eligible_rng, noise_rng, others_rng, links_rng = streams
     scenario = world.scenario
     context = WorkloadContext(
         tasks=scenario.tasks,
-        type_names=tuple(t.name for t in world.task_types),
+        type_names=tuple(t.name for t in scenario.task_types),
         cluster_names=world.wholes,
         slot_seconds=scenario.slot_seconds,
         directory=scenario.directory,
@@ -236,7 +270,8 @@ def _draw(world: World, seed: int) -> Workload:
         eligible = eligible[:, world.whole_of]
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
     others = draw_others(scenario, world.clusters, world.resources, others_rng) if scenario.others else ()
-    workload = Workload(drawn.slot, types, eligible, keys, others)
+    data = draw_layout(scenario, world.wholes, world.whole_of.tolist(), links_rng) if scenario.data else None
+    workload = Workload(drawn.slot, types, eligible, keys, others, data)
     _check_possible(world, workload, drawn)
     return workload
 
@@ -252,7 +287,7 @@ def _checked(world: World, drawn: Any) -> Arrivals:
     slot = np.asarray(drawn.slot)
     if slot.size == 0:
         raise ConfigError(f"{kind}: there are no tasks; draw at least one")
-    count, clusters, types = slot.size, len(world.wholes), len(world.task_types)
+    count, clusters, types = slot.size, len(world.wholes), len(world.scenario.task_types)
     for name, value, shape, wanted in (
         ("slot", slot, (count,), np.integer),
         ("type", drawn.type, (count,), np.integer),
@@ -286,7 +321,7 @@ def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
             continue
         i = int(nowhere[0])
         task = Task(
-            i, world.task_types[int(workload.type[i])], int(workload.slot[i]), eligible_ids(workload.eligible[i])
+            i, _in_truth(world, int(workload.type[i])), int(workload.slot[i]), eligible_ids(workload.eligible[i])
         )
         label = drawn.where(i) if drawn.where else ""
         check_eligible(task, world.clusters, label, world.resources.describe)
@@ -298,10 +333,17 @@ def _check_possible(world: World, workload: Workload, drawn: Arrivals) -> None:
         )
 
 
+def _in_truth(world: World, type_: int) -> TaskType:
+    """The type with what its tasks need in truth as its minimum."""
+    kind = world.task_types[type_]
+    need = needed(kind, world.ladders)
+    return kind if need == kind.minimum else replace(kind.narrowed(need, kind.maximum), name=kind.name)
+
+
 def _beside_others(world: World, others: Iterable[Others]) -> npt.NDArray[np.bool_]:
     """(types, clusters) where others at times leave room for the type's minimum."""
     fits: npt.NDArray[np.bool_] = np.ones((len(world.task_types), len(world.clusters)), dtype=np.bool_)
-    minimum = np.array([t.minimum for t in world.task_types])
+    minimum = np.array([needed(t, world.ladders) for t in world.task_types])
     for one in others:
         room = np.array(world.clusters[one.cluster].capacity) - one.amounts  # (changes, resources)
         fits[:, one.cluster] = np.any(np.all(minimum[:, None, :] <= room, axis=2), axis=1)
@@ -316,8 +358,8 @@ def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArr
 
 
 def _possible(world: World) -> npt.NDArray[np.bool_]:
-    """(types, clusters) where a task of the type fits at all."""
-    return np.array([_holders(world.clusters, t.minimum) for t in world.task_types])
+    """(types, clusters) where a task of the type fits at all, with what it needs in truth."""
+    return np.array([_holders(world.clusters, needed(t, world.ladders)) for t in world.task_types])
 
 
 @lru_cache(maxsize=256)
