@@ -240,14 +240,14 @@ def test_far_slower_sizes_are_refused():
     play(state, *arrive(make_task(0, HALVING), make_task(1, HALVING)))
     limit = SizeLimit(site_of(state, HALVING), 3.0)
     slow, fair = Proposal(0, 0, R((1, 1)), 0.9), Proposal(0, 1, R((1, 2)), 0.8)
-    assert limit.keep([slow, fair], state.snapshot().queue) == [fair]
+    assert limit.keep([slow, fair], state.snapshot()) == [fair]
     assert limit.counters["refused"] == 1
     off = SizeLimit(site_of(state, HALVING), 0.0)
-    assert off.keep([slow, fair], state.snapshot().queue) == [slow, fair]
+    assert off.keep([slow, fair], state.snapshot()) == [slow, fair]
     play(state, *arrive(make_task(2, HALVING), make_task(3, HALVING)))
-    assert limit.keep([slow, fair], state.snapshot().queue) == [fair], "two per cluster: still short"
+    assert limit.keep([slow, fair], state.snapshot()) == [fair], "two per cluster: still short"
     play(state, *arrive(make_task(4, HALVING)))
-    assert limit.keep([slow, fair], state.snapshot().queue) == [slow, fair], "any start counts"
+    assert limit.keep([slow, fair], state.snapshot()) == [slow, fair], "any start counts"
 
 
 @pytest.mark.parametrize(("waiting", "kept"), [(5, False), (10, False), (11, True)])
@@ -258,4 +258,4 @@ def test_the_slowest_sizes_are_refused_in_longer_queues_too(waiting, kept):
     play(state, *arrive(*(make_task(i, HALVING) for i in range(waiting))))
     limit = SizeLimit(site_of(state, HALVING), 2.5)
     slow = Proposal(0, 0, R((1, 1)), 0.9)
-    assert limit.keep([slow], state.snapshot().queue) == ([slow] if kept else [])
+    assert limit.keep([slow], state.snapshot()) == ([slow] if kept else [])

@@ -54,7 +54,7 @@ def test_arrays_choose_the_same_cluster_as_the_loop(seed: int, yields: bool) -> 
         assert found == loop.roomiest(task, task.type.minimum, yielding)
         for free in (loop, arrays):
             if found is not None:
-                free.take(found, task.type.minimum)
+                free.take(task, found, task.type.minimum)
             elif found is None:
                 free.close(task.eligible[:2])
     assert loop.left == arrays.left

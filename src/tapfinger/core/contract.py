@@ -122,6 +122,12 @@ class Snapshot:
         """Slots that a waiting task would wait for its data if it were placed on this cluster now."""
         return 0 if self.data is None else self.data.wait(task.type.data, cluster, self.slot)
 
+    def staging_of(self, task: TaskView) -> dict[int, int]:
+        """The same for every eligible cluster; empty where no task waits for data."""
+        if self.data is None or not task.type.data:
+            return {}
+        return {n: self.data.wait(task.type.data, n, self.slot) for n in task.eligible}
+
     @property
     def free(self) -> tuple[Resources, ...]:
         """Free resources of each cluster."""

@@ -65,9 +65,14 @@ class EfficientSizes:
             self._ideal_on[key] = min(fitting, default=float("inf"))
         return self._ideal_on[key]
 
-    def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
-        """Shortest duration in slots on any of these clusters if it were empty."""
-        return min(self.ideal_on(type_name, n) for n in eligible)
+    def ideal(
+        self, type_name: str, eligible: tuple[int, ...], staging: Mapping[int, int] = MappingProxyType({})
+    ) -> float:
+        """Shortest duration in slots on any of these clusters if it were empty.
+
+        ``staging``: slots that the task would wait for its data, by cluster; left out where it needs none.
+        """
+        return min(self.ideal_on(type_name, n) + staging.get(n, 0) for n in eligible)
 
     def pace(self, type_name: str, cluster: int) -> float:
         """Factor on what is too slow for a type, on nodes and other hardware: the root of how much longer it takes.
@@ -83,10 +88,7 @@ class EfficientSizes:
     def usual_ideal(
         self, type_name: str, eligible: tuple[int, ...], staging: Mapping[int, int] = MappingProxyType({})
     ) -> float:
-        """Shortest duration in slots on any of these clusters if it were empty, each over its ``pace``.
-
-        ``staging``: slots that the task would wait for its data, by cluster.
-        """
+        """As ``ideal``, each duration over its ``pace``."""
         paces = self.paces[type_name]
         if not staging:
             return min(self.ideal_on(type_name, n) / paces[n] for n in eligible)

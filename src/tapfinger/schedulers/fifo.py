@@ -67,7 +67,7 @@ class Fifo:
         for size in self._sizes[task.type.name]:
             index = free.roomiest(task, size)
             if index is not None:
-                free.take(index, size)
+                free.take(task, index, size)
                 return Placement(task.id, index, size)
         return None
 

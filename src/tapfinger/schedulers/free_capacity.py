@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.contract import Snapshot, TaskView
+from tapfinger.core.estimates import duration
 from tapfinger.core.model import Resources, TaskType
+
+#: How much later than elsewhere data may be there for a task to start at once, in durations of the task at its minimum.
+#: What takes longer is accepted when the task has waited as long in the queue.
+LONGEST_STAGING = 1.0
 
 #: Number of eligible clusters from which arrays are quicker than a loop.
 MANY = 24
@@ -34,6 +39,7 @@ class FreeCapacity:
         self._starts = {index: min(limit) if limit else None for index, limit in limits}
         self.left = {c.index: room[c.index] if room else c.free for c in snapshot.clusters if c.up}
         self._hardware = [c.hardware for c in snapshot.clusters]
+        self._data, self._slot = snapshot.data, snapshot.slot
         #: By name of a type: how many times as fast its minimum is on each cluster as on the usual hardware.
         self._pace: dict[str, list[float]] = {}
         #: Clusters that can start something more.
@@ -51,20 +57,38 @@ class FreeCapacity:
         return not self.open
 
     def fits(self, task: TaskView, index: int, allocation: Resources) -> bool:
-        """Whether the task may start on this cluster with this allocation."""
-        return index in self.open and index in task.eligible and allocation.fits(self.left[index])
+        """Whether the task may start on this cluster with this allocation, and its data will be there in time."""
+        return (
+            index in self.open
+            and index in task.eligible
+            and allocation.fits(self.left[index])
+            and self._in_time(task, index, self._wait(task, index))
+        )
+
+    def _wait(self, task: TaskView, index: int) -> int:
+        """Slots until the task would have its data on this cluster."""
+        return 0 if self._data is None else self._data.wait(task.type.data, index, self._slot)
+
+    def _in_time(self, task: TaskView, index: int, wait: int) -> bool:
+        """Whether to wait for data there, and not for a cluster that would have it sooner."""
+        if not wait:
+            return True
+        later = wait - min(self._wait(task, n) for n in task.eligible)
+        shortest = duration(task.type.on(self._hardware[index]), task.type.minimum)
+        return later <= max(LONGEST_STAGING * shortest, self._slot - task.arrival)
 
     def roomiest(
         self, task: TaskView, allocation: Resources, yielding: dict[int, Resources] | None = None
     ) -> int | None:
         """The cluster with the most room, in minima of the task, among those where it fits; ties to the lowest index.
 
-        Where hardware differs, room counts by how fast the task is at its minimum there.
+        Where hardware differs, room counts by how fast the task is at its minimum there; where data must be brought
+        first, by how much longer the task would be there.
 
         ``yielding``: on each cluster, what tasks that could be paused need. This counts as used in the comparison, so
         that nothing is paused while another cluster has room.
         """
-        if len(task.eligible) >= MANY:
+        if len(task.eligible) >= MANY and not (self._data is not None and task.type.data):
             return self._roomiest_of_many(task, allocation, yielding)
         best, most, pace = None, -math.inf, self._paces(task.type)
         for index in task.eligible:
@@ -72,6 +96,8 @@ class FreeCapacity:
                 room = self.left[index] - yielding[index] if yielding else self.left[index]
                 copies = min(amount / need for amount, need in zip(room, task.type.minimum, strict=True) if need)
                 copies *= pace[index]
+                if wait := self._wait(task, index):
+                    copies /= 1.0 + wait / duration(task.type.on(self._hardware[index]), task.type.minimum)
                 if copies > most:
                     best, most = index, copies
         return best
@@ -115,8 +141,10 @@ class FreeCapacity:
             self._arrays = left, may
         return self._arrays
 
-    def take(self, index: int, allocation: Resources) -> None:
-        """Reserve this allocation for a start; close the cluster if it can start nothing more."""
+    def take(self, task: TaskView, index: int, allocation: Resources) -> None:
+        """Reserve this allocation for a start of the task; close the cluster if it can start nothing more."""
+        if self._data is not None:
+            self._data, _ = self._data.ask(task.type.data, index, self._slot)
         self.left[index] = self.left[index] - allocation
         starts = self._starts[index]
         if starts is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.feasibility import room
@@ -104,17 +105,16 @@ class Greedy:
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
         self._hardware = [cluster.hardware for cluster in snapshot.clusters]
         self._best_option: dict[tuple[str, Resources, float, str, int], tuple[float, EfficientSize] | None] = {}
-        data = snapshot.data
         self._waiting_for = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
-            staging = {} if data is None else {n: data.wait(task.type.data, n, snapshot.slot) for n in task.eligible}
+            staging = snapshot.staging_of(task)
             found = self._choose(task, self._limit(task, snapshot.slot, staging), price, free, shares, staging)
             if found is None:
                 continue
             n, option = found
-            if data is not None:
-                data, _ = data.ask(task.type.data, n, snapshot.slot)
+            if snapshot.data is not None:
+                snapshot = replace(snapshot, data=snapshot.data.ask(task.type.data, n, snapshot.slot)[0])
             for m in task.eligible:
                 self._waiting_for[m] -= 1
             placements.append(Placement(task.id, n, option.allocation))

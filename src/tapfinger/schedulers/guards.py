@@ -278,20 +278,23 @@ class SizeLimit(Counting):
         """Use new profiles from now on."""
         self._site, self._clusters = site, len(site.context.clusters)
 
-    def keep(self, proposals: list[Proposal], queue: Sequence[TaskView]) -> list[Proposal]:
-        """Proposals with a size within the limit."""
+    def keep(self, proposals: list[Proposal], snapshot: Snapshot) -> list[Proposal]:
+        """Proposals with a size within the limit; slots until a task has its data count as well."""
+        queue = snapshot.queue
         if not self._max_stretch or not proposals or len(queue) > LONG_QUEUE * self._clusters:
             return proposals
         most = self._max_stretch * (1.0 if len(queue) <= SHORT_QUEUE * self._clusters else RELAXED)
         wanted = {proposal.task for proposal in proposals}
         tasks = {task.id: task for task in queue if task.id in wanted}
-        kept = [proposal for proposal in proposals if self._will_do(proposal, tasks[proposal.task], most)]
+        kept = [proposal for proposal in proposals if self._will_do(proposal, tasks[proposal.task], most, snapshot)]
         self.counters["refused"] += len(proposals) - len(kept)
         return kept
 
-    def _will_do(self, proposal: Proposal, task: TaskView, most: float) -> bool:
-        slowest = most * self._site.sizes.ideal(task.type.name, task.eligible)
-        return self._site.slots(task.type, proposal.allocation, proposal.cluster) <= slowest
+    def _will_do(self, proposal: Proposal, task: TaskView, most: float, snapshot: Snapshot) -> bool:
+        staging = snapshot.staging_of(task)
+        slowest = most * self._site.sizes.ideal(task.type.name, task.eligible, staging)
+        slots = self._site.slots(task.type, proposal.allocation, proposal.cluster)
+        return slots + staging.get(proposal.cluster, 0) <= slowest
 
 
 class TimeBudget(Counting):

@@ -43,19 +43,22 @@ class Moving(Counting):
             free[placement.cluster] -= placement.allocation
             busy.add(placement.cluster)
         wanted = {placement.task for placement in placements}
-        eligible = {task.id: task.eligible for task in snapshot.queue if task.id in wanted}
+        tasks = {task.id: task for task in snapshot.queue if task.id in wanted}
         result = []
         for placement in placements:
             here, size = placement.cluster, placement.allocation
             free[here] += size
             hardware = snapshot.clusters[here].hardware
             there, least = here, self._loss(free[here], size, hardware)
-            for n in eligible[placement.task] if least > 0.0 else ():
+            staging = snapshot.staging_of(tasks[placement.task])
+            for n in tasks[placement.task].eligible if least > 0.0 else ():
                 cluster = snapshot.clusters[n]
                 # In single-task mode a cluster that starts something has no start left for another.
                 if n == here or not may_start(cluster) or (n in busy and cluster.starts_left is not None):
                     continue
                 if cluster.hardware != hardware:  # the size was chosen for the speed here
+                    continue
+                if staging and staging[n] > staging[here]:
                     continue
                 if size.fits(free[n]) and (loss := self._loss(free[n], size, hardware)) < least:  # ties go to the first
                     there, least = n, loss

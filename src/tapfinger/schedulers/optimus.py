@@ -306,7 +306,7 @@ class Optimus:
                 break
             index = free.roomiest(task, task.type.minimum)
             if index is not None:
-                free.take(index, task.type.minimum)
+                free.take(task, index, task.type.minimum)
                 admitted.append((task, index))
         return admitted
 
@@ -320,8 +320,8 @@ class Optimus:
             for cluster in snapshot.clusters:
                 if cluster.index not in free.open:
                     continue
-                room = free.left[cluster.index]
-                fitting = [t for t in pending.of(cluster.index, admitted) if t.type.minimum.fits(room)]
+                n = cluster.index
+                fitting = [t for t in pending.of(n, admitted) if free.fits(t, n, t.type.minimum)]
                 if fitting:
                     task = fitting[int(self._rng.integers(len(fitting)))]
                     if task.id in drawn and self._admission == "first":
@@ -335,7 +335,7 @@ class Optimus:
             lost += granted.lost
             for placement in granted.placements:
                 admitted[placement.task] = (drawn[placement.task], placement.cluster)
-                free.take(placement.cluster, placement.allocation)
+                free.take(drawn[placement.task], placement.cluster, placement.allocation)
             if not proposals or self._single:
                 return list(admitted.values())
 

@@ -294,7 +294,7 @@ class TapFinger:
             self.counters["fallbacks"] += bool(snapshot.queue)
             self._planned = snapshot.slot
             return self._greedy.decide(snapshot)
-        proposals = self._size_limit.keep(proposals, snapshot.queue)
+        proposals = self._size_limit.keep(proposals, snapshot)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
         return resolve(proposals, snapshot.free, minimum)

@@ -86,7 +86,7 @@ class Tiresias:
                 break
             index = free.roomiest(task, task.type.minimum, yielding)
             if index is not None:
-                free.take(index, task.type.minimum)
+                free.take(task, index, task.type.minimum)
                 plans[index].grant(task)
         placements: list[Placement] = []
         resizes: list[Resize] = []

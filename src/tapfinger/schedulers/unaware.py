@@ -1,6 +1,7 @@
-"""A scheduler that is not told of nodes, hardware and other people: to measure what knowing them is worth.
+"""A scheduler that is not told of nodes, hardware, other people and data: to measure what knowing them is worth.
 
-It sees each whole cluster as one pool of mean speed that nobody else uses, as many schedulers do. What it decides is
+It sees each whole cluster as one pool of mean speed that nobody else uses and where all data lies, as many schedulers
+do. What it decides is
 carried out on the node where it fits best. What is too large for every node is cut to what the best one has; a task
 whose minimum fits on none waits.
 """
@@ -20,7 +21,7 @@ from tapfinger.registry import create
 
 
 class Unaware(SchedulerWrapper):
-    """Another scheduler, to which nodes, kinds of hardware and other people do not show."""
+    """Another scheduler, to which nodes, kinds of hardware, other people and data do not show."""
 
     def reset(self, context: SchedulerContext) -> None:
         """Begin a new run."""
@@ -61,7 +62,7 @@ class Unaware(SchedulerWrapper):
 
     def _seen(self, snapshot: Snapshot) -> Snapshot:
         clusters = tuple(self._joined(w, [snapshot.clusters[n] for n in nodes]) for w, nodes in enumerate(self._nodes))
-        return replace(snapshot, clusters=clusters, queue=tuple(map(self._view, snapshot.queue)))
+        return replace(snapshot, clusters=clusters, queue=tuple(map(self._view, snapshot.queue)), data=None)
 
     def _joined(self, index: int, nodes: Sequence[ClusterView]) -> ClusterView:
         up = [node for node in nodes if node.up]
@@ -129,5 +130,5 @@ def fitted(task: TaskView, nodes: Sequence[ClusterView], allocation: Resources) 
 
 
 def unaware(of: str = "greedy") -> Unaware:
-    """Another scheduler (of) to which nodes, hardware and other people do not show."""
+    """Another scheduler (of) to which nodes, hardware, other people and data do not show."""
     return Unaware(create("scheduler", of, {}))
