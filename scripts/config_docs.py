@@ -59,6 +59,9 @@ SECTIONS = (
     ("BurstyOthers", '`[[others]]` with `kind = "bursty"`'),
     ("DayNightOthers", '`[[others]]` with `kind = "day-night"`'),
     ("TraceOthers", '`[[others]]` with `kind = "trace"`'),
+    ("DataConfig", "`[[data]]`"),
+    ("LinksConfig", "`[links]`"),
+    ("LinkConfig", "`between` of links: a list of `{ ends = [NAME, NAME], mbps = ... }`"),
 )
 #: Fields that are not keys of the file: set on loading.
 HIDDEN = {"directory", "source"}
@@ -74,6 +77,7 @@ PLAIN = {
     "PositiveFloat": "number above 0",
     "Amounts": "amount of each resource",
     "Share": "number from 0 to 1",
+    "Mbps": "number above 0",
     "OthersConfig": "table, see below",
     "SpeedConfig": "table, see below",
     "KindSpeed": "number or table, see below",

@@ -10,9 +10,11 @@ Kernels that are compared with what they mirror:
 - `tapfinger.core.session.Session.end_slot`
 - `tapfinger.core.session.Session.turn`
 - `tapfinger.core.state.EdgeState._arrive`
+- `tapfinger.core.state.EdgeState._share`
 - `tapfinger.core.state.EdgeState.commit`
 - `tapfinger.observation.Observer.observe`
 - `tapfinger.sim.executor.SimExecutor._arrivals`
+- `tapfinger.sim.executor.SimExecutor._others`
 - `tapfinger.sim.executor.SimExecutor.run_slot`
 """
 

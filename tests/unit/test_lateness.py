@@ -142,15 +142,16 @@ def test_a_slot_is_counted_once():
     assert again.late_after == math.inf
 
 
-def site_of(state, *types):
-    return SiteTables(SchedulerContext(ResourceTypes(), state.clusters, types or (KIND, OTHER), state.mode))
+def site_of(state, *types, clusters=1):
+    alike = state.clusters * clusters
+    return SiteTables(SchedulerContext(ResourceTypes(), alike, types or (KIND, OTHER), state.mode))
 
 
 def put_first(placements, waiting, gpus):
     """Placements after a late task was offered so many gpus; usual are 2 slots."""
     state, lateness = site()
     play(state, *arrive(*(make_task(i, kind, arrival=state.slot) for i, kind in waiting.items())))
-    first = LateFirst(site_of(state))
+    first = LateFirst(site_of(state, clusters=8))
     tasks = [task for task in state.snapshot().queue if task.type is KIND]
 
     def choose(cluster, wanted):

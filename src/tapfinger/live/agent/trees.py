@@ -34,7 +34,7 @@ class _OverdueError(Exception):
     """The time that was given is over. Not an OSError, which would concern one entry only."""
 
 
-class _Pace:
+class _WalkBudget:
     """Rests now and then, and ends what takes too long."""
 
     def __init__(self, seconds: float) -> None:
@@ -134,7 +134,7 @@ def extent_of(directory: Path, seconds: float = LOOK) -> Extent:
     """What a directory takes on disk, with all below it. What cannot be read in time counts nothing."""
     scales = _Scales()
     try:
-        _weigh(directory, scales, _Pace(seconds))
+        _weigh(directory, scales, _WalkBudget(seconds))
     except OSError as error:
         scales.missed(error)
     except _OverdueError:
@@ -156,7 +156,7 @@ def _enter(name: str | Path, above: int | None = None) -> int:
         return os.dup(opened)
 
 
-def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
+def _weigh(directory: Path, scales: _Scales, pace: _WalkBudget) -> None:
     #: The directories from the top to the current one: which it is, and what in it was not entered yet.
     above: list[tuple[tuple[int, int], list[str]]] = []
     here = -1
@@ -188,7 +188,7 @@ def _weigh(directory: Path, scales: _Scales, pace: _Pace) -> None:
             os.close(here)
 
 
-def _measure(handle: int, pace: _Pace, scales: _Scales) -> list[str]:
+def _measure(handle: int, pace: _WalkBudget, scales: _Scales) -> list[str]:
     """Add the entries of a directory; returns the directories among them."""
     folders = []
     with os.scandir(handle) as entries:
@@ -219,7 +219,7 @@ def remove_tree(path: Path, seconds: float = math.inf) -> None:
             path.unlink()
         return
     with suppress(OSError, _OverdueError), _folder(path, make_open=True) as top:
-        pace = _Pace(seconds)
+        pace = _WalkBudget(seconds)
         for _ in range(AGAIN):
             if not _empty(top, top, pace):
                 break
@@ -227,7 +227,7 @@ def remove_tree(path: Path, seconds: float = math.inf) -> None:
         path.rmdir()
 
 
-def _empty(handle: int, top: int, pace: _Pace) -> bool:
+def _empty(handle: int, top: int, pace: _WalkBudget) -> bool:
     """Remove the entries of a directory; those below others are moved to the top. Returns whether it had any.
 
     It removes not many more than there were at first.
@@ -251,7 +251,7 @@ def _empty(handle: int, top: int, pace: _Pace) -> bool:
     return seen > 0
 
 
-def _number(handle: int, pace: _Pace) -> int:
+def _number(handle: int, pace: _WalkBudget) -> int:
     """Number of entries of a directory."""
     number = 0
     with os.scandir(handle) as entries:
@@ -267,13 +267,13 @@ def _some(handle: int) -> list[tuple[str, bool]]:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in itertools.islice(entries, STEP)]
 
 
-def _remove_folder(name: str, top: int, pace: _Pace) -> None:
+def _remove_folder(name: str, top: int, pace: _WalkBudget) -> None:
     with _folder(name, top, make_open=True) as below:
         _empty(below, top, pace)
     os.rmdir(name, dir_fd=top)
 
 
-def _lift(name: str, handle: int, top: int, pace: _Pace) -> None:
+def _lift(name: str, handle: int, top: int, pace: _WalkBudget) -> None:
     """Move a directory to the top, under a name that nobody can have taken."""
     with _folder(name, handle, make_open=True):
         pass  # only who may write to a directory may move it
