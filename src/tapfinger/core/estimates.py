@@ -20,6 +20,10 @@ LEAST_LEFT = 0.01
 #: Upper bound of estimated progress.
 MOST_PROGRESS = 1.0 - LEAST_LEFT
 
+#: How much later than elsewhere a task's data may be there for the task to start at once, in its shortest durations. On
+#: data-3 Greedy's mean was 12.4 slots at 1, 12.8 at a half, 13.4 at 2 and 18.9 without a bound (4 seeds from 30000 on).
+LONGEST_STAGING = 1.0
+
 #: Reported progress from which a task's own pace is trusted more than its profile.
 TELLING_PROGRESS = 0.1
 
@@ -70,6 +74,15 @@ def slots_left(task: TaskView, size: Resources | None = None) -> int:
     """Whole slots until the task ends if it continues at ``size`` (default: what it holds)."""
     size = size or held_by(task)
     return task.type.profile.slots(size, progress_of(task, size))
+
+
+def staging_pays(later: float, shortest: float, waited: float) -> bool:
+    """Whether to start a task where its data would be there ``later`` slots later than on another eligible cluster.
+
+    ``shortest``: its shortest duration. It pays if the task might wait as long for that other cluster: up to its own
+    duration, or as long as it has waited already.
+    """
+    return later <= max(LONGEST_STAGING * shortest, waited)
 
 
 def left_at_pace(ran: float, whole: float, progress: float | None, least: float = 0.0) -> float:

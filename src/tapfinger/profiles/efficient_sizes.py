@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 
 from tapfinger.core.contract import SchedulerContext
 from tapfinger.core.model import Resources
@@ -65,14 +63,9 @@ class EfficientSizes:
             self._ideal_on[key] = min(fitting, default=float("inf"))
         return self._ideal_on[key]
 
-    def ideal(
-        self, type_name: str, eligible: tuple[int, ...], staging: Mapping[int, int] = MappingProxyType({})
-    ) -> float:
-        """Shortest duration in slots on any of these clusters if it were empty.
-
-        ``staging``: slots that the task would wait for its data, by cluster; left out where it needs none.
-        """
-        return min(self.ideal_on(type_name, n) + staging.get(n, 0) for n in eligible)
+    def ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
+        """Shortest duration in slots on any of these clusters if it were empty."""
+        return min(self.ideal_on(type_name, n) for n in eligible)
 
     def pace(self, type_name: str, cluster: int) -> float:
         """Factor on what is too slow for a type, on nodes and other hardware: the root of how much longer it takes.
@@ -85,14 +78,9 @@ class EfficientSizes:
             return 1.0
         return math.sqrt(slots / min(self.ideal_on(type_name, n) for n in range(len(self.clusters))))
 
-    def usual_ideal(
-        self, type_name: str, eligible: tuple[int, ...], staging: Mapping[int, int] = MappingProxyType({})
-    ) -> float:
-        """As ``ideal``, each duration over its ``pace``."""
-        paces = self.paces[type_name]
-        if not staging:
-            return min(self.ideal_on(type_name, n) / paces[n] for n in eligible)
-        return min(self.ideal_on(type_name, n) / paces[n] + staging[n] for n in eligible)
+    def usual_ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
+        """Shortest duration in slots on any of these clusters if it were empty, each over its ``pace``."""
+        return min(self.ideal_on(type_name, n) / self.paces[type_name][n] for n in eligible)
 
     @cached_property
     def paces(self) -> dict[str, list[float]]:

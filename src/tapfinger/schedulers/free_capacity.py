@@ -9,12 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tapfinger.core.contract import Snapshot, TaskView
-from tapfinger.core.estimates import duration
+from tapfinger.core.estimates import duration, staging_pays
 from tapfinger.core.model import Resources, TaskType
-
-#: How much later than elsewhere data may be there for a task to start at once, in durations of the task at its minimum.
-#: What takes longer is accepted when the task has waited as long in the queue.
-LONGEST_STAGING = 1.0
 
 #: Number of eligible clusters from which arrays are quicker than a loop.
 MANY = 24
@@ -75,7 +71,7 @@ class FreeCapacity:
             return True
         later = wait - min(self._wait(task, n) for n in task.eligible)
         shortest = duration(task.type.on(self._hardware[index]), task.type.minimum)
-        return later <= max(LONGEST_STAGING * shortest, self._slot - task.arrival)
+        return staging_pays(later, shortest, self._slot - task.arrival)
 
     def roomiest(
         self, task: TaskView, allocation: Resources, yielding: dict[int, Resources] | None = None

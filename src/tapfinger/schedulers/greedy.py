@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snapshot, TaskView
+from tapfinger.core.estimates import staging_pays
 from tapfinger.core.feasibility import room
 from tapfinger.core.model import Resources
 from tapfinger.errors import ConfigError
@@ -108,8 +108,7 @@ class Greedy:
         self._waiting_for = [sum(1 for _ in snapshot.queue_of(n)) if self._crowd_price else 0 for n in range(len(free))]
         placements: list[Placement] = []
         for task in sorted(snapshot.queue, key=lambda t: self._rank(t, snapshot.slot)):
-            staging = snapshot.staging_of(task)
-            found = self._choose(task, self._limit(task, snapshot.slot, staging), price, free, shares, staging)
+            found = self._choose(task, snapshot, price, free, shares)
             if found is None:
                 continue
             n, option = found
@@ -125,18 +124,13 @@ class Greedy:
         return Decision(tuple(placements))
 
     def _choose(
-        self,
-        task: TaskView,
-        limit: float,
-        price: float,
-        free: list[Resources | None],
-        shares: list[float],
-        staging: Mapping[int, int],
+        self, task: TaskView, snapshot: Snapshot, price: float, free: list[Resources | None], shares: list[float]
     ) -> tuple[int, EfficientSize] | None:
-        """Best cluster and size; ties go to the emptier cluster or to the fuller node, then to the lower index.
-
-        ``staging``: slots that the task would wait for its data on each cluster; empty on sites without data sets.
-        """
+        """Best cluster and size; ties go to the emptier cluster or to the fuller node, then to the lower index."""
+        waited, staging = snapshot.slot - task.arrival, snapshot.staging_of(task)
+        ideal = self._options.usual_ideal(task.type.name, task.eligible)
+        limit = math.inf if waited >= self._max_wait * ideal else self._patience * ideal
+        soonest = min(staging.values(), default=0)
         best: tuple[float, float, int] | None = None
         chosen: EfficientSize | None = None
         for n in task.eligible:
@@ -144,7 +138,9 @@ class Greedy:
             if left is None:
                 continue
             hardware, wait = self._hardware[n], staging.get(n, 0)
-            slowest = limit * self._options.paces[task.type.name][n] - wait
+            if wait and not staging_pays(wait - soonest, ideal, waited):
+                continue
+            slowest = limit * self._options.paces[task.type.name][n]
             found = self._best(task.type.name, left, slowest, price, hardware, wait)
             if found is None:
                 continue
@@ -185,11 +181,6 @@ class Greedy:
         """Sort key of a task in the queue; the smallest goes first."""
         choosy = self._choosy_first * len(task.eligible)
         return self._head_start[task.type.name] + choosy - (slot - task.arrival)
-
-    def _limit(self, task: TaskView, slot: int, staging: Mapping[int, int]) -> float:
-        """Longest duration accepted for this task now, in slots, staging included."""
-        ideal = self._options.usual_ideal(task.type.name, task.eligible, staging)
-        return float("inf") if slot - task.arrival >= self._max_wait * ideal else self._patience * ideal
 
 
 def carried_over(snapshot: Snapshot) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from tapfinger.core.changes import TaskTracker
 from tapfinger.core.contract import Placement, Proposal, Snapshot, TaskView
+from tapfinger.core.estimates import staging_pays
 from tapfinger.core.feasibility import can_start, ever_fits, largest_allocation
 from tapfinger.core.model import TaskType
 from tapfinger.profiles.site_tables import SiteTables
@@ -279,7 +280,7 @@ class SizeLimit(Counting):
         self._site, self._clusters = site, len(site.context.clusters)
 
     def keep(self, proposals: list[Proposal], snapshot: Snapshot) -> list[Proposal]:
-        """Proposals with a size within the limit; slots until a task has its data count as well."""
+        """Proposals with a size within the limit, where it pays to wait for the task's data."""
         queue = snapshot.queue
         if not self._max_stretch or not proposals or len(queue) > LONG_QUEUE * self._clusters:
             return proposals
@@ -291,10 +292,12 @@ class SizeLimit(Counting):
         return kept
 
     def _will_do(self, proposal: Proposal, task: TaskView, most: float, snapshot: Snapshot) -> bool:
-        staging = snapshot.staging_of(task)
-        slowest = most * self._site.sizes.ideal(task.type.name, task.eligible, staging)
-        slots = self._site.slots(task.type, proposal.allocation, proposal.cluster)
-        return slots + staging.get(proposal.cluster, 0) <= slowest
+        ideal = self._site.sizes.ideal(task.type.name, task.eligible)
+        if staging := snapshot.staging_of(task):
+            later = staging[proposal.cluster] - min(staging.values())
+            if not staging_pays(later, ideal, snapshot.slot - task.arrival):
+                return False
+        return self._site.slots(task.type, proposal.allocation, proposal.cluster) <= most * ideal
 
 
 class TimeBudget(Counting):
