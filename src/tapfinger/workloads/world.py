@@ -383,10 +383,13 @@ def _draw_eligible(
             label = f"{drawn.where(first)}: " if drawn.where and i in present else ""
             shown = [f"{c.name} with {world.resources.describe(c.capacity)}" for c in world.clusters[:MOST_SHOWN]]
             more = len(world.clusters) - len(shown)
+            need = needed(task_type, world.ladders)
+            what = f"{label}task type {task_type.name!r}: minimum {world.resources.describe(need)} fits no"
+            if need != task_type.minimum:
+                what = f"{label}task type {task_type.name!r} needs {world.resources.describe(need)}, which fits no"
             raise ConfigError(
-                f"{label}task type {task_type.name!r}: minimum {world.resources.describe(task_type.minimum)} fits no "
-                f"cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise a "
-                "capacity"
+                f"{what} cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise "
+                "a capacity"
             )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.wholes)), dtype=np.bool_)
