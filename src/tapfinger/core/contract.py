@@ -126,7 +126,8 @@ class Snapshot:
         """The same for every eligible cluster; empty where no task waits for data."""
         if self.data is None or not task.type.data:
             return {}
-        return {n: self.data.wait(task.type.data, n, self.slot) for n in task.eligible}
+        waits, place_of = self.data.waits(task.type.data, self.slot), self.data.layout.place_of
+        return {n: waits[place_of[n]] for n in task.eligible}
 
     @property
     def free(self) -> tuple[Resources, ...]:

@@ -63,10 +63,18 @@ class Staging:
 
     def wait(self, data: Sequence[int], cluster: int, slot: int) -> int:
         """Slots that a task which needs these data sets would wait for them if it were placed there now."""
-        if not data:
-            return 0
-        place, row = self.layout.place_of[cluster], self.ready[self.layout.place_of[cluster]]
-        if all(row[d] <= slot for d in data):
+        return self._wait(data, self.layout.place_of[cluster], slot) if data else 0
+
+    def waits(self, data: Sequence[int], slot: int) -> list[int]:
+        """The same for every whole cluster."""
+        return [self._wait(data, place, slot) for place in range(len(self.users))]
+
+    def _wait(self, data: Sequence[int], place: int, slot: int) -> int:
+        row = self.ready[place]
+        for d in data:
+            if row[d] > slot:
+                break
+        else:
             return 0
         _, _, until = self._brought(data, place, slot)
         return begins(until) - slot
