@@ -9,7 +9,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-compile
 # With several threads per process, numeric libraries fight over the cores that --jobs already uses.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo setup check test test-all test-busy soak bench figures docs clean
+.PHONY: demo setup check test test-engines test-all test-busy soak bench figures docs clean
 
 # These measure time, or are about leases of seconds: nothing else may run beside them.
 ALONE := tests/soak/test_age.py tests/soak/test_starts.py tests/soak/test_nemesis.py
@@ -30,8 +30,11 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, generated docs
 test: $(VENV)/.kernels  ## the tests for everybody, in minutes: no network, no engines, no browser
 	$(PY) -m pytest
 
-test-all: test  ## also engines (Ray, PostgreSQL, browser), soak, and the kernels uncompiled: a wrong index is an error
-	$(PY) -m pytest tests/engines tests/soak $(ALONE:%=--ignore=%)
+test-engines: $(VENV)/.kernels  ## with real engines: Ray, PostgreSQL, a browser, sandboxes; what is not installed is skipped
+	$(PY) -m pytest tests/engines
+
+test-all: test test-engines  ## also soak, and the kernels uncompiled: a wrong index is an error
+	$(PY) -m pytest tests/soak $(ALONE:%=--ignore=%)
 	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest -n0 -s $(ALONE)
 	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
