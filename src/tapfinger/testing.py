@@ -90,6 +90,21 @@ def tiny_scenarios() -> list[Scenario]:
             [steady, growing],
             others=[{"kind": "bursty", "busy": 1.0, "busy_slots": 8, "calm_slots": 12}],
         ),
+        _scenario(
+            "data that must be brought",
+            "multi",
+            [(8, 4), [(4, 2), (4, 2)]],
+            [{**growing, "data": ["near", "far"]}, steady],
+            data=[{"name": "near", "gb": 2, "at": ["c1"]}, {"name": "far", "gb": 1}],
+            links={"mbps": 300},
+        ),
+        _scenario(
+            "memory that nobody knows",
+            "multi",
+            [(4, 4, 32), (8, 8, 64)],
+            [{**large, "needs": {"memory": 16}}],
+            resources={"cpu": 1, "gpu": 1, "memory": 4},
+        ),
         _scenario("overload", "multi", [(8, 8), (8, 8)], [steady, growing], arrivals={"kind": "poisson", "rate": 12.0}),
         _scenario("profiles told wrong", "multi", three, [growing, steady], knowledge={"kind": "wrong", "factor": 0.2}),
         _scenario(
@@ -222,6 +237,11 @@ def _longest_run(world: World, tasks: int, last_arrival: int) -> int:
     profiles = [t.profile for t in world.task_types]
     slowest = max(p.slots(min(p.allocations(), key=p.rate)) for p in profiles)
     last_outage = max((outage.end for outage in world.outages), default=0)
+    gb, links = sum(one.gb for one in world.scenario.data), world.scenario.links
+    usual = links.mbps if links.kind == "fixed" else links.minimum_mbps
+    least = min([usual, *(link.mbps for link in links.between)])
+    tasks += sum(len(ladder.steps) for ladder in world.ladders.values()) * tasks  # attempts that run out of memory
+    slowest += math.ceil(8000.0 * gb / least / world.scenario.slot_seconds)
     return last_arrival + last_outage + PATIENCE_SLOTS + math.ceil(4 * tasks * slowest * (1 + world.switching_cost))
 
 
