@@ -653,7 +653,8 @@ class Coordinator:
             self._history.append(events.SchedulerFault(now, text=answer.fault))
         before, waiting = self._rounds.clusters, self._rounds.waiting
         starts, sizes = self._rounds.settle(answer)
-        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, self._site)) for s in starts}
+        slot = self._rounds.slot
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, self._site, slot)) for s in starts}
         changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
         return self._push((granted | changed) - {""})
 

@@ -9,6 +9,7 @@ from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, Tas
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources, Task
 from tapfinger.core.session import Session
+from tapfinger.core.staging import Staging
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import InvalidDecision
 from tapfinger.live.coordinator.decisions import Answer, Decider, Elsewhere, RoundQuestion
@@ -38,7 +39,7 @@ class Rounds:
             for chosen in (scheduler, fallback)
             if chosen is not None
         )
-        state = EdgeState(site.clusters, Mode.MULTI)
+        state = EdgeState(site.clusters, Mode.MULTI, None if site.data is None else Staging.begin(site.data))
         state.slot = slot
         self._elsewhere = Elsewhere()
         self._session = Session(state, self._elsewhere)
@@ -91,10 +92,13 @@ class Rounds:
         if record.cluster is None or record.allocation is None:
             return
         cluster, size = self._site.index[record.cluster], Resources(record.allocation)
-        self._session.state.commit(Decision((Placement(record.id, cluster, size),)))
+        state = self._session.state
+        if state.data is not None and record.started is not None:
+            state.data = state.data.found(task.type.data, cluster, self.slot)
+        state.commit(Decision((Placement(record.id, cluster, size),)))
         if record.started is not None:
             self._session.take([TaskStarted(self.slot, record.id, cluster, size)])
-            self._session.state.has_run(record.id, ran)
+            state.has_run(record.id, ran)
             if record.progress is not None:
                 self.progressed(record.id, record.progress)
 

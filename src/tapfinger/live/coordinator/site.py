@@ -10,6 +10,7 @@ from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.estimates import duration
 from tapfinger.core.feasibility import check_eligible
 from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType, narrowed_name
+from tapfinger.core.staging import DataLayout
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.coordinator.own_sizes import OwnSizes
 from tapfinger.live.protocol.records import TaskSpec, length
@@ -44,6 +45,8 @@ class Site:
     seed: int = 0
     #: The scenario this site was built from, as plain data: ``what-if`` rebuilds it to play the site forward.
     plan: Mapping[str, Any] = field(default_factory=dict)
+    #: Which data sets lie where; None on sites without data sets.
+    data: DataLayout | None = None
     #: Whether schedulers get the learned speeds (true) or the configured ones (false).
     learn: bool = True
     index: dict[str, int] = field(init=False)

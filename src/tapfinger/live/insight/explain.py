@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tapfinger.core.contract import ClusterView, Snapshot, TaskView
@@ -26,6 +26,8 @@ class ClusterVerdict:
     text: str
     #: Probability that the scheduler gave this cluster when it last decided; None if unknown.
     probability: float | None = None
+    #: Seconds until its data would be there if it were started now.
+    data: float = 0.0
 
 
 def named(tasks: Sequence[int]) -> str:
@@ -42,15 +44,27 @@ def verdicts(
     configured: Sequence[Cluster],
     closed: Mapping[str, str],
     odds: Mapping[tuple[int, int], float],
+    slot_seconds: float,
 ) -> list[ClusterVerdict]:
     """The verdict of each cluster. ``closed``: by name, why a cluster takes no tasks.
 
     ``configured``: the clusters of the configuration, whose agents may have less.
     """
+    waits = snapshot.staging_of(task)
     return [
-        _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index)))
+        _with_data(
+            _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
+            waits.get(cluster.index, 0) * slot_seconds,
+        )
         for cluster, has in zip(snapshot.clusters, configured, strict=True)
     ]
+
+
+def _with_data(verdict: ClusterVerdict, wait: float) -> ClusterVerdict:
+    """The verdict of a cluster that could have room, with how long its data would take to get there."""
+    if not wait or verdict.verdict not in ("fits", "does not fit now"):
+        return verdict
+    return replace(verdict, text=f"{verdict.text}; its data would be there in {seconds(wait)}", data=wait)
 
 
 def _verdict(
@@ -102,6 +116,9 @@ def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> 
     by = {kind: [v.cluster for v in found if v.verdict == kind] for kind in ("fits", "does not fit now", "closed")}
     if by["fits"]:
         why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"
+        waits = [v.data for v in found if v.verdict == "fits"]
+        if min(waits):
+            why += f" (its data would be there in {seconds(min(waits))} at the earliest)"
     elif by["does not fit now"]:
         why = f"there is no room on {_listed(by['does not fit now'])}"
         if by["closed"]:

@@ -118,7 +118,9 @@ class Reasons:
         overtakers = self._overtakers(view, since)
         odds = await self._odds(machine)
         closed = self._closed(machine, now)
-        clusters = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, odds)
+        clusters = verdicts(
+            view, snapshot, self._site.resources, self._site.clusters, closed, odds, self._site.slot_seconds
+        )
         when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
         return found | {
             "summary": " ".join([summary(view, clusters, len(overtakers)), *self._faulty()]),
@@ -143,7 +145,8 @@ class Reasons:
         for position, view in enumerate(snapshot.queue[:limit]):
             kind = (view.type.name, view.eligible)
             if kind not in said:
-                found = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, {})
+                slot = self._site.slot_seconds
+                found = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, {}, slot)
                 said[kind] = summary(view, found, 0).removeprefix(f"Task {view.id} ")
             record = machine.tasks.get(view.id)
             if record is not None:

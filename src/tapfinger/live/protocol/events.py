@@ -66,6 +66,8 @@ class Grounds:
     fitting: int
     #: Name of the scheduler.
     by: str
+    #: Seconds after which its data would be there.
+    data: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +340,7 @@ def make_event(
     if "clusters" in given:
         given["clusters"] = tuple(given["clusters"])
     if given.get("grounds") is not None:
-        given["grounds"] = Grounds(**given["grounds"])
+        given["grounds"] = Grounds(**{name: given["grounds"][name] for name in _GROUNDS if name in given["grounds"]})
     return cls(at, task, attempt, cluster, **given)
 
 

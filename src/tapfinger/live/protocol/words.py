@@ -43,6 +43,8 @@ def grounds(known: events.Grounds) -> str:
             f" ({seconds(known.at_minimum)} with {some(known.minimum)}, "
             f"{seconds(known.at_maximum)} with {some(known.maximum)})"
         )
+    if known.data:
+        text += f", and its data would be there in {seconds(known.data)}"
     others = known.others
     rivals = f"{others} {'other' if others == 1 else 'others'} waited" if others else "nothing else waited"
     choice = f"{known.fitting} clusters had room" if known.fitting != 1 else "no other cluster had room"
