@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from helpers import R, constant_type
-from live.rules import Broken, check_rests
+from live.rules import Broken, check_needs, check_rests
 
 from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes
@@ -35,14 +35,14 @@ from tapfinger.live.agent.machine import (
     StopRun,
 )
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.fake import Fake, short_of
 from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Disconnected, Instructions, Leases, Submit, Tick
 from tapfinger.live.coordinator.late_results import lost_in
 from tapfinger.live.coordinator.machine import Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
-from tapfinger.live.protocol.events import AttemptEnded, AttemptRefused, Granted, LiveEvent
+from tapfinger.live.protocol.events import AttemptEnded, AttemptRefused, Granted, LiveEvent, RanShort
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
 from tapfinger.registry import create
@@ -88,6 +88,8 @@ class Disk:
     records: dict[int, TaskRecord] = field(default_factory=dict)
     history: list[LiveEvent] = field(default_factory=list)
     epoch: int = 0
+    #: What tasks have shown to need, by owner and type.
+    needs: Any = ()
     #: What shows that it is an older copy, as the store keeps it.
     older: str | None = None
     #: Highest id that a later disk may have given out, where that is known.
@@ -101,6 +103,7 @@ class Disk:
             self.records[record.id] = record
         self.history += instructions.history
         self.epoch = instructions.epoch or self.epoch
+        self.needs = self.needs if instructions.needs is None else instructions.needs
         if instructions.holding is not None:
             self.older = "" if instructions.holding else None
 
@@ -286,6 +289,8 @@ class World:
     # ---------------------------------------------------------------- mechanics
 
     def script(self, launch: Launch) -> tuple[float, int]:
+        if short_of(launch):
+            self.truth[launch.id, launch.env["MARK"]] = -9
         return float(launch.env["FAKE_SECONDS"]), self.truth.setdefault(
             (launch.id, launch.env["MARK"]),
             int(self.rng.choice([0, 0, 0, 1, 127])) if "FLAKY" in launch.env else 0,
@@ -302,7 +307,9 @@ class World:
         longest = LEASES.lease + TERM if self.replicas else 0.0
         lost = lost_in(self.disk.history)
         next_id = max(self.disk.skipped, *self.disk.records, 0) + 1
-        before = Predecessor(live, next_id=next_id, longest_lease=longest, lost=lost, older=self.disk.older)
+        before = Predecessor(
+            live, next_id=next_id, longest_lease=longest, lost=lost, older=self.disk.older, needs=self.disk.needs
+        )
         rounds = Rounds(site, scheduler, int(self.now))
         self.coordinator = self._coordinator_class(site, rounds, LEASES, self.disk.epoch, self.now, before, MAX_LOSSES)
 
@@ -492,6 +499,9 @@ class World:
         env = {"FAKE_SECONDS": f"{min(60.0, self.rng.exponential(mean)):.2f}", "MARK": str(self._marks)}
         if self.rng.random() < 0.3:
             env["FLAKY"] = "yes"
+        greedy = self._marks % 6 == 0  # not drawn, so that histories are otherwise as they were
+        if greedy:
+            env["FAKE_NEEDS"] = f"cpu={(3, 4, 9)[self._marks // 6 % 3]}"  # nothing is enough for the last
         hopeless = self.rng.random() < 0.05
         if hopeless:
             env["RAISES"] = "yes"
@@ -504,7 +514,7 @@ class World:
             # Nobody can know of a task that is kept by an agent that is away, if the disk does not.
             on_disconnect="keep" if self.rng.random() < 0.3 and not self.older else "stop",
             requeue_lost=bool(self.rng.random() < 0.8),
-            resizable=bool(self.rng.random() < 0.6),
+            resizable=bool(self.rng.random() < 0.6) and not greedy,
         )
 
     # ------------------------------------------------------------------- checks
@@ -578,12 +588,14 @@ class World:
     def check_history(self) -> None:
         """Every acknowledged task has one story, with at most one end, and a cancelled one ends as cancelled."""
         check_rests(self.disk.history)
+        check_needs(self.disk.history, {task: record.spec for task, record in self.disk.records.items()})
         ends: dict[int, list[str]] = {}
         failures: Counter[int] = Counter()
         for line in self.disk.history:
             if line.task is None:
                 continue
             failures[line.task] += isinstance(line, AttemptEnded) and line.result == "failed"
+            failures[line.task] -= isinstance(line, RanShort)
             told = ends.setdefault(line.task, [])
             if told and not isinstance(line, AttemptRefused):
                 raise Broken(f"after task {line.task} was {told}: {line}")
@@ -600,10 +612,10 @@ class World:
                 raise Broken(f"task {task} was cancelled and is {self.disk.records[task].phase}")
 
     def end_hopeless(self) -> None:
-        """Cancel tasks that nothing can start, once they are the only ones left: they would rest for hours."""
+        """Cancel tasks that nothing can start, and others that rest for minutes, once they are the only ones left."""
         assert self.coordinator is not None
         left = list(self.coordinator.tasks.values())
-        if all("RAISES" in record.spec.env for record in left):
+        if all("RAISES" in record.spec.env or record.setbacks >= 5 for record in left):
             for record in left:
                 if self.tell(Cancel(record.id)):
                     self.cancelled.add(record.id)

@@ -17,6 +17,9 @@ LAUNCH = "launch.json"
 #: Directory in a run's directory that the task sees, and the directory in that one where it works.
 TASK, WORK = "task", "work"
 
+#: Reason of an attempt that needed more of a resource than it was granted (``Outcome.short``).
+RAN_OUT = "it used more {name} than it was granted"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

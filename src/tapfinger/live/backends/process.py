@@ -46,8 +46,10 @@ class Process(Supervised):
         return self.context.resources.enforced_by("cores")
 
     def extras(self, run: Run) -> dict[str, Any]:
-        """The task's cores and its control group."""
+        """The task's cores, its control group, and the resource that limits memory there, if one does."""
+        memory = self.context.resources.enforced_by("memory")
         return {
+            "memory": memory if run.launch.allocation.get(memory) else "",
             "cpus": list(run.devices.get(self._cores, ())) if self.context.pin else [],
             "cgroup": self.cgroups.make(run.id, run.launch.allocation) if self.cgroups is not None else "",
         }

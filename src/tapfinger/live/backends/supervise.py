@@ -368,6 +368,7 @@ def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     end = supervision.outcome() | {"output": pump.finish()}
     if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
         end["reason"] = "it used more memory than it was granted"
+        end["short"] = run.get("memory", "")
     return end
 
 

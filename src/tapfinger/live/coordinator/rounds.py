@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
-from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, TaskFinished, TaskRequeued, TaskStarted
+from tapfinger.core.events import (
+    Event,
+    StartTask,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskRequeued,
+    TaskStarted,
+    TaskWithdrawn,
+)
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources, Task
 from tapfinger.core.session import Session
@@ -81,13 +90,19 @@ class Rounds:
             self._site.accepted(task, owner)
         self.take(*(TaskArrived(self.slot, task) for task in arrived))
 
+    def change(self, tasks: Iterable[Task], owner: str) -> None:
+        """Show tasks that wait already with other bounds, at their old places."""
+        changed = list(tasks)
+        self.take(*(TaskWithdrawn(self.slot, task.id) for task in changed))
+        self.arrive(changed, owner)
+
     def progressed(self, task: int, progress: float) -> None:
         """Note the progress of a running task; schedulers see it from the next slot on, as in simulation."""
         self._elsewhere.reports[task] = progress
 
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
         """Restore a waiting, placed or running task; clusters must be open. ``ran``: slots it has run so far."""
-        task = self._site.task(record.id, record.spec, arrival)
+        task = self._site.task_of(record, arrival)
         self.arrive([task], record.owner)
         if record.cluster is None or record.allocation is None:
             return

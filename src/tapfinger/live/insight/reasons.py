@@ -15,6 +15,7 @@ from tapfinger.errors import TapfingerError
 from tapfinger.live.coordinator.grants import durations
 from tapfinger.live.coordinator.inputs import Instructions
 from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.coordinator.shown_needs import larger_of
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.explain import rests, summary, verdicts
@@ -123,7 +124,7 @@ class Reasons:
         )
         when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
         return found | {
-            "summary": " ".join([summary(view, clusters, len(overtakers)), *self._faulty()]),
+            "summary": " ".join([summary(view, clusters, len(overtakers)), *self._more(record), *self._faulty()]),
             "waiting_since": since,
             "waited": now - since,
             "estimate": {"seconds": when, "how": how},
@@ -184,6 +185,14 @@ class Reasons:
             if c["drained"] or not c["connected"] or c["trouble"]
         }
 
+    def _more(self, record: TaskRecord) -> list[str]:
+        """What it gets because it, or another of its owner's tasks of this type, ran out of it, in a sentence."""
+        least = larger_of(record.least, self._site.needs.of(record.owner, record.spec.type))
+        who = "it" if record.least else f"another {record.spec.type} task of {record.owner}"
+        return (
+            [f"It gets at least {words.some(least)}, as far as it may, since {who} ran out with less."] if least else []
+        )
+
     def _faulty(self) -> list[str]:
         """Why nothing may be decided at the moment, in sentences."""
         faults = sorted(self._faults.items())
@@ -233,7 +242,7 @@ class Reasons:
             "text": words.detail(lines[-1]) if lines else "",
         }
         try:
-            task_type = self._site.task(record.id, record.spec, 0).type
+            task_type = self._site.task_of(record, 0).type
             names = ("expected_seconds", "minimum_seconds", "maximum_seconds")
             found |= dict(zip(names, durations(self._site, task_type, size), strict=True))
             found["measured_factor"] = self._learning.known[task_type.family].factor

@@ -53,6 +53,8 @@ class Outcome:
     #: since the epoch; empty and None if it has left none.
     results: Said = ""
     results_until: Annotated[float, Field(ge=0.0, le=1e12)] | None = None
+    #: Resource of which a failed attempt needed more than it was granted, such as memory; empty if it was not that.
+    short: Annotated[str, Field(max_length=200)] = ""
 
 
 @dataclass(frozen=True, slots=True)

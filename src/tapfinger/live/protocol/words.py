@@ -61,6 +61,13 @@ def _ended(event: events.AttemptEnded) -> str:
     return f"{event.result}{code}{f': {event.reason}' if event.reason else ''}"
 
 
+def _ran_short(event: events.RanShort) -> str:
+    return (
+        f"{event.held:g} {event.resource} were not enough: from now on it gets at least {event.least:g}, and so do its "
+        "owner's other tasks of this type"
+    )
+
+
 def _requeued(event: events.Requeued) -> str:
     if event.until is None:
         return ""
@@ -95,6 +102,7 @@ _DETAILS: dict[type[LiveEvent], Callable[[Any], str]] = {
     events.AttemptResizing: lambda event: sizes(event.allocation),
     events.AttemptResized: lambda event: sizes(event.allocation),
     events.AttemptEnded: _ended,
+    events.RanShort: _ran_short,
     events.Requeued: _requeued,
     events.AttemptRefused: lambda event: f"old attempt: {event.result}",
     events.AttemptRecovered: lambda _event: "it had counted as lost, and its agent says how it ended",
