@@ -7,6 +7,7 @@ holds it against what the coordinator has recorded.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
@@ -24,6 +25,7 @@ from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
 from tapfinger.live.agent.machine import (
     Agent,
     AgentTick,
+    Condition,
     ForgetRun,
     Found,
     HoldLease,
@@ -166,6 +168,9 @@ class Host:
             return
         ends = {i: end for i in self.agent.running if i in self.runs and (end := self.backend.poll(self.runs[i]))}
         self.obey(self.agent.handle(Observed(ends) if ends else AgentTick(), self.clock()))
+        if self.agent is not None and self.world.shared:
+            used = (int(self.world.now) // 7 + int(self.name[1:])) % 4  # not drawn, and as far as it has so many
+            self.obey(self.agent.handle(Condition(math.inf, others={"cpu": used - 0.5 if used else 0.0}), self.clock()))
 
     def hear(self, orders: Orders) -> None:
         if self.agent is not None:
@@ -245,8 +250,15 @@ class World:
         replicas: bool = False,
         late: float = 0.1,
         older: bool = False,
+        shared: bool = False,
     ) -> None:
-        """``late``: share of messages that take very long. ``older``: older copies of the disk are put in its place."""
+        """``late``: share of messages that take very long. ``older``: older copies of the disk are put in its place.
+
+        ``shared``: others use the clusters, too.
+        """
+        self.shared = shared
+        #: By cluster, what others use there, as its agent has told the present coordinator.
+        self.others: dict[str, tuple[int, ...]] = {}
         self.late = late
         self.older = older
         #: Copies of the disk, and until when a fresh one is left alone.
@@ -343,6 +355,7 @@ class World:
     def _follow(self, stimulus: Any, instructions: Instructions) -> None:
         """Note whom the coordinator may take for connected, and what they said that they have."""
         if isinstance(stimulus, Report) and any(o.lease and o.echo == stimulus.seq for o in instructions.orders):
+            self.others[stimulus.cluster] = (math.ceil((stimulus.others or {}).get("cpu", 0.0)), 0)
             self.told[stimulus.cluster] = tuple(int(amount) for amount in (stimulus.capacity or {}).values())
         elif isinstance(stimulus, Disconnected):
             self.told.pop(stimulus.cluster, None)
@@ -553,6 +566,7 @@ class World:
                 if record.on_cluster and record.cluster == line.cluster:
                     used = used + R(record.allocation or (0, 0))
             asked = tuple(line.allocation.values())
+            used = used + R(self.others[line.cluster])
             for amount, total, has in zip(asked, used, self.told[line.cluster], strict=True):
                 if amount and total > has:
                     raise Broken(f"{line.cluster} says that it has {self.told[line.cluster]}, and gets {used}")

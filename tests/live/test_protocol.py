@@ -25,8 +25,10 @@ from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report
 from tapfinger.live.protocol.records import TaskRecord
 
+CHANGES: list[dict[str, Any]] = [{}, {"replicas": True}, {"older": True}, {"shared": True}]
 
-@pytest.mark.parametrize("changes", [{}, {"replicas": True}, {"older": True}], ids=["one", "replicas", "older"])
+
+@pytest.mark.parametrize("changes", CHANGES, ids=["one", "replicas", "older", "shared"])
 def test_nothing_is_lost_and_nothing_runs_twice(changes: dict[str, Any]) -> None:
     check_histories(range(100), **changes)
 
@@ -150,6 +152,13 @@ class IgnoresCapacity(Coordinator):
         pass
 
 
+class IgnoresOthers(Coordinator):
+    """Gives away what others use."""
+
+    def _share(self, report: Report, link: Link) -> None:
+        pass
+
+
 class IgnoresClosedConnections(Coordinator):
     """Gives tasks to agents that have hung up."""
 
@@ -250,6 +259,7 @@ BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": ForgetsTheFamily}, 0),
     ({"coordinator": ShowsTheResting}, 0),
     ({"coordinator": IgnoresCapacity}, 0),
+    ({"coordinator": IgnoresOthers, "shared": True}, 0),
     ({"coordinator": IgnoresClosedConnections}, 0),
     ({"coordinator": StaysInItsEpoch, "older": True}, 0),
     ({"coordinator": GivesOutNumbersAgain, "older": True}, 0),

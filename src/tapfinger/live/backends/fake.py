@@ -49,8 +49,13 @@ class Fake:
         script: Callable[[Launch], tuple[float, int]] = by_environment,
         lease: Callable[[Run], float | None] = lambda _run: None,
         polite: float = 0.0,
+        people: Mapping[str, float] | None = None,
     ) -> None:
-        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that a polite stop takes."""
+        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that a polite stop takes.
+
+        ``people``: natural amounts by resource that others pretend to use.
+        """
+        self.people = people
         self._clock = clock
         self._script = script
         self._lease = lease
@@ -105,6 +110,10 @@ class Fake:
             self._told.append(pretended)
             self._forget()
         return pretended.outcome
+
+    def others(self) -> Mapping[str, float] | None:
+        """What others pretend to use."""
+        return self.people
 
     def _forget(self) -> None:
         """Forget ended runs that the agent has forgotten: it asks no more about those without a directory."""

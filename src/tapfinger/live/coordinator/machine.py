@@ -21,6 +21,7 @@ from tapfinger.core.events import (
     CapacityChanged,
     ClusterClosed,
     ClusterJoined,
+    OthersChanged,
     StartTask,
     TaskFailed,
     TaskFinished,
@@ -30,7 +31,7 @@ from tapfinger.core.events import (
 from tapfinger.core.model import Resources, Task
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
 from tapfinger.live.coordinator import older_store, pauses, resizing
-from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller
+from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller, used_by_others
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.grants import grounds
 from tapfinger.live.coordinator.held_texts import HeldTexts, memory_of
@@ -391,6 +392,7 @@ class Coordinator:
         link.heard, link.away, link.last_heard = True, "", now
         link.isolates, link.trouble = report.isolates, report.trouble
         self._measure(report, link)
+        self._share(report, link)
         self._tell(report.cluster, now)
         stops, forgets = self._compare(report, now)
         link.strays = bool(stops)
@@ -414,6 +416,16 @@ class Coordinator:
             index = self._site.index[report.cluster]
             capacity = smaller(link.reported, self._site.clusters[index].capacity, self._site.resources)
             self._rounds.take(CapacityChanged(self._rounds.slot, index, capacity))
+
+    def _share(self, report: Report, link: Link) -> None:
+        """Take what others use of the cluster from what is free there, if it has changed."""
+        before, link.others = link.others, report.others
+        if link.others != before:
+            index, resources = self._site.index[report.cluster], self._site.resources
+            used = used_by_others(link.others, self._site.clusters[index].capacity, resources)
+            known = self._rounds.clusters[index].others
+            if used != (known or Resources([0] * len(used))):
+                self._rounds.take(OthersChanged(self._rounds.slot, index, used))
 
     def _catch_up(self, report: Report, link: Link, now: float) -> None:
         """If the agent is ahead of the store, go on above all numbers that it knows."""

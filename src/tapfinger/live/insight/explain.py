@@ -93,6 +93,8 @@ def _verdict(
     if not can_start(task, cluster):
         holders = f", held by {named([t.id for t in cluster.running])}" if cluster.running else ""
         free = f"{some(natural(cluster.free))} free of {some(natural(cluster.capacity))}"
+        if cluster.others is not None and not cluster.others.none:
+            free += f", others use {some(natural(cluster.others))}"
         return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}", odds)
     said = "" if odds is None else f", which it gave a probability of {100 * odds:.1f} % when it last decided"
     return ClusterVerdict(name, "fits", f"there is room; it is for the scheduler to say when{said}", odds)

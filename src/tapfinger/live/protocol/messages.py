@@ -99,6 +99,8 @@ class Report:
     version: int = VERSION
     #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
     capacity: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
+    #: Natural amounts by resource name that people use there who are not scheduled here; None if they are not observed.
+    others: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
                 "name": cluster.name,
                 "capacity": natural(capacity),
                 "free": natural(Resources([max(0, amount) for amount in free])),
+                "others": None,
                 "tasks": sorted(ident for ident, _ in on.get(cluster.name, [])),
                 "agent": None,
                 "connected": False,
