@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live.sites import RealSite
 from live.test_machines import Driven
+from typer.testing import CliRunner
+from waiting import PATIENCE, wait_for
 
+from tapfinger.cli import app
 from tapfinger.config import parse_scenario
 from tapfinger.core.contract import Phase
 from tapfinger.live.backends.base import Run
@@ -18,6 +22,7 @@ from tapfinger.live.coordinator import shown_needs
 from tapfinger.live.coordinator.inputs import Cancel, Submit, Tick
 from tapfinger.live.coordinator.shown_needs import ShownNeeds, next_amount
 from tapfinger.live.coordinator.site import Site
+from tapfinger.live.http.client import make_spec
 from tapfinger.live.insight.explain import rests
 from tapfinger.live.protocol import words
 from tapfinger.live.protocol.events import RanShort
@@ -223,3 +228,31 @@ def test_the_fake_backend_runs_out_as_told(tmp_path: Path) -> None:
         end = backend.poll(run)
         assert end is not None
         assert (end.result, end.short) == (result, "memory" if result == "failed" else "")
+
+
+def test_a_site_gives_more_and_remembers(tmp_path: Path) -> None:
+    site = RealSite(tmp_path)
+    config = site.config.read_text().replace('scheduler = "fifo"', 'scheduler = "min"')
+    site.config.write_text(config + '[live.backend]\nkind = "fake"\n')
+    spec = make_spec(argv=["x"], type="demo", env={"FAKE_SECONDS": "0.1", "FAKE_NEEDS": "cpu=2"})
+    try:
+        client = site.up()
+        (task,) = client.submit(spec)
+        info = client.wait(task, PATIENCE)
+        assert (info.phase, info.attempt, info.failures, info.least) == (Phase.FINISHED, 2, 0, {"cpu": 2.0})
+        (told,) = [line for line in info.history if line["kind"] == "out of memory"]
+        assert told["data"] == {"resource": "cpu", "held": 1.0, "least": 2.0}
+        shown = CliRunner().invoke(app, ["show", str(task), "--state", str(site.state)]).output
+        assert "gets at least 2 cpu: an attempt ran out with less" in shown
+        site.kill("coordinator")
+        client = site.serve()
+        big = make_spec(argv=["x"], type="demo", minimum={"cpu": 4}, env={"FAKE_SECONDS": "600"})
+        blocked = client.submit(big, big)
+        wait_for(lambda: client.counts().get("running") == 2)
+        (task,) = client.submit(spec)
+        said = client.explain(task)["summary"]
+        assert "It gets at least 2 cpu, as far as it may, since another demo task of " in said
+        client.cancel(blocked[0])
+        assert client.wait(task, PATIENCE).attempt == 1
+    finally:
+        site.close()

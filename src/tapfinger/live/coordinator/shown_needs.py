@@ -6,7 +6,8 @@ twice what was not enough. Nobody gets more than its own maximum, or than one of
 owner: a task that uses all it can get makes nobody else's tasks larger.
 
 Each step doubles, and an attempt that had the most it may get is not tried again for this. So running out of a resource
-costs a task at most log2(maximum / minimum) + 1 attempts, whatever it or its agent says.
+costs a task at most log2(maximum / minimum) + 1 further attempts, whatever it or its
+agent says.
 """
 
 from __future__ import annotations
