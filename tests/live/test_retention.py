@@ -100,10 +100,13 @@ def test_what_ended_tasks_of_an_older_store_brought_is_counted_once(
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:12])
         store = opened()
+        with store._db.transaction() as work:  # what this version writes, and that one did not know
+            work.define("ALTER TABLE tasks ADD COLUMN least TEXT")
         end(store, 1, 2)
         store.save([replace(RECORD, id=3)], [])
         with store._db.transaction() as work:
             work.execute("DELETE FROM totals WHERE name = ?", (totals.LENGTH,))
+            work.define("ALTER TABLE tasks DROP COLUMN least")
     store = opened()
     assert store.kept_length == sum(store.lengths([1, 2]).values()) > 0
 
