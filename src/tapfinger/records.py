@@ -273,6 +273,10 @@ class RunRecord:
     seed: int
     resources: tuple[str, ...]
     clusters: tuple[str, ...]
+    #: (clusters,) name of the whole cluster that each belongs to; empty where no cluster has nodes.
+    wholes: tuple[str, ...]
+    #: (clusters,) kind of hardware of each; empty where all are alike.
+    hardware: tuple[str, ...]
     task_types: tuple[str, ...]
     #: Slots until the last task ended.
     slots: int
@@ -320,6 +324,8 @@ class RunRecord:
     stranded: FloatArray
     #: (resources,) the part of ``idle`` on clusters where a waiting task would fit.
     held_back: FloatArray
+    #: (clusters, resources) ``stranded`` of each cluster by itself: share of its own capacity.
+    stranded_by_cluster: FloatArray
     #: (4,) seconds of decisions per slot that began with a task waiting: mean, 95th percentile, largest, sum.
     decision: FloatArray
 
@@ -344,14 +350,26 @@ class RunRecord:
     @property
     def cluster_utilisation(self) -> FloatArray:
         """(clusters, resources) mean share of capacity in use; 0 where a cluster has none of a resource."""
-        total = np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
-        return _share(total, self.capacity)
+        return _share(self._mean_used, self.capacity)
 
     @property
     def utilisation(self) -> FloatArray:
         """(resources,) mean share of all clusters' capacity in use."""
-        total = np.tensordot(self.bin_lengths, self.used, axes=1).sum(axis=0) / max(1, self.slots)
-        return _share(total, self.capacity.sum(axis=0))
+        return self._utilisation_of(np.arange(len(self.clusters)))
+
+    @property
+    def hardware_utilisation(self) -> dict[str, FloatArray]:
+        """Kind of hardware -> (resources,) mean share of its capacity in use; empty where all clusters are alike."""
+        kinds = np.array(self.hardware)
+        return {kind: self._utilisation_of(np.flatnonzero(kinds == kind)) for kind in dict.fromkeys(self.hardware)}
+
+    @property
+    def _mean_used(self) -> FloatArray:
+        """(clusters, resources) mean units in use."""
+        return np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
+
+    def _utilisation_of(self, clusters: IntArray) -> FloatArray:
+        return _share(self._mean_used[clusters].sum(axis=0), self.capacity[clusters].sum(axis=0))
 
     def save(self, path: Path) -> None:
         """Write as .npz (no pickle inside)."""

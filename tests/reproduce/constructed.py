@@ -19,6 +19,8 @@ def record(scheduler: str, seed: int, mean: float, used: float = 0.5) -> RunReco
         seed=seed,
         resources=("cpu", "gpu"),
         clusters=("edge",),
+        wholes=(),
+        hardware=(),
         task_types=("steady",),
         slots=10,
         tasks=2,
@@ -43,6 +45,7 @@ def record(scheduler: str, seed: int, mean: float, used: float = 0.5) -> RunReco
         idle=np.zeros(2),
         stranded=np.zeros(2),
         held_back=np.zeros(2),
+        stranded_by_cluster=np.zeros((1, 2)),
         decision=np.full(4, 0.001),
     )
 

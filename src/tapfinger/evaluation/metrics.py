@@ -97,8 +97,8 @@ class MetricsCollector:
         self._waiting = 0
         self._starts = StartCounts(len(clusters))
         self._new_starts: list[tuple[int, int]] = []
-        # (4, resources) in waiting slots: free, stranded and held-back amounts, and capacity, each summed over slots
-        self._fragments = np.zeros((4, len(resources)), dtype=np.int64)
+        # (4, clusters, resources) sums over waiting slots: free, stranded and held-back amounts, and capacity
+        self._fragments = np.zeros((4, *size), dtype=np.int64)
         self._waiting_slots = 0
         self._in_system_max = 0
         self._arrived = 0
@@ -252,7 +252,7 @@ class MetricsCollector:
         held_back = fits.any(axis=2, keepdims=True)
         stranded = wants.any(axis=2, keepdims=True) & ~held_back
         parts = (free, free * stranded, free * held_back, capacity)
-        self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=(0, 1)) for part in parts])
+        self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=0) for part in parts])
 
     # ------------------------------------------------------------------ result
 
@@ -267,7 +267,8 @@ class MetricsCollector:
         bins = -(-self._now // self._series.width)
         lengths = np.minimum(self._series.width, self._now - self._series.width * np.arange(bins))
         means = self._series.sums[:bins] / lengths[:, None]
-        free = self._fragments[:3] / np.maximum(1, self._fragments[3])
+        fragments = self._fragments.sum(axis=1)
+        free = fragments[:3] / np.maximum(1, fragments[3])
         seconds = np.asarray(decision_seconds if len(decision_seconds) else [0.0])
         return RunRecord(
             scenario=scenario,
@@ -275,6 +276,8 @@ class MetricsCollector:
             seed=seed,
             resources=self._resources,
             clusters=tuple(c.name for c in self._clusters),
+            wholes=tuple(c.whole for c in self._clusters) if any(c.part_of for c in self._clusters) else (),
+            hardware=tuple(c.hardware for c in self._clusters) if any(c.hardware for c in self._clusters) else (),
             task_types=tuple(t.name for t in self._types),
             slots=self._now,
             tasks=self._arrived,
@@ -292,6 +295,7 @@ class MetricsCollector:
             idle=free[0],
             stranded=free[1],
             held_back=free[2],
+            stranded_by_cluster=self._fragments[1] / np.maximum(1, self._fragments[3]),
             decision=np.array([seconds.mean(), np.percentile(seconds, 95), seconds.max(), seconds.sum()]),
         )
 
