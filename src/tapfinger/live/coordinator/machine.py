@@ -727,8 +727,8 @@ class Coordinator:
         """Each cluster as shown to people: its capacity, what is free, whether its agent is connected."""
         natural = self._site.resources.natural
         return [
-            shown(view, self._links[view.name], self._on[view.name], natural, self._configured[view.name], now)
-            for view in self._rounds.clusters
+            shown(view, cluster, self._links[view.name], self._on[view.name], natural, now)
+            for view, cluster in zip(self._rounds.clusters, self._site.clusters, strict=True)
         ]
 
     def _note(self, kind: type[LiveEvent], record: TaskRecord, now: float, **own: Any) -> None:

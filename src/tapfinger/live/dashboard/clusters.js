@@ -11,7 +11,29 @@ const STATES = {
   silent: ["▲", "its agent has not been heard of"],
 };
 
-const place = (type) => (type ? typeColourName(type) : "~"); // what is not known comes last
+const OTHERS = " "; // no task type has such a name
+
+/** The clusters; those with nodes come last, each as an item of its own before its nodes. */
+function grouped(clusters) {
+  const groups = Map.groupBy(clusters, (cluster) => cluster.part_of ?? "");
+  const alone = groups.get("") ?? [];
+  groups.delete("");
+  return [...alone, ...[...groups].flatMap(([name, nodes]) => [{ name, nodes }, ...nodes])];
+}
+
+const heading = ({ name }) => h("li", { class: "whole" }, h("h3", {}, name), h("span", { class: "note" }));
+
+/** What is free of all nodes of a cluster together. */
+function total(row, { nodes }) {
+  const parts = Object.keys(nodes[0].capacity).map((name) => {
+    const [free, capacity] = ["free", "capacity"].map((what) => nodes.reduce((sum, node) => sum + node[what][name], 0));
+    return `${number(free)} of ${number(capacity)} ${name}`;
+  });
+  say(row.querySelector(".note"), `${plural(nodes.length, "node", "nodes")}, free: ${parts.join(", ")}`);
+}
+
+// What is not known comes after the types, and last what others use.
+const place = (type) => (type === OTHERS ? "zz" : type ? typeColourName(type) : "z");
 const byType = ([a], [b]) => place(a).localeCompare(place(b));
 
 export class Clusters {
@@ -24,10 +46,10 @@ export class Clusters {
     const running = Map.groupBy(this.feed.running(), (attempt) => attempt.cluster);
     keyed(
       byId("clusters"),
-      this.feed.clusters,
-      (cluster) => cluster.name,
-      (cluster) => this.make(cluster),
-      (card, cluster) => this.refresh(card, cluster, running.get(cluster.name) ?? []),
+      grouped(this.feed.clusters),
+      (item) => (item.nodes ? `whole ${item.name}` : item.name),
+      (item) => (item.nodes ? heading(item) : this.make(item)),
+      (card, item) => (item.nodes ? total(card, item) : this.refresh(card, item, running.get(item.name) ?? [])),
     );
   }
 
@@ -37,7 +59,7 @@ export class Clusters {
       .map((name) => h("li", { "data-resource": name },
         h("span", { class: "resource" }, name), h("div", { class: "bar" }), h("span", { class: "amount" })));
     return h("li", { class: "cluster", "data-cluster": cluster.name },
-      h("h3", {}, cluster.name),
+      h("h3", {}, cluster.name, cluster.kind ? h("span", { class: "kind" }, ` ${cluster.kind}`) : null),
       h("span", { class: "state" }),
       h("ul", { class: "bars" }, ...bars),
       h("div", { class: "foot" }, h("span", { class: "note" }), this.may.has("operate") ? this.button(cluster) : null));
@@ -92,12 +114,15 @@ export class Clusters {
     const pieces = new Map();
     for (const { type, size } of attempts) pieces.set(type, (pieces.get(type) ?? 0) + (size[name] ?? 0));
     const known = [...pieces.values()].reduce((sum, amount) => sum + amount, 0);
-    if (used > known) pieces.set("", used - known);
+    const others = Math.min(cluster.others?.[name] ?? 0, Math.max(0, used - known));
+    if (used - others > known) pieces.set("", used - others - known);
+    if (others) pieces.set(OTHERS, others);
     const shown = [...pieces].filter(([, amount]) => amount > 0).sort(byType);
     keyed(row.querySelector(".bar"), shown, ([type]) => type, () => h("div"), (piece, [type, amount]) => {
       piece.style.width = `${(100 * amount) / capacity}%`;
-      piece.style.background = type ? `var(--${typeColourName(type)})` : "var(--muted)";
-      piece.title = `${type || "other tasks"}: ${number(amount)} ${name}`;
+      const known = type && type !== OTHERS;
+      piece.style.background = known ? `var(--${typeColourName(type)})` : type ? "var(--edge)" : "var(--muted)";
+      piece.title = `${known ? type : type ? "used by others" : "other tasks"}: ${number(amount)} ${name}`;
     });
     say(row.querySelector(".amount"), `${number(used)} of ${number(capacity)}, ${percent(used / capacity)}`);
     const bar = row.querySelector(".bar");

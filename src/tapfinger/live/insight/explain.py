@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tapfinger.core.contract import ClusterView, Snapshot, TaskView
@@ -26,6 +27,9 @@ class ClusterVerdict:
     text: str
     #: Probability that the scheduler gave this cluster when it last decided; None if unknown.
     probability: float | None = None
+    #: Kind of hardware and whole cluster, of a node or where clusters have kinds; else empty.
+    kind: str = ""
+    part_of: str = ""
 
 
 def named(tasks: Sequence[int]) -> str:
@@ -48,7 +52,11 @@ def verdicts(
     ``configured``: the clusters of the configuration, whose agents may have less.
     """
     return [
-        _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index)))
+        replace(
+            _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
+            kind=has.hardware,
+            part_of=has.part_of,
+        )
         for cluster, has in zip(snapshot.clusters, configured, strict=True)
     ]
 
@@ -66,8 +74,9 @@ def _verdict(
         return ClusterVerdict(name, "not eligible", "it may not run there")
     needs = f"it needs at least {some(natural(minimum))}"
     if not ever_fits(minimum, configured.capacity):
+        what = "node" if configured.part_of else "cluster"
         return ClusterVerdict(
-            name, "never fits", f"{needs}, and the whole cluster has {some(natural(configured.capacity))}"
+            name, "never fits", f"{needs}, and the whole {what} has {some(natural(configured.capacity))}"
         )
     if not ever_fits(minimum, cluster.capacity):
         both = (
@@ -79,7 +88,8 @@ def _verdict(
     if not can_start(task, cluster):
         holders = f", held by {named([t.id for t in cluster.running])}" if cluster.running else ""
         free = f"{some(natural(cluster.free))} free of {some(natural(cluster.capacity))}"
-        return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}", odds)
+        used = "" if cluster.others is None or cluster.others.none else f"; others use {some(natural(cluster.others))}"
+        return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}{used}", odds)
     said = "" if odds is None else f", which it gave a probability of {100 * odds:.1f} % when it last decided"
     return ClusterVerdict(name, "fits", f"there is room; it is for the scheduler to say when{said}", odds)
 
@@ -99,7 +109,7 @@ def rests(record: TaskRecord, now: float) -> str:
 
 def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> str:
     """Why a task waits, in one sentence. ``overtaken``: number of later tasks that started before it."""
-    by = {kind: [v.cluster for v in found if v.verdict == kind] for kind in ("fits", "does not fit now", "closed")}
+    by = {verdict: _places(found, verdict) for verdict in ("fits", "does not fit now", "closed")}
     if by["fits"]:
         why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"
     elif by["does not fit now"]:
@@ -110,6 +120,15 @@ def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> 
         why = f"{_listed(by['closed'])} {_take(by['closed'])}" if by["closed"] else "no cluster could ever hold it"
     later = f"; {overtaken} later {'task was' if overtaken == 1 else 'tasks were'} started before it"
     return f"Task {task.id} waits: {why}{later if overtaken else ''}."
+
+
+def _places(found: Sequence[ClusterVerdict], verdict: str) -> list[str]:
+    """Names of clusters with this verdict; a cluster whose nodes all have it is named instead of them."""
+    mine = [one for one in found if one.verdict == verdict]
+    nodes, alike = Counter(one.part_of for one in found), Counter(one.part_of for one in mine)
+    whole = {name for name, count in alike.items() if name and count == nodes[name] > 1}
+    names = (f"{o.part_of} (all {nodes[o.part_of]} nodes)" if o.part_of in whole else o.cluster for o in mine)
+    return list(dict.fromkeys(names))
 
 
 def _listed(names: Sequence[str]) -> str:
