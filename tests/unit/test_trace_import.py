@@ -256,13 +256,17 @@ def test_a_share_of_the_nodes_has_every_shape(tmp_path):
 
 def test_tasks_that_no_node_holds(tmp_path):
     big = OPENB + "p9,4000,8192,8,1000,T4,LS,Running,500,900,500\n"
-    with pytest.raises(ConfigError, match=r"asks for 4 cpu, 8 gpu, 8 memory, but no node with T4 has as much"):
+    with pytest.raises(
+        ConfigError, match=r"asks for 4 cpu, 8 gpu, 8 memory, but no node with T4 in .*nodes.csv has as much"
+    ):
         with_nodes(tmp_path, big)
     dropped = with_nodes(tmp_path, big, drop_oversized=True).dropped
     assert dropped["request exceeds every node that it may run on"] == 1
     elsewhere = with_nodes(tmp_path, OPENB + "p9,4000,8192,1,1000,H100,LS,Running,500,900,500\n")
     assert elsewhere.dropped["no node has a GPU of a kind that it asks for"] == 1
     assert len(with_nodes(tmp_path, big, eligible="all").workload) == 5
+    with pytest.raises(ConfigError, match=r"no task fits the given nodes of .*nodes\.csv"):
+        with_nodes(tmp_path, nodes="cpu_milli,memory_mib,gpu,model\n1000,8192,0,\n", drop_oversized=True)
 
 
 @pytest.mark.parametrize(
@@ -296,8 +300,11 @@ def test_gpu_models_are_recognised(kind, speed):
 
 
 def test_unknown_gpu_models_need_a_speed():
-    with pytest.raises(ConfigError, match=r"'A1000' is not known; .*--gpu-speed A1000=1\. Known: K80"):
-        speeds(["A1000"], {})
+    with pytest.raises(
+        ConfigError,
+        match=r"n.csv names GPU model 'A1000', whose speed is not known; .*--gpu-speed A1000=1\. Known: K80",
+    ):
+        speeds(["A1000"], {}, "n.csv")
     assert speeds(["A1000"], {"A1000": 0.4}) == {"A1000": 0.4}
     with pytest.raises(ConfigError, match=r"--gpu-speed names 'T5', but the trace names P4, T4"):
         speeds(["T4", "P4"], {"T5": 1.0})

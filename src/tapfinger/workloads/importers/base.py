@@ -48,6 +48,8 @@ class RecordedTrace:
     shares: tuple[str, ...] = ()
     #: Number of nodes of every shape, if there is a list of them.
     nodes: Mapping[NodeShape, int] = field(default_factory=dict)
+    #: The file that names kinds of GPU, for messages: the node list, or else the trace.
+    kinds_from: str = "the trace"
     _requests: dict[tuple[float, ...], Mapping[str, float]] = field(default_factory=dict)
 
     def request(self, **amounts: float) -> Mapping[str, float]:

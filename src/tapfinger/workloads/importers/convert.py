@@ -63,7 +63,7 @@ def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
     kinds_of = {task.group: task.kinds for task in tasks}
     kinds = [kinds_of[one.group] for one in bins]
     layout = lay_out(trace, Load(bins, of_bin, arrival), kinds, home, options)
-    fast = speeds(layout.gpus, options.gpu_speed)
+    fast = speeds(layout.gpus, options.gpu_speed, trace.kinds_from)
     slot = options.slot_seconds or _slot_seconds(tasks, arrival)
     names = _type_names(bins)
     scenario: dict[str, Any] = {
@@ -145,7 +145,8 @@ def _held(trace: RecordedTrace, options: ConvertOptions) -> list[RecordedTask]:
         else:
             trace.dropped[faults[key]] += 1
     if not held:
-        raise ConfigError(f"no task fits the given {'--nodes' if trace.nodes else '--capacity; raise it'}")
+        given = f"nodes of {trace.kinds_from}; give another list" if trace.nodes else "--capacity; raise it"
+        raise ConfigError(f"no task fits the given {given}")
     return held
 
 
@@ -167,7 +168,7 @@ def _fault(request: Amounts, kinds: Kinds, trace: RecordedTrace, options: Conver
         reason = "request exceeds every node that it may run on"
         amounts = ", ".join(f"{amount:g} {name}" for name, amount in request.items())
         named = f" with {' or '.join(kinds)}" if kinds else ""
-        problem = f"a task asks for {amounts}, but no node{named} has as much"
+        problem = f"a task asks for {amounts}, but no node{named} in {trace.kinds_from} has as much"
         remedy = "leave such tasks out with --drop-oversized"
     if options.drop_oversized:
         return reason

@@ -73,6 +73,7 @@ def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tup
     if not trace.tasks:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in trace.dropped.most_common())
         raise DataError(f"{path}: no usable task in this {format_name} trace ({reasons or 'it has no rows'})")
+    trace.kinds_from = str(options.nodes or path)
     trace.tasks.sort(key=lambda task: task.arrival)  # stable: public traces are unsorted in places
     return format_name, trace
 

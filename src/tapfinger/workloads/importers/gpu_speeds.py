@@ -38,27 +38,30 @@ SPEEDS: dict[str, float] = {
     "G3": 1.0,
 }
 
+#: Most characters of a name that a message shows.
+LONGEST = 60
+
 #: Words before the model in names such as ``NVIDIA Tesla V100-SXM2-16GB``.
 _MAKERS = re.compile(r"^(?:(?:NVIDIA|TESLA|GPU)[\s_-]*)+")
 
 
-def speeds(kinds: Iterable[str], given: Mapping[str, float]) -> dict[str, float]:
-    """Speed of every kind of GPU in a trace; ``given`` replaces the default by the trace's own name of the kind."""
+def speeds(kinds: Iterable[str], given: Mapping[str, float], source: str = "the trace") -> dict[str, float]:
+    """Speed of every kind of GPU; ``given`` replaces the default by the name of the kind in ``source``, a file."""
     kinds = list(kinds)
     for name in given:
         if name not in kinds:
-            known = f"the trace names {', '.join(sorted(kinds))}" if kinds else "this import has no kinds of GPUs"
+            known = f"{source} names {', '.join(sorted(kinds))}" if kinds else "this import has no kinds of GPUs"
             raise ConfigError(f"--gpu-speed names {name!r}, but {known}; correct the name, or leave it out")
-    return {kind: given[kind] if kind in given else _usual(kind) for kind in kinds}
+    return {kind: given[kind] if kind in given else _usual(kind, source) for kind in kinds}
 
 
-def _usual(kind: str) -> float:
+def _usual(kind: str, source: str) -> float:
     """The speed of the model that the name begins with: V100M16 and A100-SXM4-80GB are known, A1000 is not."""
     name = _MAKERS.sub("", kind.upper())
     fitting = [model for model in SPEEDS if re.match(rf"{model}(?!\d)", name)]
     if not fitting:
         raise ConfigError(
-            f"the speed of GPU model {kind!r} is not known; give it, relative to a V100, with "
-            f"--gpu-speed {kind}=1. Known: {', '.join(SPEEDS)}"
+            f"{source} names GPU model {kind[:LONGEST]!r}, whose speed is not known; give it, relative to a V100, with "
+            f"--gpu-speed {kind[:LONGEST]}=1. Known: {', '.join(SPEEDS)}"
         )
     return SPEEDS[max(fitting, key=len)]  # L40S begins with L40
