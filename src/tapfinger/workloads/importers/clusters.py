@@ -50,22 +50,12 @@ class Layout:
     gpus: Mapping[str, float] = field(default_factory=dict)
 
 
-def part_of_nodes(trace: RecordedTrace, options: ConvertOptions) -> dict[NodeShape, int]:
-    """The nodes that are taken, of every shape at least one."""
-    nodes = {shape: max(1, round(count * options.node_share)) for shape, count in trace.nodes.items()}
-    if (count := sum(nodes.values())) > MAX_CLUSTERS:
-        raise ConfigError(
-            f"there are {count:,} nodes, at most {MAX_CLUSTERS:,} are possible; take a part of them with --node-share"
-        )
-    return nodes
-
-
 def lay_out(
     trace: RecordedTrace, load: Load, kinds: Sequence[Kinds], home: Sequence[str] | None, options: ConvertOptions
 ) -> Layout:
     """Choose the clusters. ``kinds``: those that each bin may run on; ``home``: each task's own cluster."""
     if trace.nodes:
-        return _of_nodes(part_of_nodes(trace, options), len(load.of_bin))
+        return _of_nodes(_part_of_nodes(trace, options), len(load.of_bin))
     named = sorted({kind for some in kinds for kind in some})
     if options.clusters is None and named:
         names = distinct({kind: kind for kind in named})
@@ -110,6 +100,16 @@ def eligible_clusters(
         texts = [SEPARATOR.join(names) or ALL_CLUSTERS for names in known]
         return tuple(texts[b] for b in of_bin)
     return (ALL_CLUSTERS if how == "all" else "",) * len(of_bin)
+
+
+def _part_of_nodes(trace: RecordedTrace, options: ConvertOptions) -> dict[NodeShape, int]:
+    """The nodes that are taken, of every shape at least one."""
+    nodes = {shape: max(1, round(count * options.node_share)) for shape, count in trace.nodes.items()}
+    if (count := sum(nodes.values())) > MAX_CLUSTERS:
+        raise ConfigError(
+            f"there are {count:,} nodes, at most {MAX_CLUSTERS:,} are possible; take a part of them with --node-share"
+        )
+    return nodes
 
 
 def _of_nodes(nodes: Mapping[NodeShape, int], tasks: int) -> Layout:
