@@ -1,8 +1,7 @@
-"""The distribution ``wide``: random sites as sites are, with nodes, unlike hardware and other people's load.
+"""The distribution ``wide``: random sites as sites are: nodes, unlike hardware, other people's load, memory and data.
 
-Sites are drawn part by part (``PARTS``), each part from its own stream of the seed. A further part of the world, such
-as data sets and links between clusters, or what task types need besides resources, is one more entry. It changes
-nothing about the parts that are there.
+Sites are drawn part by part (``PARTS``), each part from its own stream of the seed. A further part of the world is one
+more entry. It changes nothing about the parts that are there.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from tapfinger.config import ArrivalsConfig, Scenario, parse_scenario
 from tapfinger.core.contract import Mode
 from tapfinger.errors import ConfigError
 from tapfinger.workloads.curves import draw_speed, tidy
+from tapfinger.workloads.needs import needed
 from tapfinger.workloads.sites import (
     LOADS,
     MOST_CELLS,
@@ -41,6 +41,8 @@ MOST_NODES = 40
 #: Most nodes of one shape in a cluster.
 MOST_OF_A_SHAPE = 8
 CPUS = (1, 128)
+#: Seconds per slot, the usual number of a scenario.
+SLOT_SECONDS = 10.0
 #: GiB per unit of memory.
 MEMORY_UNIT = 4
 #: How much faster bursts of arrivals are than calm phases, at most.
@@ -78,12 +80,23 @@ class Draft:
     names: tuple[str, ...] = ()
     #: What a node (or a cluster without nodes) has, and its kind, for every shape that occurs.
     shapes: list[tuple[Amounts, str]] = field(default_factory=list)
-    #: Ideal duration of each task type in slots.
+    #: Ideal duration of each task type in slots, and what the node has that it was drawn for.
     ideals: list[float] = field(default_factory=list)
+    hosts: list[Amounts] = field(default_factory=list)
     #: Smallest factor of any task type on any hardware.
     slowest: float = 1.0
     #: Mean share of each node that other people leave, by the name of its cluster.
     left: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def wholes(self) -> list[str]:
+        """Names of the whole clusters."""
+        clusters = self.data["clusters"]
+        return [
+            f"{one['name']}-{copy}" if one["count"] > 1 else one["name"]
+            for one in clusters
+            for copy in range(one["count"])
+        ]
 
 
 def draw_wide_site(seed: int, tasks: int = 150) -> Scenario:
@@ -112,9 +125,10 @@ def _rate(world: World, load: float, left: Mapping[str, float]) -> float:
     """
     weights = sum(t.weight for t in world.task_types)
     limit = sustainable_rate(world)
-    for task_type in world.task_types:
+    for task_type in (t for t in world.task_types if t.weight):
         own = sum(
-            c.capacity.copies_of(task_type.minimum) / task_type.on(c.hardware).profile.slots(task_type.minimum)
+            c.capacity.copies_of(needed(task_type, world.ladders))
+            / task_type.on(c.hardware).profile.slots(task_type.minimum)
             for c in world.clusters
         )
         limit = min(limit, own * weights / task_type.weight)
@@ -196,6 +210,7 @@ def _draw_types(rng: np.random.Generator, draft: Draft) -> None:
     types = []
     for i, ideal in enumerate(draft.ideals):
         host = draft.shapes[0 if i == 0 else int(rng.integers(len(draft.shapes)))][0]
+        draft.hosts.append(host)
         low = _draw_minimum(rng, host)
         high = {
             name: draw_maximum(rng, low[name], most) if name != "memory" and most else low[name]
@@ -259,11 +274,7 @@ def _draw_others(rng: np.random.Generator, draft: Draft) -> None:
     """On half of the sites other people use some clusters; at times they leave room for every task."""
     if rng.random() < 0.5:
         return
-    names = [
-        f"{cluster['name']}-{copy}" if cluster["count"] > 1 else cluster["name"]
-        for cluster in draft.data["clusters"]
-        for copy in range(cluster["count"])
-    ]
+    names = draft.wholes
     taken = [names[i] for i in rng.permutation(len(names))[: int(rng.integers(1, len(names) + 1))].tolist()]
     cut = int(rng.integers(0, len(taken) + 1))
     entries = []
@@ -289,6 +300,47 @@ def _draw_other(rng: np.random.Generator) -> tuple[dict[str, Any], float]:
     return {"kind": "day-night", "mean": tidy(mean), "swing": tidy(swing), "period": period}, mean
 
 
+def _draw_needs(rng: np.random.Generator, draft: Draft) -> None:
+    """On a third of the sites with memory, some types need two to eight times their minimum, which nobody knows."""
+    if "memory" not in draft.names or rng.random() < 0.67:
+        return
+    for kind, host in zip(draft.data["task_types"], draft.hosts, strict=True):
+        low, high = kind["minimum"], kind["maximum"]
+        most = min(host["memory"], 8 * low["memory"])
+        cells = math.prod(high[name] - low[name] + 1 for name in low if name != "memory")
+        steps = (most - low["memory"]) // MEMORY_UNIT
+        if rng.random() < 0.5 or not low["memory"] or steps < 1 or cells * (steps + 1) > MOST_CELLS:
+            continue
+        high["memory"] = most
+        kind["needs"] = {"memory": low["memory"] + MEMORY_UNIT * int(rng.integers(1, steps + 1))}
+
+
+def _draw_data(rng: np.random.Generator, draft: Draft) -> None:
+    """On 40 % of the sites some types need data. To bring it takes a tenth to ten times as long as a mean task."""
+    if rng.random() < 0.6:
+        return
+    wholes, usual = draft.wholes, float(np.mean(draft.ideals))
+    mbps = tidy(log_uniform(rng, 10.0, 1000.0))
+    if rng.random() < 0.3:
+        draft.data["links"] = {"kind": "uniform", "minimum_mbps": tidy(mbps / 5.0), "maximum_mbps": tidy(mbps * 2.0)}
+    else:
+        draft.data["links"] = {"mbps": mbps}
+    sets: list[dict[str, Any]] = []
+    for i in range(int(rng.integers(1, 5))):
+        gb = tidy(log_uniform(rng, 0.1, 10.0) * usual * SLOT_SECONDS * mbps / 8000.0)
+        homes = [] if rng.random() < 0.3 else [wholes[int(rng.integers(len(wholes)))]]
+        sets.append({"name": f"data-{i}", "gb": gb, **({"at": homes} if homes else {})})
+    draft.data["data"] = sets
+    needing = [kind for kind in draft.data["task_types"] if rng.random() < 0.6] or draft.data["task_types"][:1]
+    for kind in needing:
+        count = int(rng.integers(1, min(2, len(sets)) + 1))
+        kind["data"] = [sets[n]["name"] for n in sorted(rng.permutation(len(sets))[:count].tolist())]
+    largest = max(sum(one["gb"] for one in sets if one["name"] in kind["data"]) for kind in needing)
+    for cluster in draft.data["clusters"]:
+        if rng.random() < 0.5:
+            cluster["cache_gb"] = tidy(1.01 * largest * log_uniform(rng, 1.0, 4.0))
+
+
 Part = Callable[[np.random.Generator, Draft], None]
 
 #: In this order. A name is part of the seed: renaming a part draws other sites.
@@ -298,4 +350,6 @@ PARTS: dict[str, Part] = {
     "types": _draw_types,
     "noise": _draw_noise,
     "others": _draw_others,
+    "needs": _draw_needs,
+    "data": _draw_data,
 }
