@@ -421,3 +421,27 @@ def test_a_coordinator_that_cannot_save_tells_nobody_and_goes_no_further(
         assert http.post("/api/v1/tasks", json=submission()).status_code == 500, "what it believes is not on disk"
         assert http.get("/api/v1/tasks").json()["tasks"] == []
         assert wait_for(lambda: stopped) == [True]
+
+
+def test_what_waits_for_the_disk_or_reads_much_is_done_on_no_loop(
+    http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submitter may ask for it two hundred times at once, and the leases are on the loop."""
+    loops: list[bool] = []
+
+    def watch(what: object, name: str) -> None:
+        work = getattr(what, name)
+
+        def watched(*given: object) -> object:
+            loops.append(asyncio._get_running_loop() is not None)
+            return work(*given)
+
+        monkeypatch.setattr(what, name, watched)
+
+    watch(service.store.secrets, "keep")
+    watch(service.store, "history")
+    assert http.put("/api/v1/secrets/KEY", json={"value": "x"}).status_code == 200
+    (task,) = http.post("/api/v1/tasks", json=submission()).json()["ids"]
+    answer = http.get(f"/api/v1/tasks/{task}/files?attempt=7")
+    assert (answer.status_code, answer.json()["detail"]) == (404, f"task {task} has no attempt 7")
+    assert loops == [False, False]
