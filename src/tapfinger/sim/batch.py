@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any
 
@@ -109,6 +109,18 @@ class BatchSim:
                     f"{name} has shape {array.shape} and type {array.dtype}; {shape} of type "
                     f"{'int64' if kind == 'i' else 'float64'} is needed"
                 )
+
+    def replace(self, workloads: Mapping[int, Workload]) -> None:
+        """Give worlds other workloads, by index; they must be restarted then. No workload may be longer than before."""
+        self._workloads = tuple(workloads.get(b, old) for b, old in enumerate(self._workloads))
+        draws = self.draws
+        if any(w.others or w.data is not None for w in self._workloads):  # their arrays have another shape each time
+            self.draws = stack_workloads(self._workloads, self.tables, draws.arrival.shape[1])
+            return
+        for b, workload in workloads.items():
+            count = draws.tasks[b] = len(workload)
+            draws.arrival[b, :count], draws.type[b, :count] = workload.slot, workload.type
+            draws.eligible[b, :count], draws.noise_key[b, :count] = workload.eligible, workload.noise_key
 
     def restart(self, which: Bools) -> None:
         """Restart the workloads of these worlds."""
