@@ -4,9 +4,10 @@ import inspect
 
 import pytest
 from helpers import make_scenario
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
-from tapfinger.core.events import Event
+from tapfinger.core.events import Event, TaskFinished, TaskStaging
 from tapfinger.errors import ConfigError
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lookahead import BASE, Lookahead
@@ -37,9 +38,10 @@ def test_same_seed_same_log() -> None:
     assert log() == log()
 
 
-def test_with_one_plan_it_is_a_greedy() -> None:
+@pytest.mark.parametrize("name", ["multi-3", "stocked-single", "stocked-multi"])
+def test_with_one_plan_it_is_a_greedy(name: str) -> None:
+    world = stocked_world(name.split("-")[1]) if name.startswith("stocked") else build_world(load_scenario(name))
     # Nothing is left to choose.
-    world = build_world(load_scenario("multi-3"))
     logs: list[list[Event]] = [[], []]
     known = inspect.signature(Greedy).parameters
     greedy = Greedy(**{name: value for name, value in BASE._asdict().items() if name in known})
@@ -47,6 +49,15 @@ def test_with_one_plan_it_is_a_greedy() -> None:
     run_scheduler(world, Lookahead(plans=1), 9, [logs[1].append])
     assert logs[0] == logs[1]
     assert BASE.jitter == BASE.hold == 0
+
+
+def test_plays_with_data_sets_and_unknown_memory() -> None:
+    world = stocked_world("multi")
+    for lend in (False, True):
+        log: list[Event] = []
+        run_scheduler(world, Lookahead(budget_ms=2, lend=lend), 3, [log.append])
+        assert sum(isinstance(event, TaskFinished) for event in log) == 40
+        assert any(isinstance(event, TaskStaging) for event in log)
 
 
 def test_tasks_longer_than_the_horizon_are_not_starved() -> None:

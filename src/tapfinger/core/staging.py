@@ -86,8 +86,11 @@ class Staging:
 
     def cached_gb(self, place: int) -> float:
         """GB in the cache of a whole cluster, and on their way to it."""
-        row, lies = self.ready[place], self.layout.lies[place]
-        return sum(gb for gb, at, here in zip(self.layout.gb, row, lies, strict=True) if at < math.inf and not here)
+        row, lies, total = self.ready[place], self.layout.lies[place], 0.0
+        for gb, at, here in zip(self.layout.gb, row, lies, strict=True):
+            if at < math.inf and not here:
+                total += gb  # not by ``sum``, which rounds differently from Python 3.12 on: the kernels must agree
+        return total
 
     def _brought(
         self, data: Sequence[int], place: int, slot: int
