@@ -386,7 +386,7 @@ def _draw_eligible(
             need = needed(task_type, world.ladders)
             what = f"{label}task type {task_type.name!r}: minimum {world.resources.describe(need)} fits no"
             if need != task_type.minimum:
-                what = f"{label}task type {task_type.name!r} needs {world.resources.describe(need)}, which fits no"
+                what = f"{label}task type {task_type.name!r} needs a step of {world.resources.describe(need)}, which fits no"
             raise ConfigError(
                 f"{what} cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise "
                 "a capacity"
