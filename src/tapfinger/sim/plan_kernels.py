@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tapfinger.profiles.efficient_sizes import WORST_STRETCH
-from tapfinger.sim.compiled import compiled, inlined
+from tapfinger.sim.compiled import allocating, compiled, inlined
 from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import GreedyPlan
 from tapfinger.sim.lend_kernels import lend_round
@@ -395,7 +395,7 @@ def _still_to_run(b: int, tables: Record, sizes: Record, worlds: Record) -> floa
     return left
 
 
-@compiled
+@allocating
 def judge_deviations(
     tables: Record,
     sizes: Record,
