@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 from helpers import make_scenario
 from strategies import stocked_world
 
 from tapfinger.config import load_scenario
+from tapfinger.core.contract import Phase, Snapshot, TaskView
 from tapfinger.core.events import Event, TaskFinished, TaskStaging
 from tapfinger.errors import ConfigError
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.arrival_model import ArrivalModel
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lookahead import BASE, Lookahead
 from tapfinger.sim.run import run_scheduler
@@ -58,6 +62,19 @@ def test_plays_with_data_sets_and_unknown_memory() -> None:
         run_scheduler(world, Lookahead(budget_ms=2, lend=lend), 3, [log.append])
         assert sum(isinstance(event, TaskFinished) for event in log) == 40
         assert any(isinstance(event, TaskStaging) for event in log)
+
+
+def test_tasks_to_come_have_the_type_that_their_family_has_reached() -> None:
+    world = stocked_world("multi")
+    context = world.context(0)
+    model, kinds = ArrivalModel(SiteTables(context)), [t.name for t in context.task_types]
+    assert set(model.draw(50, 20, np.random.default_rng(0)).type.ravel()) == {0, 1, 2}, "nobody ran out of memory yet"
+    higher = next(t for t in context.task_types if t.base == "small")
+    task = TaskView(0, higher, 3, (0,), Phase.QUEUED)
+    model.update(Snapshot(5, 0, (), (task,)))
+    drawn = model.draw(50, 20, np.random.default_rng(0))
+    shown = {t for row, count in zip(drawn.type, drawn.tasks, strict=True) for t in row[:count].tolist()}
+    assert shown == {1, 2, kinds.index(higher.name)}
 
 
 def test_tasks_longer_than_the_horizon_are_not_starved() -> None:
