@@ -17,6 +17,7 @@ Kernels that are compared with what they mirror:
 - `tapfinger.core.state.EdgeState._raise`
 - `tapfinger.core.state.EdgeState._share`
 - `tapfinger.core.state.EdgeState.commit`
+- `tapfinger.core.state.EdgeState.end_slot`
 - `tapfinger.observation.Observer.observe`
 - `tapfinger.sim.executor.SimExecutor._arrivals`
 - `tapfinger.sim.executor.SimExecutor._others`

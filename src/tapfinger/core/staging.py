@@ -67,7 +67,7 @@ class Staging:
 
     def waits(self, data: Sequence[int], slot: int) -> list[int]:
         """The same for every whole cluster."""
-        return [self._wait(data, place, slot) for place in range(len(self.users))]
+        return [self._wait(data, place, slot) if data else 0 for place in range(len(self.users))]
 
     def _wait(self, data: Sequence[int], place: int, slot: int) -> int:
         row = self.ready[place]

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tapfinger.core.model import DONE
+from tapfinger.core.state import OTHERS_WEIGHT
 from tapfinger.sim.compiled import compiled, inlined
 from tapfinger.sim.needs_kernels import is_short, run_out
-from tapfinger.sim.staging_kernels import ask_for_data, release_data, reset_staging
+from tapfinger.sim.staging_kernels import ask_for_data, release_data, reset_staging, wait_for_data
 
 # numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
 Array = Any
@@ -103,6 +104,17 @@ def change_others(d: int, b: int, draws: Record, worlds: Record) -> None:
 
 
 @compiled
+def remember_others(b: int, draws: Record, worlds: Record) -> None:
+    """Mirror of `tapfinger.core.state.EdgeState.end_slot`, of what others used lately."""
+    if draws.others_slot.shape[2] == 0:
+        return
+    for n in range(worlds.free.shape[1]):
+        for r in range(worlds.free.shape[2]):
+            mean = worlds.others_lately[b, n, r]
+            worlds.others_lately[b, n, r] = mean + OTHERS_WEIGHT * (worlds.others[b, n, r] - mean)
+
+
+@compiled
 def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     """Empty world b and let slot 0's tasks arrive (Session.__init__)."""
     worlds.slot[b] = 0
@@ -132,6 +144,9 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     for j in range(worlds.attempts.shape[1]):
         worlds.attempts[b, j] = 0
     change_others(b, b, draws, worlds)
+    for n in range(tables.capacity.shape[0]):
+        for r in range(tables.capacity.shape[1]):
+            worlds.others_lately[b, n, r] = worlds.others[b, n, r]
     arrive(b, b, draws, worlds)
 
 
@@ -203,6 +218,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     worlds.turn[b] = 0
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
+    remember_others(b, draws, worlds)
     change_others(d, b, draws, worlds)
     arrive(d, b, draws, worlds)
     return count
@@ -310,6 +326,8 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     obs.node[b] = -1
     obs.startable[b] = False
     obs.largest[b] = 0
+    if draws.data_gb.shape[1] > 0:
+        obs.staging[b] = 0
     nodes = 0
     filled = 0  # places filled in all pending sets together
     wanted = 0
@@ -342,6 +360,8 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     for n in range(clusters):
         for r in range(amounts):
             obs.cluster_features[b, n, r] = max(0, worlds.free[b, n, r])
+            obs.others[b, n, r] = worlds.others[b, n, r]
+            obs.others_lately[b, n, r] = worlds.others_lately[b, n, r]
         obs.waiting[b, n] = worlds.waiting[b, n]
         obs.cluster_features[b, n, amounts] = max(0, worlds.waiting[b, n] - size)
     _observe_running(b, tables, worlds, obs)
@@ -374,6 +394,8 @@ def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, wor
     obs.waiting[b, n] += 1
     obs.task[b, n, place] = j
     obs.node[b, n, place] = node
+    if draws.data_gb.shape[1] > 0:
+        obs.staging[b, n, place] = wait_for_data(b, b, kind, n, tables, draws, worlds)
     if fits(tables, worlds, b, kind, n):
         obs.startable[b, n, place] = True
         for r in range(amounts):

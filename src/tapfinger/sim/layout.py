@@ -87,6 +87,7 @@ class Worlds(NamedTuple):
     waiting: Ints  # (B, N) waiting tasks that may run on the cluster
     free: Ints  # (B, N, R) below zero where others have come to use what tasks hold
     others: Ints  # (B, N, R) in use by others
+    others_lately: Floats  # (B, N, R) mean of what they used before this slot
     others_next: Ints  # (B, N) place of the next change of it
     others_due: Ints  # (B, N) slot of that change
     starts: Ints  # (B, N) in this slot
@@ -134,6 +135,9 @@ class Observations(NamedTuple):
     waiting: Ints  # (B, N) length of the cluster's queue
     age: Ints  # (B, M) slots each pending node has waited
     running_progress: npt.NDArray[np.float32]  # (B, N, S) as reported, -1 if not reported
+    others: npt.NDArray[np.float32]  # (B, N, R) in use by others
+    others_lately: npt.NDArray[np.float32]  # (B, N, R) mean of what they used before
+    staging: Ints  # (B, N, K) slots that the pending task would wait there for its data
 
 
 def make_tables(
@@ -269,6 +273,7 @@ def empty_worlds(batch: int, draws: Draws, tables: Tables, advisers: int = 0) ->
         waiting=ints(clusters),
         free=ints(clusters, resources),
         others=ints(clusters, resources),
+        others_lately=np.zeros((batch, clusters, resources)),
         others_next=ints(clusters),
         others_due=ints(clusters),
         starts=ints(clusters),
@@ -338,6 +343,9 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
         waiting=np.zeros((batch, clusters), dtype=np.int64),
         age=np.zeros((batch, clusters * pending), dtype=np.int64),
         running_progress=np.full((batch, clusters, most_running), -1.0, dtype=np.float32),
+        others=np.zeros((batch, clusters, resources), dtype=np.float32),
+        others_lately=np.zeros((batch, clusters, resources), dtype=np.float32),
+        staging=np.zeros((batch, clusters, pending), dtype=np.int64),
     )
 
 
