@@ -385,10 +385,12 @@ def _draw_eligible(
             more = len(world.clusters) - len(shown)
             need, who = needed(task_type, world.ladders), f"{label}task type {task_type.name!r}"
             amounts = world.resources.describe(need)
-            what = f": minimum {amounts} fits" if need == task_type.minimum else f" needs a step of {amounts}, which fits"
+            what = (
+                f": minimum {amounts} fits" if need == task_type.minimum else f" needs a step of {amounts}, which fits"
+            )
             raise ConfigError(
-                f"{who}{what} no cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise "
-                "a capacity"
+                f"{who}{what} no cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or "
+                "raise a capacity"
             )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.wholes)), dtype=np.bool_)
