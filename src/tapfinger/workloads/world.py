@@ -389,8 +389,8 @@ def _draw_eligible(
                 f": minimum {amounts} fits" if need == task_type.minimum else f" needs a step of {amounts}, which fits"
             )
             raise ConfigError(
-                f"{who}{what} no cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or "
-                "raise a capacity"
+                f"{who}{what} no cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum "
+                "or raise a capacity"
             )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.wholes)), dtype=np.bool_)
