@@ -11,7 +11,7 @@ from live.protocol import play
 #: Kinds of events that have to occur: otherwise the troubles were too mild to prove anything.
 TROUBLES = (
     *("finished", "failed", "cancelled", "lost", "requeued", "silent", "refused"),
-    *("away", "capacity", "recovered"),
+    *("away", "capacity", "recovered", "out of memory"),
 )
 
 

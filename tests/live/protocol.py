@@ -7,6 +7,7 @@ holds it against what the coordinator has recorded.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from helpers import R, constant_type
-from live.rules import Broken, check_rests
+from live.rules import Broken, check_needs, check_rests
 
 from tapfinger.core.contract import Decision, Phase, Resize, SchedulerContext, Snapshot
 from tapfinger.core.model import Cluster, ResourceTypes
@@ -24,6 +25,7 @@ from tapfinger.errors import AgentRefused, LaunchFailed, NotFound, NotLeading
 from tapfinger.live.agent.machine import (
     Agent,
     AgentTick,
+    Condition,
     ForgetRun,
     Found,
     HoldLease,
@@ -35,14 +37,14 @@ from tapfinger.live.agent.machine import (
     StopRun,
 )
 from tapfinger.live.backends.base import Run
-from tapfinger.live.backends.fake import Fake
+from tapfinger.live.backends.fake import Fake, short_of
 from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Disconnected, Instructions, Leases, Submit, Tick
 from tapfinger.live.coordinator.late_results import lost_in
 from tapfinger.live.coordinator.machine import Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.coordinator.site import Site
-from tapfinger.live.protocol.events import AttemptEnded, AttemptRefused, Granted, LiveEvent
+from tapfinger.live.protocol.events import AttemptEnded, AttemptRefused, Granted, LiveEvent, RanShort
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, SizeOrder
 from tapfinger.live.protocol.records import ENDED, TaskRecord, TaskSpec
 from tapfinger.registry import create
@@ -88,6 +90,8 @@ class Disk:
     records: dict[int, TaskRecord] = field(default_factory=dict)
     history: list[LiveEvent] = field(default_factory=list)
     epoch: int = 0
+    #: What tasks have shown to need, by owner and type.
+    needs: Any = ()
     #: What shows that it is an older copy, as the store keeps it.
     older: str | None = None
     #: Highest id that a later disk may have given out, where that is known.
@@ -101,6 +105,7 @@ class Disk:
             self.records[record.id] = record
         self.history += instructions.history
         self.epoch = instructions.epoch or self.epoch
+        self.needs = self.needs if instructions.needs is None else instructions.needs
         if instructions.holding is not None:
             self.older = "" if instructions.holding else None
 
@@ -163,6 +168,9 @@ class Host:
             return
         ends = {i: end for i in self.agent.running if i in self.runs and (end := self.backend.poll(self.runs[i]))}
         self.obey(self.agent.handle(Observed(ends) if ends else AgentTick(), self.clock()))
+        if self.agent is not None and self.world.shared:
+            used = (int(self.world.now) // 7 + int(self.name[1:])) % 4  # not drawn, and as far as it has so many
+            self.obey(self.agent.handle(Condition(math.inf, others={"cpu": used - 0.5 if used else 0.0}), self.clock()))
 
     def hear(self, orders: Orders) -> None:
         if self.agent is not None:
@@ -242,8 +250,15 @@ class World:
         replicas: bool = False,
         late: float = 0.1,
         older: bool = False,
+        shared: bool = False,
     ) -> None:
-        """``late``: share of messages that take very long. ``older``: older copies of the disk are put in its place."""
+        """``late``: share of messages that take very long. ``older``: older copies of the disk are put in its place.
+
+        ``shared``: others use the clusters, too.
+        """
+        self.shared = shared
+        #: By cluster, what others use there, as its agent has told the present coordinator.
+        self.others: dict[str, tuple[int, ...]] = {}
         self.late = late
         self.older = older
         #: Copies of the disk, and until when a fresh one is left alone.
@@ -286,6 +301,8 @@ class World:
     # ---------------------------------------------------------------- mechanics
 
     def script(self, launch: Launch) -> tuple[float, int]:
+        if short_of(launch):
+            self.truth[launch.id, launch.env["MARK"]] = -9
         return float(launch.env["FAKE_SECONDS"]), self.truth.setdefault(
             (launch.id, launch.env["MARK"]),
             int(self.rng.choice([0, 0, 0, 1, 127])) if "FLAKY" in launch.env else 0,
@@ -302,7 +319,9 @@ class World:
         longest = LEASES.lease + TERM if self.replicas else 0.0
         lost = lost_in(self.disk.history)
         next_id = max(self.disk.skipped, *self.disk.records, 0) + 1
-        before = Predecessor(live, next_id=next_id, longest_lease=longest, lost=lost, older=self.disk.older)
+        before = Predecessor(
+            live, next_id=next_id, longest_lease=longest, lost=lost, older=self.disk.older, needs=self.disk.needs
+        )
         rounds = Rounds(site, scheduler, int(self.now))
         self.coordinator = self._coordinator_class(site, rounds, LEASES, self.disk.epoch, self.now, before, MAX_LOSSES)
 
@@ -336,6 +355,7 @@ class World:
     def _follow(self, stimulus: Any, instructions: Instructions) -> None:
         """Note whom the coordinator may take for connected, and what they said that they have."""
         if isinstance(stimulus, Report) and any(o.lease and o.echo == stimulus.seq for o in instructions.orders):
+            self.others[stimulus.cluster] = (math.ceil((stimulus.others or {}).get("cpu", 0.0)), 0)
             self.told[stimulus.cluster] = tuple(int(amount) for amount in (stimulus.capacity or {}).values())
         elif isinstance(stimulus, Disconnected):
             self.told.pop(stimulus.cluster, None)
@@ -492,6 +512,9 @@ class World:
         env = {"FAKE_SECONDS": f"{min(60.0, self.rng.exponential(mean)):.2f}", "MARK": str(self._marks)}
         if self.rng.random() < 0.3:
             env["FLAKY"] = "yes"
+        greedy = self._marks % 6 == 0  # not drawn, so that histories are otherwise as they were
+        if greedy:
+            env["FAKE_NEEDS"] = f"cpu={(3, 4, 9)[self._marks // 6 % 3]}"  # nothing is enough for the last
         hopeless = self.rng.random() < 0.05
         if hopeless:
             env["RAISES"] = "yes"
@@ -504,7 +527,7 @@ class World:
             # Nobody can know of a task that is kept by an agent that is away, if the disk does not.
             on_disconnect="keep" if self.rng.random() < 0.3 and not self.older else "stop",
             requeue_lost=bool(self.rng.random() < 0.8),
-            resizable=bool(self.rng.random() < 0.6),
+            resizable=bool(self.rng.random() < 0.6) and not greedy,
         )
 
     # ------------------------------------------------------------------- checks
@@ -543,6 +566,7 @@ class World:
                 if record.on_cluster and record.cluster == line.cluster:
                     used = used + R(record.allocation or (0, 0))
             asked = tuple(line.allocation.values())
+            used = used + R(self.others[line.cluster])
             for amount, total, has in zip(asked, used, self.told[line.cluster], strict=True):
                 if amount and total > has:
                     raise Broken(f"{line.cluster} says that it has {self.told[line.cluster]}, and gets {used}")
@@ -578,12 +602,14 @@ class World:
     def check_history(self) -> None:
         """Every acknowledged task has one story, with at most one end, and a cancelled one ends as cancelled."""
         check_rests(self.disk.history)
+        check_needs(self.disk.history, {task: record.spec for task, record in self.disk.records.items()})
         ends: dict[int, list[str]] = {}
         failures: Counter[int] = Counter()
         for line in self.disk.history:
             if line.task is None:
                 continue
             failures[line.task] += isinstance(line, AttemptEnded) and line.result == "failed"
+            failures[line.task] -= isinstance(line, RanShort)
             told = ends.setdefault(line.task, [])
             if told and not isinstance(line, AttemptRefused):
                 raise Broken(f"after task {line.task} was {told}: {line}")
@@ -600,10 +626,10 @@ class World:
                 raise Broken(f"task {task} was cancelled and is {self.disk.records[task].phase}")
 
     def end_hopeless(self) -> None:
-        """Cancel tasks that nothing can start, once they are the only ones left: they would rest for hours."""
+        """Cancel tasks that nothing can start, and others that rest for minutes, once they are the only ones left."""
         assert self.coordinator is not None
         left = list(self.coordinator.tasks.values())
-        if all("RAISES" in record.spec.env for record in left):
+        if all("RAISES" in record.spec.env or record.setbacks >= 5 for record in left):
             for record in left:
                 if self.tell(Cancel(record.id)):
                     self.cancelled.add(record.id)

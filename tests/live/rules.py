@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import LiveEvent
+from tapfinger.live.protocol.records import TaskSpec
 
 #: Seconds; as in the package, but written down again: the rule is checked, not the constant.
 LONG = 600.0
@@ -60,3 +62,25 @@ def _check_hour(task: int, grants: Sequence[float]) -> None:
     last = [at for at in grants if at > grants[-1] - 3600.0]
     if len(last) > MOST:
         raise Broken(f"task {task} made {len(last)} attempts within an hour")
+
+
+#: Least and most cpus of each type of the site of ``protocol.py``, and how often a task may run out of them.
+CPUS = {"small": (1, 4, 3), "large": (3, 6, 2)}
+
+
+def check_needs(history: Iterable[LiveEvent], specs: Mapping[int, TaskSpec]) -> None:
+    """What ran out of a resource gets twice as much, and so does what begins after it; none of it goes on for ever."""
+    least: dict[str, float] = {}
+    times: Counter[int] = Counter()
+    for line in history:
+        if line.task is None or line.task not in specs:  # an older copy of the disk may not know it any more
+            continue
+        kind = specs[line.task].type
+        low, most, often = CPUS[kind]
+        if isinstance(line, events.RanShort):
+            times[line.task] += 1
+            least[kind] = max(least.get(kind, low), line.least)
+            if line.least < min(2 * line.held, most) or line.least <= line.held or times[line.task] > often:
+                raise Broken(f"task {line.task} ran out {times[line.task]} times, now with {line.held}: {line.least}")
+        elif isinstance(line, events.Granted) and line.allocation["cpu"] < least.get(kind, low):
+            raise Broken(f"task {line.task} gets {line.allocation}, and {kind} tasks need {least[kind]}")

@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tapfinger.core.model import ResourceTypes
 from tapfinger.errors import ConfigError, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.backends import supervision
-from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.base import RAN_OUT, Run
 from tapfinger.live.backends.cgroups import Cgroups, members
 from tapfinger.live.backends.process import Process
 from tapfinger.live.backends.supervision import supervisor_of
@@ -249,6 +250,21 @@ def test_real_limits_are_set_changed_and_removed(limited: Path, tmp_path: Path) 
     finally:
         backend.stop(run, at_once=True)
         end_of(run)
+
+
+@pytest.mark.parametrize("granted", [2.0, 0.0])
+def test_memory_that_was_not_enough_is_a_fact_of_the_outcome(tmp_path: Path, granted: float) -> None:
+    groups = Cgroups(pretended_cgroup(tmp_path, "cpu memory"), TYPES)
+    pretends = (
+        "import os, pathlib, signal; (group,) = pathlib.Path('.').glob('tapfinger-*-1.1'); "
+        "(group / 'memory.events').write_text('oom_kill 1'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    run = run_of(tmp_path, pretends)
+    run = replace(run, launch=replace(run.launch, allocation={"cpu": 1.0, "memory": granted}))
+    limited_by(groups, resources=TYPES).start(run)
+    end = end_of(run)
+    assert (end.result, end.code, end.reason) == ("failed", -9, RAN_OUT.format(name="memory"))
+    assert end.short == ("memory" if granted else ""), "without a limit of its own, more of it would not help"
 
 
 def test_a_task_that_takes_too_much_memory_is_ended(limited: Path, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ EVERY: list[tuple[LiveEvent, str]] = [
     ),
     (events.AttemptEnded(4.0, 1, 1, "a", "finished", 0), "finished with code 0"),
     (events.AttemptEnded(4.0, 1, 1, "a", "lost", None, "the lease ended"), "lost: the lease ended"),
+    (
+        events.RanShort(4.0, 1, 1, "a", "memory", 4.0, 8.0),
+        "4 memory were not enough: from now on it gets at least 8, and so do its owner's other tasks of this type",
+    ),
     (events.Requeued(4.0, 1, 1), ""),
     (
         events.Requeued(4.0, 1, 3, None, 20.0, 3),
@@ -90,12 +94,13 @@ def test_an_event_survives_json_and_has_words(event: LiveEvent, said: str) -> No
     assert shown["detail"] == said
 
 
-NEW_KINDS = (events.AttemptRecovered, events.AgentAway, events.CapacityCompared, events.OlderStore)
+NEW_KINDS = (events.RanShort, events.AttemptRecovered, events.AgentAway, events.CapacityCompared, events.OlderStore)
 
 
 def newer(event: LiveEvent) -> bool:
     """Whether no version before typed events could have written it: then only its text survives a migration."""
-    return isinstance(event, NEW_KINDS) or (isinstance(event, events.Requeued) and event.until is not None)
+    tells_more = isinstance(event, events.Requeued) and event.until is not None
+    return isinstance(event, NEW_KINDS) or tells_more or bool(getattr(event, "short", ""))
 
 
 def test_every_kind_is_tried_here() -> None:

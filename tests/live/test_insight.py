@@ -72,9 +72,9 @@ def test_every_cluster_says_why_a_task_is_not_there() -> None:
     )
     snapshot = Snapshot(0, 0, clusters, (task,))
     configured = [Cluster(c.name, c.capacity) for c in clusters]
-    found = verdicts(task, snapshot, RESOURCES, configured, {"c2": "it is drained"}, {(9, 4): 0.25})
+    found = verdicts(task, snapshot, RESOURCES, configured, {"c2": "it is drained"}, {(9, 4): 0.25}, 1.0)
     larger = [Cluster(c.name, R((4, 2))) for c in clusters]
-    assert verdicts(task, snapshot, RESOURCES, larger, {}, {})[1].text == (
+    assert verdicts(task, snapshot, RESOURCES, larger, {}, {}, 1.0)[1].text == (
         "it needs at least 2 cpu; 4 cpu, 2 gpu are configured, but its agent has 1 cpu, 1 gpu: correct one of them"
     )
     assert [v.verdict for v in found] == ["does not fit now", "never fits", "closed", "not eligible", "fits"]

@@ -23,6 +23,8 @@ from tapfinger.live.coordinator.decisions import RoundQuestion
 from tapfinger.live.coordinator.inputs import Cancel, Decided, Drain, GiveUp, Leases, Submit, Tick
 from tapfinger.live.coordinator.machine import MOST_LATE, Coordinator, Predecessor
 from tapfinger.live.coordinator.rounds import WINDOW, Rounds
+from tapfinger.live.coordinator.shown_needs import Kept
+from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol.events import LiveEvent
 from tapfinger.live.protocol.messages import Launch, Orders, Outcome, Report, RunReport
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
@@ -34,11 +36,21 @@ SPEC = TaskSpec(argv=("work",), type="small")
 class Driven:
     """A coordinator with an agent's part played by hand."""
 
-    def __init__(self, records: list[TaskRecord] | None = None, epoch: int = 1, scheduler: object = None) -> None:
-        self.site = make_site()
-        chosen = scheduler or create("scheduler", "min", {})
+    def __init__(
+        self,
+        records: list[TaskRecord] | None = None,
+        epoch: int = 1,
+        scheduler: object = None,
+        site: Site | None = None,
+        needs: Kept = (),
+    ) -> None:
+        self.site = site or make_site()
+        chosen = create("scheduler", scheduler, {}) if isinstance(scheduler, str) else scheduler
+        chosen = chosen or create("scheduler", "min", {})
         rounds = Rounds(self.site, chosen, 0, fallback=create("scheduler", "min", {}))  # type: ignore[arg-type]
-        self.machine = Coordinator(self.site, rounds, Leases(6.0, 1.0), epoch, 0.0, Predecessor(records or []))
+        next_id = 1 + max((record.id for record in records or []), default=0)
+        left = Predecessor(records or [], next_id=next_id, needs=needs)
+        self.machine = Coordinator(self.site, rounds, Leases(6.0, 1.0), epoch, 0.0, left)
         self.seq = 0
         self.saved: dict[int, TaskRecord] = {}
         self.history: list[LiveEvent] = []

@@ -25,8 +25,10 @@ from tapfinger.live.coordinator.machine import Coordinator
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report
 from tapfinger.live.protocol.records import TaskRecord
 
+CHANGES: list[dict[str, Any]] = [{}, {"replicas": True}, {"older": True}, {"shared": True}]
 
-@pytest.mark.parametrize("changes", [{}, {"replicas": True}, {"older": True}], ids=["one", "replicas", "older"])
+
+@pytest.mark.parametrize("changes", CHANGES, ids=["one", "replicas", "older", "shared"])
 def test_nothing_is_lost_and_nothing_runs_twice(changes: dict[str, Any]) -> None:
     check_histories(range(100), **changes)
 
@@ -117,6 +119,23 @@ class NeverRests(Coordinator):
         super()._requeue(record, outcome, now)
 
 
+class ForgetsNeeds(Coordinator):
+    """Lets a task that ran out of a resource try with what it had."""
+
+    def _give_more(self, record: TaskRecord, outcome: Outcome, least: Any, now: float) -> None:
+        super()._give_more(record, outcome, least, now)
+        record.least = {}
+        self._site.needs.restore([])
+
+
+class ForgetsTheFamily(Coordinator):
+    """Lets other tasks find out again what one has shown."""
+
+    def _give_more(self, record: TaskRecord, outcome: Outcome, least: Any, now: float) -> None:
+        super()._give_more(record, outcome, least, now)
+        self._site.needs.restore([])
+
+
 class ShowsTheResting(Coordinator):
     """Leaves tasks that rest in the queue, where others wait behind them."""
 
@@ -130,6 +149,13 @@ class IgnoresCapacity(Coordinator):
     """Believes the configuration, whatever an agent says that it has."""
 
     def _measure(self, report: Report, link: Link) -> None:
+        pass
+
+
+class IgnoresOthers(Coordinator):
+    """Gives away what others use."""
+
+    def _share(self, report: Report, link: Link) -> None:
         pass
 
 
@@ -229,12 +255,15 @@ BROKEN: list[tuple[dict[str, Any], int]] = [
     ({"coordinator": CreditsTooSoon}, 0),
     ({"coordinator": ForgetsSizes}, 0),
     ({"coordinator": NeverRests}, 0),
+    ({"coordinator": ForgetsNeeds}, 0),
+    ({"coordinator": ForgetsTheFamily}, 0),
     ({"coordinator": ShowsTheResting}, 0),
     ({"coordinator": IgnoresCapacity}, 0),
+    ({"coordinator": IgnoresOthers, "shared": True}, 0),
     ({"coordinator": IgnoresClosedConnections}, 0),
     ({"coordinator": StaysInItsEpoch, "older": True}, 0),
     ({"coordinator": GivesOutNumbersAgain, "older": True}, 0),
-    ({"coordinator": DoesNotHold, "older": True}, 110),
+    ({"coordinator": DoesNotHold, "older": True}, 1900),
     ({"coordinator": ForgetsToHold, "older": True}, 1220),
     ({"coordinator": TakesLateResultsOfAnyone}, 0),
     ({"agent": LeaseFromArrival, "late": 0.6}, 0),

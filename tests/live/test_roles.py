@@ -166,7 +166,20 @@ def test_no_event_has_text_that_is_not_known_to_quote_tasks() -> None:
     from tapfinger.live.http.task_view import QUOTES
     from tapfinger.live.protocol.events import TYPES
 
-    of_the_site = {"at", "task", "attempt", "cluster", "type", "result", "note", "agent", "name", "sign"}
+    of_the_site = {
+        "at",
+        "task",
+        "attempt",
+        "cluster",
+        "type",
+        "result",
+        "note",
+        "agent",
+        "name",
+        "sign",
+        "short",
+        "resource",
+    }
     texts = {f.name for kind in TYPES.values() for f in fields(kind) if str(f.type).startswith("str")}
     assert issubclass(next(iter(TYPES.values())), LiveEvent)
     assert texts - of_the_site <= set(QUOTES)

@@ -26,6 +26,7 @@ SPEC = TaskSpec(("train.py", "--x", "ü\n"), "small", {"cpu": 2.0}, {}, ("c0",),
 RECORD = TaskRecord(7, SPEC, "me", 1000.5)
 RUNNING = replace(RECORD, phase=Phase.RUNNING, attempt=2, cluster="c0", agent="a", allocation=(2, 0), started=1001.0)
 RUNNING = replace(RUNNING, progress=1 / 3, metrics={"loss": 1 / 7}, warnings=("odd", "ü"))
+RUNNING = replace(RUNNING, least={"memory": 0.1})
 DONE = replace(RUNNING, phase=Phase.FINISHED, ended=1002.0, code=0, output=10, incomplete=True)
 
 

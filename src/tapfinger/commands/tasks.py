@@ -222,6 +222,9 @@ def show(task: TaskArgument, state: StateOption = None, url: UrlOption = None) -
     if info.rests:
         times = "once" if info.setbacks == 1 else f"{info.setbacks} times in a row"
         say(f"  rests for {info.rests:.0f} more seconds: it ended early and without success {times}")
+    if info.least:
+        amounts = ", ".join(f"{amount:g} {name}" for name, amount in info.least.items())
+        say(f"  gets at least {amounts}: an attempt ran out with less")
     if info.progress is not None:
         say(f"  {told(info)}{'  (incomplete)' if info.incomplete else ''}")
     for warning in info.warnings:
@@ -330,6 +333,8 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
         if (both := cluster["disagreement"]) is not None:
             agent += f"; it has {words.some(both['agent'])}, configured are {words.some(both['configured'])}"
+        if any((others := cluster.get("others") or {}).values()):
+            agent += f", others use {words.some(others)}"
         agent += f", takes no tasks: {cluster['trouble']}" if cluster.get("trouble") else ""
         name = f"  {cluster['name']}" if part_of else cluster["name"]
         kind = (cluster.get("kind", ""),) if kinds else ()

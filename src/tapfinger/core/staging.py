@@ -138,6 +138,12 @@ class Staging:
         )
         return later._trimmed(place), begins(until)
 
+    def found(self, data: Sequence[int], cluster: int, slot: int) -> Staging:
+        """The cluster turns out to have these data sets: a task that needs them runs there."""
+        place = self.layout.place_of[cluster]
+        row = tuple(min(at, slot) if d in data else at for d, at in enumerate(self.ready[place]))
+        return replace(self, ready=_with(self.ready, place, row))
+
     def release(self, data: Sequence[int], cluster: int, slot: int) -> Staging:
         """A task that needed these data sets is no longer there."""
         if not data:

@@ -156,7 +156,8 @@ def _scenario(history: History, name: str, kinds: list[dict[str, Any]]) -> dict[
 
 def _type(kind: Any, history: History) -> dict[str, Any]:
     """A task type of the configuration, as fast as its tasks really were."""
-    plain: dict[str, Any] = kind.model_dump(mode="json", exclude_none=True)
+    # What its tasks took includes that they fetched their data, and what they were granted what they had shown to need.
+    plain: dict[str, Any] = kind.model_dump(mode="json", exclude_none=True, exclude={"data", "needs"})
     if plain["speed"]["kind"] == "unknown":
         task_type = history.site.task_types[kind.name]
         table = _table(task_type, history)

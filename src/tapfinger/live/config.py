@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, field_validator
 
 from tapfinger.config import Scenario, parse_scenario, read_toml
@@ -15,8 +16,10 @@ from tapfinger.live.protocol.records import DEFAULT_TYPE
 from tapfinger.registry import create
 
 if TYPE_CHECKING:
+    from tapfinger.core.staging import DataLayout
     from tapfinger.live.backends.base import Backend
     from tapfinger.live.coordinator.site import Site
+    from tapfinger.workloads.world import World
 
 
 class BackendConfig(BaseModel):
@@ -172,6 +175,11 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
             f"{config.lease_seconds:g}, or one lost message ends a lease"
         )
     scenario = parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory)
+    if scenario.data and scenario.links.kind != "fixed":
+        raise ConfigError(
+            f"{source}: links.kind = {scenario.links.kind!r} draws bandwidths, and those of a live site are what they "
+            "are; set kind = 'fixed', with mbps and links.between"
+        )
     from tapfinger.live.backends.environment import check_resources
     from tapfinger.workloads.resource_types import resource_types
 
@@ -197,14 +205,27 @@ def cluster_capacities(scenario: Scenario) -> dict[str, dict[str, float]]:
 
 
 def build_site(scenario: Scenario) -> Site:
-    """The domain objects of a site; types of unknown speed get a profile similar to the others."""
+    """The domain objects of a site; types of unknown speed get a profile similar to the others.
+
+    What tasks need of a resource without anybody's knowing it (``needs``) is left out: real tasks show it.
+    """
     from tapfinger.live.coordinator.site import Site
     from tapfinger.live.unknown_speeds import with_any_speed, with_similar_speeds
     from tapfinger.workloads.world import build_world
 
     world = build_world(with_any_speed(scenario))
-    types = {t.name: t for t in with_similar_speeds(scenario, world.task_types)}
+    types = {t.name: t for t in with_similar_speeds(scenario, world.own_types)}
     bad = [name for name in types if "[" in name]
     if bad:
         raise ConfigError(f"{scenario.source}: task type {bad[0]!r} has a bracket in its name; rename it")
-    return Site(world.resources, world.clusters, types, scenario.slot_seconds, plan=scenario.model_dump(mode="json"))
+    plan = scenario.model_dump(mode="json")
+    return Site(world.resources, world.clusters, types, scenario.slot_seconds, plan=plan, data=_layout(world))
+
+
+def _layout(world: World) -> DataLayout | None:
+    """Which data sets lie where; None without any, or if links are drawn: nobody knows those of a real site."""
+    from tapfinger.workloads.data_sets import draw_layout
+
+    if not world.scenario.data or world.scenario.links.kind != "fixed":
+        return None
+    return draw_layout(world.scenario, world.wholes, world.whole_of.tolist(), np.random.default_rng(0))

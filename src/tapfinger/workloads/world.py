@@ -80,8 +80,13 @@ class World:
     def _told(self, seed: int) -> tuple[TaskType, ...]:
         if self.exact:
             return self.task_types
-        told = told_types(self.task_types[: len(self.scenario.task_types)], self.scenario.knowledge, seed)
+        told = told_types(self.own_types, self.scenario.knowledge, seed)
         return (*told, *_higher({t.name: self.ladders[t.name].of(t) for t in told if t.name in self.ladders}))
+
+    @property
+    def own_types(self) -> tuple[TaskType, ...]:
+        """The task types of the scenario, without higher steps of ladders."""
+        return self.task_types[: len(self.scenario.task_types)]
 
     @cached_property
     def whole_of(self) -> npt.NDArray[np.int64]:

@@ -88,6 +88,8 @@ class Condition:
     room: float
     #: Why it should get no tasks, such as a full disk; empty if it should.
     trouble: str = ""
+    #: Natural amounts by resource that others use; None if they are not observed.
+    others: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ class Agent:
         self._sent: dict[int, float] = {}  # when each report was sent, kept until a newer one is answered
         self._last_report = self._next_report = now
         self._room, self._trouble = math.inf, ""
+        self._others: Mapping[str, float] | None = None
         self._passed_over = False  # whether orders to start were passed over because there was no room
         #: Length of the latest lease, in seconds.
         self.lease_length = 0.0
@@ -230,6 +233,9 @@ class Agent:
             room = min(stimulus.room, MOST_RUNS - len(self._runs))
             report = stimulus.trouble != self._trouble or (self._passed_over and room > 0)
             self._room, self._trouble = room, stimulus.trouble
+            if stimulus.others != self._others:
+                self._others = stimulus.others
+                self._next_report = min(self._next_report, self._last_report + LIVELY)
             self._passed_over = self._passed_over and not report
         instructions += self._enforce(now)
         if report or now >= self._next_report:
@@ -256,6 +262,7 @@ class Agent:
             trouble=self._trouble,
             isolates=self._about.isolates,
             capacity=None if self._about.capacity is None else dict(self._about.capacity),
+            others=None if self._others is None else dict(self._others),
         )
 
     def _enforce(self, now: float) -> list[AgentInstruction]:

@@ -36,6 +36,7 @@ from tapfinger.live.agent.machine import (
     StartRun,
     StopRun,
 )
+from tapfinger.live.agent.others import OthersWatch
 from tapfinger.live.agent.outcomes import sound
 from tapfinger.live.agent.output import MOST, PIECES
 from tapfinger.live.agent.reports import Following
@@ -78,6 +79,7 @@ class Host:
         #: Attempts on their way to a process.
         self.starts = Starts(backend)
         self._workers = JobPool("backend", 1)
+        self.others = OthersWatch(backend, context.resources)
         self._looking = self._hangs = False
         #: Seconds after which the backend hangs.
         self.patience = HANGS
@@ -102,6 +104,7 @@ class Host:
         """Release the directory; tasks run on. Waits a few seconds for what is under way."""
         for workers in (self.starts, self._workers, self.house.workers):
             workers.close()
+        self.others.workers.close(0.0)
         self._lock.close()
 
     def _find(self) -> list[Found]:
@@ -134,7 +137,9 @@ class Host:
         reports += self._end_hanging()
         room = self.starts.room(self.machine.lease_length)
         trouble = self.house.trouble or self.starts.trouble or self._mute()
-        reports += self._do(self.machine.handle(Condition(room, trouble), self._clock()))
+        self.others.step()
+        condition = Condition(room, trouble, self.others.amounts)
+        reports += self._do(self.machine.handle(condition, self._clock()))
         self.house.tidy(self._runs.values())
         if stimulus is not None:
             reports += self._do(self.machine.handle(stimulus, self._clock()))

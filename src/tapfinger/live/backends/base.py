@@ -17,6 +17,9 @@ LAUNCH = "launch.json"
 #: Directory in a run's directory that the task sees, and the directory in that one where it works.
 TASK, WORK = "task", "work"
 
+#: Reason of an attempt that needed more of a resource than it was granted (``Outcome.short``).
+RAN_OUT = "it used more {name} than it was granted"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -133,8 +136,10 @@ class Backend(Protocol):
     So a start that takes long delays nothing else, and no two methods are ever called for the same run at once.
     ``open`` is called before, ``close`` after everything else.
 
-    Options are keyword arguments of the constructor, which should only store them. Two more methods are optional:
-    ``open(context)`` is called once, before any other (see ``Opens``), and ``close()`` when the backend is done.
+    Options are keyword arguments of the constructor, which should only store them. Three more methods are optional:
+    ``open(context)`` is called once, before any other (see ``Opens``), ``close()`` when the backend is done, and
+    ``others()`` every few seconds, in a thread of its own: the natural amounts by resource that people use of this
+    cluster who are not scheduled here, or None while that is not known. If it raises or hangs, its last answer counts.
     """
 
     def start(self, run: Run) -> None:

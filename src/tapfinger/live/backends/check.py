@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tapfinger.errors import BackendError, LaunchFailed, UnsupportedOperation
 from tapfinger.live.agent.leases import boot_clock, write_lease
+from tapfinger.live.agent.others import checked_others
 from tapfinger.live.backends.base import Backend, BackendContext, Run, open_backend
 from tapfinger.live.backends.spool import Spool
 from tapfinger.live.protocol.messages import Launch, Outcome
@@ -48,6 +49,8 @@ class _Trial:
         self._make = make
         self.patience = patience
         self._context = BackendContext(directory.resolve(), "check", {"cpu": 8.0, "gpu": 0.0}, stop_seconds=1.0)
+        #: Those of the site.
+        self.resources = self._context.resources
         self._started: list[Run] = []
         self._next = 1
         self.lease = self._context.lease
@@ -100,6 +103,7 @@ def faults(make: Callable[[], Backend], directory: Path, outlives: bool, patienc
         yield from _stops(trial)
         yield from _refusals(trial)
         yield from _threads(trial)
+        yield from _others(trial)
         if outlives:
             yield from _shows(trial)
             yield from _trees(trial)
@@ -195,6 +199,18 @@ def _threads(trial: _Trial) -> Iterator[str]:
         end = trial.end(run) if not raised else Outcome("failed", code)
         if end is None or end.code != code:
             yield f"{rule}; the one that exits with {code} must end with that code; {trial.got(end)}"
+
+
+def _others(trial: _Trial) -> Iterator[str]:
+    """Check what others use, if the backend says it."""
+    ask = getattr(trial.backend, "others", None)
+    if ask is None:
+        return
+    try:
+        for _ in range(2):  # the first answer may be that it is not known yet
+            checked_others(ask(), trial.resources.names)
+    except Exception as error:
+        yield f"others() must return natural amounts by resource, or None: {type(error).__name__}: {error}"
 
 
 def _shows(trial: _Trial) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tapfinger.errors import LaunchFailed, UnsupportedOperation
-from tapfinger.live.backends.base import Run
+from tapfinger.live.backends.base import RAN_OUT, Run
 from tapfinger.live.protocol.messages import AttemptId, Launch, Outcome
 
 #: Ended runs of which it remembers how they ended, also when their directories are gone.
@@ -20,6 +20,12 @@ def by_environment(launch: Launch) -> tuple[float, int]:
     """Seconds and exit code from the task's environment: FAKE_SECONDS and FAKE_CODE. With FAKE_REPORTS, the task also
     reports its progress."""
     return float(launch.env.get("FAKE_SECONDS", "1")), int(launch.env.get("FAKE_CODE", "0"))
+
+
+def short_of(launch: Launch) -> str:
+    """Resource of which a pretended task needs more than it was granted; FAKE_NEEDS=memory=8 is what it needs."""
+    name, _, amount = launch.env.get("FAKE_NEEDS", "").partition("=")
+    return name if amount and launch.allocation.get(name, 0.0) < float(amount) else ""
 
 
 @dataclass(slots=True)
@@ -43,8 +49,13 @@ class Fake:
         script: Callable[[Launch], tuple[float, int]] = by_environment,
         lease: Callable[[Run], float | None] = lambda _run: None,
         polite: float = 0.0,
+        people: Mapping[str, float] | None = None,
     ) -> None:
-        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that a polite stop takes."""
+        """``lease``: when a run's lease ends, None for never. ``polite``: seconds that a polite stop takes.
+
+        ``people``: natural amounts by resource that others pretend to use.
+        """
+        self.people = people
         self._clock = clock
         self._script = script
         self._lease = lease
@@ -61,6 +72,8 @@ class Fake:
         began = self._clock()
         limit, ends = run.launch.time_limit, began + seconds
         outcome = Outcome("failed" if code else "finished", code, output=0)
+        if short := short_of(run.launch):
+            outcome = Outcome("failed", -9, RAN_OUT.format(name=short), short=short)
         if limit is not None and limit < seconds:
             ends, outcome = began + limit, Outcome("failed", -9, f"it took longer than {limit:g} s")
         self._runs[run.id] = _Pretended(run, began, ends, outcome)
@@ -97,6 +110,10 @@ class Fake:
             self._told.append(pretended)
             self._forget()
         return pretended.outcome
+
+    def others(self) -> Mapping[str, float] | None:
+        """What others pretend to use."""
+        return self.people
 
     def _forget(self) -> None:
         """Forget ended runs that the agent has forgotten: it asks no more about those without a directory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 from tapfinger.errors import ConfigError, UnsupportedOperation
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run
+from tapfinger.live.backends.bystanders import Bystanders, core_times
 from tapfinger.live.backends.cgroups import Cgroups, change_share, members, remove
 from tapfinger.live.backends.supervision import Supervised, read_plan, supervisor_log, supervisor_of, tell_allotment
 
@@ -21,10 +23,13 @@ logger = logging.getLogger(__name__)
 class Process(Supervised):
     """Runs each task as a separate process tree."""
 
-    def __init__(self, cgroup: str | None = None, memory_per_cpu: float | None = None) -> None:
+    def __init__(
+        self, cgroup: str | None = None, memory_per_cpu: float | None = None, observe_others: bool = False
+    ) -> None:
         """``cgroup``: control group below which each task gets its own group, with limits.
 
-        ``memory_per_cpu``: GiB that a task may use per cpu; requires ``cgroup``.
+        ``memory_per_cpu``: GiB that a task may use per cpu; requires ``cgroup``. ``observe_others``: whether cores that
+        other processes of this machine use count as taken.
         """
         if memory_per_cpu is not None and cgroup is None:
             raise ConfigError(
@@ -33,12 +38,30 @@ class Process(Supervised):
         self._cgroup = cgroup
         self._memory_per_cpu = memory_per_cpu
         self.cgroups: Cgroups | None = None
+        self._observe_others = observe_others
+        self._bystanders: Bystanders | None = None
 
     def open(self, context: BackendContext) -> None:
         """Check that limits can be set."""
         super().open(context)
         if self._cgroup is not None:
             self.cgroups = Cgroups(Path(self._cgroup), context.resources, self._memory_per_cpu)
+        if self._observe_others:
+            self._bystanders = self._make_bystanders(context)
+
+    def _make_bystanders(self, context: BackendContext) -> Bystanders:
+        if not self._cores:
+            raise ConfigError("observe_others counts cores, and no resource of this site is enforced by cores")
+        count = math.ceil(context.capacity.get(self._cores, 0))
+        here = sorted(context.cores or os.sched_getaffinity(0))
+        # Tasks that are not pinned run on any core: others are in their way only beyond those that nobody is given.
+        cores = here[:count] if context.pin else here
+        return Bystanders(max(0, len(cores) - count), lambda: core_times(cores, self.inherited()))
+
+    def others(self) -> Mapping[str, float] | None:
+        """Whole cores that processes use which are not of this agent's tasks; None if they are not observed."""
+        used = None if self._bystanders is None else self._bystanders.look()
+        return None if used is None else {self._cores: float(used)}
 
     @property
     def _cores(self) -> str:
@@ -46,8 +69,10 @@ class Process(Supervised):
         return self.context.resources.enforced_by("cores")
 
     def extras(self, run: Run) -> dict[str, Any]:
-        """The task's cores and its control group."""
+        """The task's cores, its control group, and the resource that limits memory there, if one does."""
+        memory = self.context.resources.enforced_by("memory")
         return {
+            "memory": memory if run.launch.allocation.get(memory) else "",
             "cpus": list(run.devices.get(self._cores, ())) if self.context.pin else [],
             "cgroup": self.cgroups.make(run.id, run.launch.allocation) if self.cgroups is not None else "",
         }

@@ -67,7 +67,7 @@ def lease_end(path: str) -> float:
         return 0.0
 
 
-def _facts(pid: int | str) -> list[str]:
+def process_facts(pid: int | str) -> list[str]:
     """What ``/proc/PID/stat`` says of a process, without its pid and name: state, parent and so on."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
@@ -83,14 +83,14 @@ def start_time(pid: int) -> str:
 
     Empty for a zombie.
     """
-    facts = _facts(pid)
+    facts = process_facts(pid)
     return "" if _has_ended(facts) else facts[19]
 
 
 def is_frozen(pid: int) -> bool:
     """Whether a process was stopped by a signal, and does nothing until it gets another."""
     try:
-        return _facts(pid)[0] == "T"
+        return process_facts(pid)[0] == "T"
     except (OSError, IndexError):
         return False
 
@@ -129,7 +129,7 @@ def parents() -> Iterator[tuple[int, int]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                facts = _facts(entry)
+                facts = process_facts(entry)
             except OSError:
                 continue  # it has ended meanwhile
             if not _has_ended(facts):
@@ -368,6 +368,7 @@ def follow(run: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
     end = supervision.outcome() | {"output": pump.finish()}
     if end["code"] == -signal.SIGKILL and not supervision.reason and ran_out_of_memory(run["cgroup"]):
         end["reason"] = "it used more memory than it was granted"
+        end["short"] = run.get("memory", "")
     return end
 
 

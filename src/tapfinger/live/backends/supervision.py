@@ -203,6 +203,10 @@ class Supervised:
             return child  # nobody else has its pid until it is reaped
         return self._known[run.id].alive() if run.id in self._known else None
 
+    def inherited(self) -> list[int]:
+        """Process ids of supervisors that an earlier agent has launched. May be called in any thread."""
+        return [pid for known in list(self._known.values()) if (pid := known.alive()) is not None]
+
     def _send(self, run: Run, pid: int, number: int) -> None:
         """Send a signal to the supervisor of a run, and to no other process that may have its pid by now."""
         with suppress(ProcessLookupError):

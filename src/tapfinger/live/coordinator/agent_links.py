@@ -47,6 +47,8 @@ class Link:
     strays: bool = False
     #: Capacity that the agent reports, in natural amounts, where it differs from the configured one.
     reported: Amounts | None = None
+    #: Natural amounts that others use, as the agent says; None if it does not.
+    others: Amounts | None = None
     #: When the agent last showed that the store is older than itself.
     ahead: float = -math.inf
     #: When that last made the coordinator hold.
@@ -106,6 +108,14 @@ def smaller(reported: Amounts | None, configured: Resources, resources: Resource
         return configured
     named = zip(resources.names, resources.units, configured, strict=True)
     return Resources([min(amount, math.floor(reported[name] / unit + _SAME)) for name, unit, amount in named])
+
+
+def used_by_others(said: Amounts | None, capacity: Resources, resources: ResourceTypes) -> Resources:
+    """What others use, in whole units, never more than there is."""
+    if said is None:
+        return Resources([0] * len(capacity))
+    named = zip(resources.names, resources.units, capacity, strict=True)
+    return Resources([min(most, max(0, math.ceil(said.get(name, 0.0) / unit - _SAME))) for name, unit, most in named])
 
 
 def shown(

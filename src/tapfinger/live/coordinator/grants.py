@@ -18,8 +18,11 @@ def durations(site: Site, task_type: TaskType, size: Resources) -> tuple[float, 
     return here, least, most
 
 
-def grounds(start: StartTask, before: Sequence[ClusterView], waiting: int, by: str, site: Site) -> Grounds:
-    """The grounds of one start. ``before``, ``waiting``: clusters and number of waiting tasks before the round."""
+def grounds(start: StartTask, before: Sequence[ClusterView], waiting: int, by: str, site: Site, slot: int) -> Grounds:
+    """The grounds of one start. ``before``, ``waiting``: clusters and number of waiting tasks before the round.
+
+    ``slot``: the one of the start.
+    """
     task, natural = start.task, site.resources.natural
     view = TaskView(task.id, task.type, task.arrival, task.eligible, Phase.QUEUED)
     return Grounds(
@@ -30,4 +33,5 @@ def grounds(start: StartTask, before: Sequence[ClusterView], waiting: int, by: s
         free=natural(before[start.cluster].free),
         fitting=sum(can_start(view, cluster) for cluster in before),
         by=by,
+        data=max(0, start.runs_from - slot) * site.slot_seconds,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tapfinger.live.coordinator.decisions import Answer
@@ -78,6 +78,8 @@ class Instructions:
     holding: bool | None = None
     #: Highest id that an agent knows and the store did not; saved, too, since it is never given out. None: no news.
     last_id: int | None = None
+    #: All that tasks have shown to need of resources; saved, too. None: no news.
+    needs: Sequence[tuple[str, str, Mapping[str, float]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

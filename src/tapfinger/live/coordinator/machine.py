@@ -21,6 +21,7 @@ from tapfinger.core.events import (
     CapacityChanged,
     ClusterClosed,
     ClusterJoined,
+    OthersChanged,
     StartTask,
     TaskFailed,
     TaskFinished,
@@ -30,7 +31,7 @@ from tapfinger.core.events import (
 from tapfinger.core.model import Resources, Task
 from tapfinger.errors import AgentRefused, ConfigError, NotFound, NotLeading, TapfingerError, UnknownNameError
 from tapfinger.live.coordinator import older_store, pauses, resizing
-from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller
+from tapfinger.live.coordinator.agent_links import Link, differing, shown, smaller, used_by_others
 from tapfinger.live.coordinator.decisions import Answer, Decider, RoundQuestion
 from tapfinger.live.coordinator.grants import grounds
 from tapfinger.live.coordinator.held_texts import HeldTexts, memory_of
@@ -48,6 +49,7 @@ from tapfinger.live.coordinator.inputs import (
 from tapfinger.live.coordinator.late_results import LateResults, ended_by_itself
 from tapfinger.live.coordinator.progress import Progressing, forget
 from tapfinger.live.coordinator.rounds import Rounds
+from tapfinger.live.coordinator.shown_needs import Kept, Least
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import Grounds, LiveEvent
@@ -90,6 +92,8 @@ class Predecessor:
     #: What shows that the store is an older copy, while attempts that it does not know may be alive; empty if the
     #: history has it already. None: nothing does.
     older: str | None = None
+    #: What tasks have shown to need of resources, by owner and type.
+    needs: Kept = ()
 
 
 class Coordinator:
@@ -114,6 +118,8 @@ class Coordinator:
         self.epoch = epoch
         #: Whether the epoch must be saved; whether ids were skipped, which must be saved, too.
         self._raised = self._skipped = False
+        #: Whether what tasks have shown to need must be saved.
+        self._shown = False
         ends = now + max(leases.lease, left.longest_lease) + leases.grace
         #: Whether nothing is started until each agent has reported and stopped its strays, or its lease is over: the
         #: store is an older copy, and they may have tasks that it does not know. Until when it lasts at most.
@@ -146,6 +152,7 @@ class Coordinator:
         self._rigid: set[AttemptId] = set()
         #: Progress of running attempts. To learn from it, set its ``learner``.
         self.progress = Progressing()
+        site.needs.restore(left.needs)
         self._restore(list(left.records), now)
         for index in range(len(site.clusters)):
             rounds.take(ClusterClosed(rounds.slot, index))  # until its agent reports
@@ -183,7 +190,7 @@ class Coordinator:
         return min(self._slot_of(record.submitted), self._rounds.slot)
 
     def _task(self, record: TaskRecord) -> Task:
-        return self._site.task(record.id, record.spec, self._arrival(record))
+        return self._site.task_of(record, self._arrival(record))
 
     # ------------------------------------------------------------------ stimuli
 
@@ -215,9 +222,10 @@ class Coordinator:
         epoch = self.epoch if self._raised else None
         holding = None if self._holding == self._saved_holding else self._holding
         last_id = self._next_id - 1 if self._skipped else None
-        self._dirty, self._history, self._raised, self._skipped = {}, [], False, False
+        needs = self._site.needs.kept if self._shown else None
+        self._dirty, self._history, self._raised, self._skipped, self._shown = {}, [], False, False, False
         self._saved_holding = self._holding
-        return Instructions(records, history, tuple(orders), epoch, holding, last_id)
+        return Instructions(records, history, tuple(orders), epoch, holding, last_id, needs)
 
     @property
     def held_for(self) -> str:
@@ -386,6 +394,7 @@ class Coordinator:
         link.heard, link.away, link.last_heard = True, "", now
         link.isolates, link.trouble = report.isolates, report.trouble
         self._measure(report, link)
+        self._share(report, link)
         self._tell(report.cluster, now)
         stops, forgets = self._compare(report, now)
         link.strays = bool(stops)
@@ -409,6 +418,16 @@ class Coordinator:
             index = self._site.index[report.cluster]
             capacity = smaller(link.reported, self._site.clusters[index].capacity, self._site.resources)
             self._rounds.take(CapacityChanged(self._rounds.slot, index, capacity))
+
+    def _share(self, report: Report, link: Link) -> None:
+        """Take what others use of the cluster from what is free there, if it has changed."""
+        before, link.others = link.others, report.others
+        if link.others != before:
+            index, resources = self._site.index[report.cluster], self._site.resources
+            used = used_by_others(link.others, self._site.clusters[index].capacity, resources)
+            known = self._rounds.clusters[index].others
+            if used != (known or Resources([0] * len(used))):
+                self._rounds.take(OthersChanged(self._rounds.slot, index, used))
 
     def _catch_up(self, report: Report, link: Link, now: float) -> None:
         """If the agent is ahead of the store, go on above all numbers that it knows."""
@@ -569,22 +588,42 @@ class Coordinator:
         """Decide what becomes of a task whose attempt has ended and holds nothing: it ends or waits again."""
         record.code, record.reason, record.output = outcome.code, outcome.reason, outcome.output
         record.results, record.results_until = outcome.results, outcome.results_until
-        self._note(events.AttemptEnded, record, now, result=outcome.result, code=outcome.code, reason=outcome.reason)
+        failed = outcome.result == "failed"
+        # What an agent says is shown to everyone only if it is a word of the configuration.
+        short = outcome.short if failed and outcome.short in self._site.resources.names else ""
+        said = {"code": outcome.code, "reason": outcome.reason, "short": short}
+        self._note(events.AttemptEnded, record, now, result=outcome.result, **said)
         if text := self.progress.ended(record, outcome):
             self._warn(record, text, now)
         if outcome.result == "lost":
             self._late.add(record.attempt_id)
+        more = self._site.more(record, short) if short and not record.cancelled else None
         if outcome.result != "finished":
-            pauses.count(record, outcome, now)
+            pauses.count(record, outcome, now, more is not None)
         if record.cancelled:
             self._close(record, Phase.CANCELLED, now)
         elif outcome.result == "finished":
             self._close(record, Phase.FINISHED, now)
+        elif more is not None:
+            self._give_more(record, outcome, more, now)
         elif (why := pauses.final_reason(record, outcome, self._max_losses)) is None:
             self._requeue(record, outcome, now)
         else:
             record.reason = why
-            self._close(record, Phase.FAILED if outcome.result == "failed" else Phase.LOST, now)
+            self._close(record, Phase.FAILED if failed else Phase.LOST, now)
+
+    def _give_more(self, record: TaskRecord, outcome: Outcome, least: Least, now: float) -> None:
+        """Let a task that ran out of a resource wait for more of it, and its family begin with as much."""
+        short, held = outcome.short, self._site.resources.natural(Resources(record.allocation or ()))[outcome.short]
+        record.least = dict(least)
+        record.reason = f"{outcome.reason}; from now on it gets at least {least[short]:g} {short}"
+        self._note(events.RanShort, record, now, resource=short, held=held, least=least[short])
+        self._requeue(record, outcome, now)
+        if self._site.needs.learn(record.owner, record.spec.type, {short: least[short]}):
+            self._shown = True
+            family = [r for r in self.tasks.values() if (r.owner, r.spec.type) == (record.owner, record.spec.type)]
+            waiting = [r for r in family if r.phase is Phase.QUEUED and r.id not in self._resting]
+            self._rounds.change(map(self._task, waiting), record.owner)
 
     def _requeue(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Let a task wait again: at once after a long attempt, else after a rest in which schedulers do not see it."""
@@ -655,7 +694,8 @@ class Coordinator:
             self._history.append(events.SchedulerFault(now, text=answer.fault))
         before, waiting = self._rounds.clusters, self._rounds.waiting
         starts, sizes = self._rounds.settle(answer)
-        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, self._site)) for s in starts}
+        slot = self._rounds.slot
+        granted = {self._grant(s, now, grounds(s, before, waiting, answer.by, self._site, slot)) for s in starts}
         changed = {self._resize(self.tasks[task], size, now) for task, size in sizes.items()}
         return self._push((granted | changed) - {""})
 

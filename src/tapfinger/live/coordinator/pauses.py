@@ -23,11 +23,11 @@ RESTS = (1.0, 4.0, 16.0, 64.0, 256.0, 900.0)
 MAX_LOSSES = 10
 
 
-def count(record: TaskRecord, outcome: Outcome, now: float) -> None:
-    """Count an attempt that ended without success."""
+def count(record: TaskRecord, outcome: Outcome, now: float, ran_short: bool = False) -> None:
+    """Count an attempt that ended without success. ``ran_short``: it gets more of a resource, and has not failed."""
     lost = outcome.result != "failed"
     record.losses += lost
-    record.failures += not lost
+    record.failures += not lost and not ran_short
     long = record.started is not None and now - record.started >= LONG
     record.setbacks = 0 if long else record.setbacks + 1
     record.lost_in_a_row = record.lost_in_a_row + 1 if lost and not long else 0

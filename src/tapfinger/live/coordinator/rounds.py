@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Placement, Resize, Scheduler, Snapshot
-from tapfinger.core.events import Event, StartTask, TaskArrived, TaskFailed, TaskFinished, TaskRequeued, TaskStarted
+from tapfinger.core.events import (
+    Event,
+    StartTask,
+    TaskArrived,
+    TaskFailed,
+    TaskFinished,
+    TaskRequeued,
+    TaskStarted,
+    TaskWithdrawn,
+)
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources, Task
 from tapfinger.core.session import Session
+from tapfinger.core.staging import Staging
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import InvalidDecision
 from tapfinger.live.coordinator.decisions import Answer, Decider, Elsewhere, RoundQuestion
@@ -38,7 +48,7 @@ class Rounds:
             for chosen in (scheduler, fallback)
             if chosen is not None
         )
-        state = EdgeState(site.clusters, Mode.MULTI)
+        state = EdgeState(site.clusters, Mode.MULTI, None if site.data is None else Staging.begin(site.data))
         state.slot = slot
         self._elsewhere = Elsewhere()
         self._session = Session(state, self._elsewhere)
@@ -80,21 +90,30 @@ class Rounds:
             self._site.accepted(task, owner)
         self.take(*(TaskArrived(self.slot, task) for task in arrived))
 
+    def change(self, tasks: Iterable[Task], owner: str) -> None:
+        """Show tasks that wait already with other bounds, at their old places."""
+        changed = list(tasks)
+        self.take(*(TaskWithdrawn(self.slot, task.id) for task in changed))
+        self.arrive(changed, owner)
+
     def progressed(self, task: int, progress: float) -> None:
         """Note the progress of a running task; schedulers see it from the next slot on, as in simulation."""
         self._elsewhere.reports[task] = progress
 
     def restore(self, record: TaskRecord, arrival: int, ran: int) -> None:
         """Restore a waiting, placed or running task; clusters must be open. ``ran``: slots it has run so far."""
-        task = self._site.task(record.id, record.spec, arrival)
+        task = self._site.task_of(record, arrival)
         self.arrive([task], record.owner)
         if record.cluster is None or record.allocation is None:
             return
         cluster, size = self._site.index[record.cluster], Resources(record.allocation)
-        self._session.state.commit(Decision((Placement(record.id, cluster, size),)))
+        state = self._session.state
+        if state.data is not None and record.started is not None:
+            state.data = state.data.found(task.type.data, cluster, self.slot)
+        state.commit(Decision((Placement(record.id, cluster, size),)))
         if record.started is not None:
             self._session.take([TaskStarted(self.slot, record.id, cluster, size)])
-            self._session.state.has_run(record.id, ran)
+            state.has_run(record.id, ran)
             if record.progress is not None:
                 self.progressed(record.id, record.progress)
 

@@ -10,9 +10,11 @@ from tapfinger.core.contract import Mode, SchedulerContext
 from tapfinger.core.estimates import duration
 from tapfinger.core.feasibility import check_eligible
 from tapfinger.core.model import Cluster, Resources, ResourceTypes, Task, TaskType, narrowed_name
+from tapfinger.core.staging import DataLayout
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.live.coordinator.own_sizes import OwnSizes
-from tapfinger.live.protocol.records import TaskSpec, length
+from tapfinger.live.coordinator.shown_needs import NOTHING, Least, ShownNeeds, larger_of, next_amount, raised_minimum
+from tapfinger.live.protocol.records import TaskRecord, TaskSpec, length
 
 #: Most such types that no task has any more, but that schedulers keep: with another set of types they begin anew.
 MAX_IDLE = 20
@@ -24,7 +26,7 @@ MAX_SPEC = 256 * 1024
 MAX_KNOWN = 1_000
 
 _Amounts = tuple[tuple[str, float], ...]
-_Request = tuple[str, _Amounts, _Amounts, tuple[str, ...]]
+_Request = tuple[str, _Amounts, _Amounts, tuple[str, ...], _Amounts]
 
 
 def seconds_at(task_type: TaskType, size: Resources, slot_seconds: float) -> float:
@@ -44,6 +46,8 @@ class Site:
     seed: int = 0
     #: The scenario this site was built from, as plain data: ``what-if`` rebuilds it to play the site forward.
     plan: Mapping[str, Any] = field(default_factory=dict)
+    #: Which data sets lie where; None on sites without data sets.
+    data: DataLayout | None = None
     #: Whether schedulers get the learned speeds (true) or the configured ones (false).
     learn: bool = True
     index: dict[str, int] = field(init=False)
@@ -54,6 +58,7 @@ class Site:
     #: Types with bounds of their own by name, of these requests.
     _made: dict[str, TaskType] = field(init=False, default_factory=dict)
     sizes: OwnSizes = field(init=False, default_factory=OwnSizes)
+    needs: ShownNeeds = field(init=False, default_factory=ShownNeeds)
 
     def __post_init__(self) -> None:
         """Index the clusters by name."""
@@ -107,16 +112,17 @@ class Site:
         """The tasks of one submission, numbered from ``first``. Raises an error if any of them cannot be accepted."""
         for spec in specs:
             _check_length(spec)
-        kinds = {_kind(spec): spec for spec in specs if spec.minimum or spec.maximum}
+        least = {spec.type: self.needs.of(owner, spec.type) for spec in specs}
+        kinds = {_kind(spec, least[spec.type]): spec for spec in specs if spec.minimum or spec.maximum}
         # Names first: tables of sizes that are refused are not even made.
-        self.sizes.check_room({self._name(kind, spec) for kind, spec in kinds.items()}, owner)
-        return [self.task(first + n, spec, arrival) for n, spec in enumerate(specs)]
+        self.sizes.check_room({self._name(kind, spec, least[spec.type]) for kind, spec in kinds.items()}, owner)
+        return [self.task(first + n, spec, arrival, least[spec.type]) for n, spec in enumerate(specs)]
 
-    def _name(self, kind: _Request, spec: TaskSpec) -> str:
+    def _name(self, kind: _Request, spec: TaskSpec, least: Least) -> str:
         """Name of the type of tasks with this request."""
         if (known := self._known.get(kind)) is not None:
             return known[0].name
-        base, minimum, maximum = self._bounds(spec)
+        base, minimum, maximum = self._bounds(spec, least)
         return narrowed_name(base.family, minimum, maximum)
 
     def accepted(self, task: Task, owner: str) -> None:
@@ -133,12 +139,33 @@ class Site:
                 self._believed.pop(name, None)
             self.task_types[kind.name] = kind
 
-    def task(self, ident: int, spec: TaskSpec, arrival: int) -> Task:
-        """The task as schedulers see it. Raises an error with the reason if the task could never run."""
-        kind = _kind(spec)
+    def task_of(self, record: TaskRecord, arrival: int) -> Task:
+        """The task of a record, with what it has shown to need, and its family, if it is not on a cluster already."""
+        of_family = NOTHING if record.on_cluster else self.needs.of(record.owner, record.spec.type)
+        return self.task(record.id, record.spec, arrival, larger_of(record.least, of_family))
+
+    def more(self, record: TaskRecord, short: str) -> Least | None:
+        """What a task gets at least after an attempt that ran out of a resource; None if it had the most it may get.
+
+        The attempt is still in the record.
+        """
+        if record.allocation is None:
+            return None
+        r = self.resources.names.index(short)
+        held, unit = record.allocation[r], self.resources.units[r]
+        wanted = larger_of(record.least, {short: next_amount(self._base(record.spec).minimum[r], held) * unit})
+        _, minimum, _ = self._bounds(record.spec, wanted)
+        return {**record.least, short: minimum[r] * unit} if minimum[r] > held else None
+
+    def task(self, ident: int, spec: TaskSpec, arrival: int, least: Least = NOTHING) -> Task:
+        """The task as schedulers see it. Raises an error with the reason if the task could never run.
+
+        ``least``: natural amounts that it gets at least, as far as possible.
+        """
+        kind = _kind(spec, least)
         known = self._known.get(kind)
         if known is None:
-            known = self._type(spec), self._eligible(spec)
+            known = self._type(spec, least), self._eligible(spec)
             label = f"task {spec.name!r}" if spec.name else "the task"
             check_eligible(Task(ident, known[0], arrival, known[1]), self.clusters, label, self.resources.describe)
             if len(self._known) >= MAX_KNOWN:
@@ -159,18 +186,18 @@ class Site:
             raise UnknownNameError("task type", spec.type, [t.name for t in self.configured_types()])
         return base
 
-    def _type(self, spec: TaskSpec) -> TaskType:
-        if not spec.minimum and not spec.maximum:
-            return self._base(spec)
-        base, minimum, maximum = self._bounds(spec)
+    def _type(self, spec: TaskSpec, least: Least) -> TaskType:
+        base, minimum, maximum = self._bounds(spec, least)
+        if not spec.minimum and not spec.maximum and minimum == base.minimum:
+            return base
         name = narrowed_name(base.family, minimum, maximum)
         found = self.task_types.get(name) or self._made.get(name)
         if found is None:
             found = self._made[name] = base.narrowed(minimum, maximum)
         return found
 
-    def _bounds(self, spec: TaskSpec) -> tuple[TaskType, Resources, Resources]:
-        """The type that a task names, and the bounds of its own."""
+    def _bounds(self, spec: TaskSpec, least: Least) -> tuple[TaskType, Resources, Resources]:
+        """The type that a task names, and the bounds of its own; ``least`` raises its minimum."""
         base, natural = self._base(spec), self.resources.natural
         minimum = self.resources.parse({**natural(base.minimum), **spec.minimum}, "minimum")
         maximum = self.resources.parse({**natural(base.maximum), **spec.maximum}, "maximum")
@@ -182,11 +209,15 @@ class Site:
                 f"task type {base.name!r} is from {describe(base.minimum)} to {describe(base.maximum)}; "
                 f"{describe(minimum)} to {describe(maximum)} is not within that"
             )
+        if least:
+            eligible = [self.clusters[n] for n in self._eligible(spec)]
+            minimum = raised_minimum(minimum, maximum, least, eligible, self.resources)
         return base, minimum, maximum
 
 
-def _kind(spec: TaskSpec) -> _Request:
-    return (spec.type, tuple(spec.minimum.items()), tuple(spec.maximum.items()), spec.clusters)
+def _kind(spec: TaskSpec, least: Least) -> _Request:
+    own = tuple(spec.minimum.items()), tuple(spec.maximum.items())
+    return (spec.type, *own, spec.clusters, tuple(sorted(least.items())))
 
 
 def _check_length(spec: TaskSpec) -> None:

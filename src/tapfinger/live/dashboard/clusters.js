@@ -11,7 +11,10 @@ const STATES = {
   silent: ["▲", "its agent has not been heard of"],
 };
 
-const OTHERS = " "; // no task type has such a name
+/** Stands for what is used by people who are not scheduled here; no task type has such a name. */
+const OTHERS = "\u0000others";
+const titles = { "": "other tasks", [OTHERS]: "others, not scheduled here" };
+const place = (type) => (type in titles ? `~${type}` : typeColourName(type)); // what is of no type comes last
 
 /** The clusters; those with nodes come last, each as an item of its own before its nodes. */
 function grouped(clusters) {
@@ -32,8 +35,6 @@ function total(row, { nodes }) {
   say(row.querySelector(".note"), `${plural(nodes.length, "node", "nodes")}, free: ${parts.join(", ")}`);
 }
 
-// What is not known comes after the types, and last what others use.
-const place = (type) => (type === OTHERS ? "zz" : type ? typeColourName(type) : "z");
 const byType = ([a], [b]) => place(a).localeCompare(place(b));
 
 export class Clusters {
@@ -96,6 +97,7 @@ export class Clusters {
     const notes = [count ? `runs ${plural(count, "task", "tasks")}` : "idle"];
     if (cluster.trouble) notes.push(`takes no tasks: ${cluster.trouble}`);
     if (cluster.isolates === false) notes.push("tasks are not isolated");
+    if (Object.values(cluster.others ?? {}).some(Boolean)) notes.push(`others use ${size(cluster.others)}`);
     const both = cluster.disagreement;
     if (both) notes.push(`its agent has ${size(both.agent)}, configured are ${size(both.configured)}`);
     say(card.querySelector(".note"), notes.join("; "));
@@ -115,14 +117,13 @@ export class Clusters {
     for (const { type, size } of attempts) pieces.set(type, (pieces.get(type) ?? 0) + (size[name] ?? 0));
     const known = [...pieces.values()].reduce((sum, amount) => sum + amount, 0);
     const others = Math.min(cluster.others?.[name] ?? 0, Math.max(0, used - known));
-    if (used - others > known) pieces.set("", used - others - known);
-    if (others) pieces.set(OTHERS, others);
+    pieces.set(OTHERS, others);
+    pieces.set("", Math.max(0, used - known - others));
     const shown = [...pieces].filter(([, amount]) => amount > 0).sort(byType);
     keyed(row.querySelector(".bar"), shown, ([type]) => type, () => h("div"), (piece, [type, amount]) => {
       piece.style.width = `${(100 * amount) / capacity}%`;
-      const known = type && type !== OTHERS;
-      piece.style.background = known ? `var(--${typeColourName(type)})` : type ? "var(--edge)" : "var(--muted)";
-      piece.title = `${known ? type : type ? "used by others" : "other tasks"}: ${number(amount)} ${name}`;
+      piece.style.background = type in titles ? "var(--muted)" : `var(--${typeColourName(type)})`;
+      piece.title = `${titles[type] ?? type}: ${number(amount)} ${name}`;
     });
     say(row.querySelector(".amount"), `${number(used)} of ${number(capacity)}, ${percent(used / capacity)}`);
     const bar = row.querySelector(".bar");

@@ -145,6 +145,7 @@ export class Detail {
       ["Cluster", info.cluster],
       ["Size", info.allocation && size(info.allocation)],
       ["Asked for", limits],
+      ["Gets at least", Object.keys(info.least ?? {}).length ? `${size(info.least)}: an attempt ran out with less` : null],
       ["May run on", spec.clusters.length ? spec.clusters.join(", ") : "any cluster"],
       ["Submitted", `${moment(info.submitted)} by ${info.owner}`],
       ["Started", later(began, info.submitted)],

@@ -187,6 +187,7 @@ def _tasks(
     ) -> Response:
         """A task with its history; waits for its end. ``progress`` and ``metrics`` are the latest that the task has
         reported, ``warnings`` are faults in its reports; ``incomplete``: it ended with code 0 before it reported 1.
+        ``least``: what its next attempts get at least, since an attempt ran out with less.
         ``redacted``: arguments, environment and texts that may quote them are for its owner and operators."""
         until = service.now() + wait
         while True:

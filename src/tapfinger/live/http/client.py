@@ -73,6 +73,8 @@ class TaskInfo:
     #: since the epoch. Fetch them with ``Client.fetch``.
     results: str = ""
     results_until: float | None = None
+    #: Natural amounts that its next attempts get at least, by resource: an attempt ran out with less.
+    least: dict[str, float] = field(default_factory=dict)
     #: Whether arguments, environment and texts that may quote them were left out: the task is someone else's.
     redacted: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)

@@ -30,6 +30,8 @@ class ClusterVerdict:
     #: Kind of hardware and whole cluster, of a node or where clusters have kinds; else empty.
     kind: str = ""
     part_of: str = ""
+    #: Seconds until its data would be there if it were started now.
+    data: float = 0.0
 
 
 def named(tasks: Sequence[int]) -> str:
@@ -46,19 +48,31 @@ def verdicts(
     configured: Sequence[Cluster],
     closed: Mapping[str, str],
     odds: Mapping[tuple[int, int], float],
+    slot_seconds: float,
 ) -> list[ClusterVerdict]:
     """The verdict of each cluster. ``closed``: by name, why a cluster takes no tasks.
 
     ``configured``: the clusters of the configuration, whose agents may have less.
     """
+    waits = snapshot.staging_of(task)
     return [
         replace(
-            _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
+            _with_data(
+                _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
+                waits.get(cluster.index, 0) * slot_seconds,
+            ),
             kind=has.hardware,
             part_of=has.part_of,
         )
         for cluster, has in zip(snapshot.clusters, configured, strict=True)
     ]
+
+
+def _with_data(verdict: ClusterVerdict, wait: float) -> ClusterVerdict:
+    """The verdict of a cluster that could have room, with how long its data would take to get there."""
+    if not wait or verdict.verdict not in ("fits", "does not fit now"):
+        return verdict
+    return replace(verdict, text=f"{verdict.text}; its data would be there in {seconds(wait)}", data=wait)
 
 
 def _verdict(
@@ -88,8 +102,9 @@ def _verdict(
     if not can_start(task, cluster):
         holders = f", held by {named([t.id for t in cluster.running])}" if cluster.running else ""
         free = f"{some(natural(cluster.free))} free of {some(natural(cluster.capacity))}"
-        used = "" if cluster.others is None or cluster.others.none else f"; others use {some(natural(cluster.others))}"
-        return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}{used}", odds)
+        if cluster.others is not None and not cluster.others.none:
+            free += f", others use {some(natural(cluster.others))}"
+        return ClusterVerdict(name, "does not fit now", f"{needs}; {free}{holders}", odds)
     said = "" if odds is None else f", which it gave a probability of {100 * odds:.1f} % when it last decided"
     return ClusterVerdict(name, "fits", f"there is room; it is for the scheduler to say when{said}", odds)
 
@@ -112,6 +127,9 @@ def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> 
     by = {verdict: _places(found, verdict) for verdict in ("fits", "does not fit now", "closed")}
     if by["fits"]:
         why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"
+        waits = [v.data for v in found if v.verdict == "fits"]
+        if min(waits):
+            why += f" (its data would be there in {seconds(min(waits))} at the earliest)"
     elif by["does not fit now"]:
         why = f"there is no room on {_listed(by['does not fit now'])}"
         if by["closed"]:

@@ -1,9 +1,9 @@
 """Estimates when waiting tasks will start, by playing the queue forward with the profiles. It is not a promise.
 
 Assumptions: The oldest task goes first, but a task that fits does not wait for one that does not. Each task gets the
-size of the last task of its type, or what is free if that is less. Tasks take as long as current beliefs say, and
-tasks that report progress continue at their pace. No other tasks arrive, and clusters that take no tasks now never
-will.
+size of the last task of its type, or what is free if that is less. Tasks take as long as current beliefs say, after
+their data has come, and tasks that report progress continue at their pace. No other tasks arrive, and clusters that
+take no tasks now never will.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.estimates import left_at_pace
 from tapfinger.core.feasibility import largest_allocation, may_start
-from tapfinger.core.model import Resources
+from tapfinger.core.model import Resources, TaskType
 from tapfinger.live.insight.recent_sizes import RecentSizes
 
 #: Most tasks, from the front of the queue, that are played forward.
@@ -62,6 +62,7 @@ def forecast(snapshot: Snapshot, recent_sizes: RecentSizes, most: int = MOST) ->
 class _ForecastPlay:
     def __init__(self, snapshot: Snapshot, recent_sizes: RecentSizes, most: int) -> None:
         self._recent_sizes = recent_sizes
+        self._data, self._slot = snapshot.data, snapshot.slot
         self._free = {c.index: c.free for c in snapshot.clusters if may_start(c)}
         self._hardware = [c.hardware for c in snapshot.clusters]
         self._ends: list[tuple[float, int, Resources]] = []
@@ -82,7 +83,7 @@ class _ForecastPlay:
         """Seconds that a task on a cluster still takes; if it reports progress, at its pace so far."""
         slot = self._recent_sizes.slot_seconds
         whole = self._recent_sizes.seconds(task.type, task.allocation or task.type.minimum)
-        return left_at_pace(task.elapsed * slot, whole, task.progress, least=slot)
+        return task.staging * slot + left_at_pace(task.elapsed * slot, whole, task.progress, least=slot)
 
     def run(self) -> None:
         """Play until every task has started, or no more tasks end."""
@@ -113,7 +114,16 @@ class _ForecastPlay:
         size = room if last is None else room.at_most(last)
         self._free[cluster] = self._free[cluster] - size
         seconds = self._recent_sizes.seconds(task_type.on(self._hardware[cluster]), size)
-        heapq.heappush(self._ends, (now + seconds, cluster, size))
+        heapq.heappush(self._ends, (self._begins(task_type, cluster, now) + seconds, cluster, size))
         _, ident = kind.waiting.popleft()
         self.starts[ident], self.clusters[ident] = now, cluster
         return True
+
+    def _begins(self, task_type: TaskType, cluster: int, now: float) -> float:
+        """When a task that is started now has its data, which later tasks find there."""
+        if self._data is None or not task_type.data:
+            return now
+        slot_seconds = self._recent_sizes.slot_seconds
+        slot = self._slot + int(now / slot_seconds)
+        self._data, until = self._data.ask(task_type.data, cluster, slot)
+        return now + (until - slot) * slot_seconds

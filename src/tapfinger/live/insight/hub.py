@@ -83,7 +83,7 @@ class Insight:
     def _note_size(self, record: TaskRecord) -> None:
         if record.allocation is not None:
             with suppress(TapfingerError):  # it may be from an earlier configuration
-                self.recent_sizes.granted(self._site.task(record.id, record.spec, 0).type, Resources(record.allocation))
+                self.recent_sizes.granted(self._site.task_of(record, 0).type, Resources(record.allocation))
 
     def decided(self, question: RoundQuestion, answer: Answer, took: float) -> None:
         """Note the answer of a round, and ask the shadows now that nobody waits for it."""

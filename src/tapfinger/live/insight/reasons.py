@@ -15,6 +15,7 @@ from tapfinger.errors import TapfingerError
 from tapfinger.live.coordinator.grants import durations
 from tapfinger.live.coordinator.inputs import Instructions
 from tapfinger.live.coordinator.machine import Coordinator
+from tapfinger.live.coordinator.shown_needs import larger_of
 from tapfinger.live.coordinator.site import Site
 from tapfinger.live.coordinator.worker_thread import Worker
 from tapfinger.live.insight.explain import rests, summary, verdicts
@@ -118,12 +119,14 @@ class Reasons:
         overtakers = self._overtakers(view, since)
         odds = await self._odds(machine)
         closed = self._closed(machine, now)
-        clusters = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, odds)
+        clusters = verdicts(
+            view, snapshot, self._site.resources, self._site.clusters, closed, odds, self._site.slot_seconds
+        )
         ahead = await self._ahead(snapshot, 0.0)
         when, how = ahead.of(view.id, position)
         index = ahead.clusters.get(view.id)
         return found | {
-            "summary": " ".join([summary(view, clusters, len(overtakers)), *self._faulty()]),
+            "summary": " ".join([summary(view, clusters, len(overtakers)), *self._more(record), *self._faulty()]),
             "waiting_since": since,
             "waited": now - since,
             "estimate": {"seconds": when, "how": how, **({} if index is None else self._where(index))},
@@ -145,7 +148,8 @@ class Reasons:
         for position, view in enumerate(snapshot.queue[:limit]):
             kind = (view.type.name, view.eligible)
             if kind not in said:
-                found = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, {})
+                slot = self._site.slot_seconds
+                found = verdicts(view, snapshot, self._site.resources, self._site.clusters, closed, {}, slot)
                 said[kind] = summary(view, found, 0).removeprefix(f"Task {view.id} ")
             record = machine.tasks.get(view.id)
             if record is not None:
@@ -182,6 +186,14 @@ class Reasons:
             for c in machine.clusters(now)
             if c["drained"] or not c["connected"] or c["trouble"]
         }
+
+    def _more(self, record: TaskRecord) -> list[str]:
+        """What it gets because it, or another of its owner's tasks of this type, ran out of it, in a sentence."""
+        least = larger_of(record.least, self._site.needs.of(record.owner, record.spec.type))
+        who = "it" if record.least else f"another {record.spec.type} task of {record.owner}"
+        return (
+            [f"It gets at least {words.some(least)}, as far as it may, since {who} ran out with less."] if least else []
+        )
 
     def _faulty(self) -> list[str]:
         """Why nothing may be decided at the moment, in sentences."""
@@ -239,7 +251,7 @@ class Reasons:
         index = self._site.index.get(record.cluster)
         found |= {} if index is None else self._where(index)
         try:
-            task_type = self._site.task(record.id, record.spec, 0).type
+            task_type = self._site.task_of(record, 0).type
             if index is not None:
                 task_type = task_type.on(self._site.clusters[index].hardware)
             names = ("expected_seconds", "minimum_seconds", "maximum_seconds")

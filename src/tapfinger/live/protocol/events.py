@@ -66,6 +66,8 @@ class Grounds:
     fitting: int
     #: Name of the scheduler.
     by: str
+    #: Seconds after which its data would be there.
+    data: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,21 @@ class AttemptEnded(LiveEvent):
     #: Exit code; minus the signal's number if a signal ended it; None if no process has run.
     code: int | None = None
     reason: str = ""
+    #: Resource that it ran out of.
+    short: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RanShort(LiveEvent):
+    """An attempt ran out of a resource: its task waits again, and gets more of it, as do others of its type and owner.
+
+    It is not counted as a failure.
+    """
+
+    resource: str = ""
+    #: Natural amounts: what it was granted, and what is the least from now on.
+    held: float = 0.0
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +279,7 @@ TYPES: dict[str, type[LiveEvent]] = {
     "resizing": AttemptResizing,
     "resized": AttemptResized,
     "ended": AttemptEnded,
+    "out of memory": RanShort,
     "requeued": Requeued,
     "cancelling": Cancelling,
     "refused": AttemptRefused,
@@ -338,7 +356,7 @@ def make_event(
     if "clusters" in given:
         given["clusters"] = tuple(given["clusters"])
     if given.get("grounds") is not None:
-        given["grounds"] = Grounds(**given["grounds"])
+        given["grounds"] = Grounds(**{name: given["grounds"][name] for name in _GROUNDS if name in given["grounds"]})
     return cls(at, task, attempt, cluster, **given)
 
 

@@ -53,6 +53,8 @@ class Outcome:
     #: since the epoch; empty and None if it has left none.
     results: Said = ""
     results_until: Annotated[float, Field(ge=0.0, le=1e12)] | None = None
+    #: Resource of which a failed attempt needed more than it was granted, such as memory; empty if it was not that.
+    short: Annotated[str, Field(max_length=200)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Report:
     version: int = VERSION
     #: Natural amounts by resource name that the agent can hand out; None from agents that do not tell.
     capacity: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
+    #: Natural amounts by resource name that people use there who are not scheduled here; None if they are not observed.
+    others: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,8 @@ class TaskRecord:
     #: Directory on its cluster with the files of the latest ended attempt, and until when they are kept at most.
     results: str = ""
     results_until: float | None = None
+    #: Natural amounts that its next attempts get at least, by resource: an attempt ran out with less.
+    least: dict[str, float] = field(default_factory=dict)
 
     @property
     def attempt_id(self) -> AttemptId:

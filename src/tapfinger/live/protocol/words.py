@@ -43,6 +43,8 @@ def grounds(known: events.Grounds) -> str:
             f" ({seconds(known.at_minimum)} with {some(known.minimum)}, "
             f"{seconds(known.at_maximum)} with {some(known.maximum)})"
         )
+    if known.data:
+        text += f", and its data would be there in {seconds(known.data)}"
     others = known.others
     rivals = f"{others} {'other' if others == 1 else 'others'} waited" if others else "nothing else waited"
     choice = f"{known.fitting} clusters had room" if known.fitting != 1 else "no other cluster had room"
@@ -57,6 +59,13 @@ def _granted(event: events.Granted) -> str:
 def _ended(event: events.AttemptEnded) -> str:
     code = "" if event.code is None else f" with code {event.code}"
     return f"{event.result}{code}{f': {event.reason}' if event.reason else ''}"
+
+
+def _ran_short(event: events.RanShort) -> str:
+    return (
+        f"{event.held:g} {event.resource} were not enough: from now on it gets at least {event.least:g}, and so do its "
+        "owner's other tasks of this type"
+    )
 
 
 def _requeued(event: events.Requeued) -> str:
@@ -93,6 +102,7 @@ _DETAILS: dict[type[LiveEvent], Callable[[Any], str]] = {
     events.AttemptResizing: lambda event: sizes(event.allocation),
     events.AttemptResized: lambda event: sizes(event.allocation),
     events.AttemptEnded: _ended,
+    events.RanShort: _ran_short,
     events.Requeued: _requeued,
     events.AttemptRefused: lambda event: f"old attempt: {event.result}",
     events.AttemptRecovered: lambda _event: "it had counted as lost, and its agent says how it ended",

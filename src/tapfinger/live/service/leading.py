@@ -61,7 +61,7 @@ from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
 from tapfinger.live.service.taking_over import Kept, make_machine, take_epoch
 from tapfinger.live.store import tokens
 from tapfinger.live.store.leadership import TERM
-from tapfinger.live.store.store import LAST_ID, OLDER
+from tapfinger.live.store.store import LAST_ID, NEEDS, OLDER
 
 logger = logging.getLogger(__name__)
 
@@ -392,6 +392,8 @@ class Leading:
             meta[OLDER] = "" if instructions.holding else None
         if instructions.last_id is not None:
             meta[LAST_ID] = instructions.last_id
+        if instructions.needs is not None:
+            meta[NEEDS] = instructions.needs
         for line in instructions.history:
             self._prepare(line)
         return Change(instructions.records, instructions.history, meta)

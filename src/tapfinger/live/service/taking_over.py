@@ -21,7 +21,7 @@ from tapfinger.live.store.audit import Audit
 from tapfinger.live.store.leadership import TERM
 from tapfinger.live.store.logs import Logs, Output, StoredLogs
 from tapfinger.live.store.retention import GB, Limits, Retention
-from tapfinger.live.store.store import COPY, OLDER, Store
+from tapfinger.live.store.store import COPY, NEEDS, OLDER, Store
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +144,7 @@ def _left(store: Store, config: LiveConfig, now: float) -> Predecessor:
         longest,
         lost_in(event for _, event in recent),
         store.meta(OLDER),
+        [(o, kind, {n: float(amount) for n, amount in least.items()}) for o, kind, least in store.meta(NEEDS, [])],
     )
 
 

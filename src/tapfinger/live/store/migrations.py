@@ -180,6 +180,7 @@ MIGRATIONS: tuple[str | Callable[[Transaction], None], ...] = (
     """,
     "INSERT INTO totals SELECT 'length of ended tasks kept', coalesce(sum(length(spec)), 0) FROM tasks "
     "WHERE ended IS NOT NULL;",
+    "ALTER TABLE tasks ADD COLUMN least TEXT;",
 )
 
 

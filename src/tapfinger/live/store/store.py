@@ -40,9 +40,9 @@ _COLUMNS = ("id", "spec", "owner", "submitted", *_CHANGING)
 _changing = attrgetter(*_CHANGING)
 _PHASE = _CHANGING.index("phase")
 _PLAIN = tuple(_CHANGING.index(name) for name in ("phase", "cancelled", "incomplete"))
-_AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted", "lost"))
+_AS_JSON = tuple(_CHANGING.index(name) for name in ("metrics", "warnings", "allocation", "wanted", "lost", "least"))
 _SPEC = _COLUMNS.index("spec")
-_METRICS, _WARNINGS, _LOST = (_COLUMNS.index(name) for name in ("metrics", "warnings", "lost"))
+_METRICS, _WARNINGS, _LOST, _LEAST = (_COLUMNS.index(name) for name in ("metrics", "warnings", "lost", "least"))
 _PHASES = {phase.value: phase for phase in Phase}
 _UPSERT = (
     f"INSERT INTO tasks ({', '.join(_COLUMNS)}, key) VALUES ({', '.join('?' * (len(_COLUMNS) + 1))}) "
@@ -69,6 +69,8 @@ SKIPPED = 1_000_000
 OLDER = "older"
 #: In ``meta`` of ``save``: the highest id of a task that must never be given out (again).
 LAST_ID = "last id"
+#: Name of a small value: what tasks have shown to need of resources, by owner and type.
+NEEDS = "needs"
 #: Name of a small value: true in a copy that no coordinator has used yet.
 COPY = "copy"
 
@@ -581,6 +583,7 @@ def _record(row: Row, specs: dict[bytes, TaskSpec] | None = None) -> TaskRecord:
         raise ValueError(f"task {record.id} has impossible times")
     record.cancelled, record.incomplete = bool(record.cancelled), bool(record.incomplete)
     record.metrics = json.loads(row[_METRICS]) if row[_METRICS] else {}
+    record.least = json.loads(row[_LEAST]) if row[_LEAST] else {}
     record.warnings = tuple(json.loads(row[_WARNINGS])) if row[_WARNINGS] else ()
     for name in ("allocation", "wanted"):
         if (size := row[_COLUMNS.index(name)]) is not None:
