@@ -333,8 +333,6 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
         agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
         if (both := cluster["disagreement"]) is not None:
             agent += f"; it has {words.some(both['agent'])}, configured are {words.some(both['configured'])}"
-        if any((others := cluster.get("others") or {}).values()):
-            agent += f", others use {words.some(others)}"
         agent += f", takes no tasks: {cluster['trouble']}" if cluster.get("trouble") else ""
         name = f"  {cluster['name']}" if part_of else cluster["name"]
         kind = (cluster.get("kind", ""),) if kinds else ()

@@ -21,7 +21,7 @@ from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR
 from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace
 from tapfinger.workloads.importers.nodes import NodeShape
 from tapfinger.workloads.importers.options import ConvertOptions
-from tapfinger.workloads.importers.sizing import Load, capacities
+from tapfinger.workloads.importers.sizing import TraceLoad, capacities
 
 #: Most characters of a name that comes from a trace.
 LONGEST_NAME = 100
@@ -51,7 +51,7 @@ class Layout:
 
 
 def lay_out(
-    trace: RecordedTrace, load: Load, kinds: Sequence[Kinds], home: Sequence[str] | None, options: ConvertOptions
+    trace: RecordedTrace, load: TraceLoad, kinds: Sequence[Kinds], home: Sequence[str] | None, options: ConvertOptions
 ) -> Layout:
     """Choose the clusters. ``kinds``: those that each bin may run on; ``home``: each task's own cluster."""
     if trace.nodes:

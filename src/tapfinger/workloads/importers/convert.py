@@ -27,7 +27,7 @@ from tapfinger.workloads.importers.clusters import (
 )
 from tapfinger.workloads.importers.gpu_speeds import speeds
 from tapfinger.workloads.importers.options import ConvertOptions
-from tapfinger.workloads.importers.sizing import Load
+from tapfinger.workloads.importers.sizing import TraceLoad
 
 #: Without a given slot length, the median task takes about this many slots.
 MEDIAN_SLOTS = 8
@@ -62,7 +62,7 @@ def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
     # Tasks of a bin have the kinds of its group, also those whose rare request was rounded to another group's.
     kinds_of = {task.group: task.kinds for task in tasks}
     kinds = [kinds_of[one.group] for one in bins]
-    layout = lay_out(trace, Load(bins, of_bin, arrival), kinds, home, options)
+    layout = lay_out(trace, TraceLoad(bins, of_bin, arrival), kinds, home, options)
     fast = speeds(layout.gpus, options.gpu_speed, trace.kinds_from)
     slot = options.slot_seconds or _slot_seconds(tasks, arrival)
     names = _type_names(bins)

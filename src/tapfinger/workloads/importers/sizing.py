@@ -14,7 +14,7 @@ from tapfinger.workloads.importers.options import ConvertOptions
 
 
 @dataclass(frozen=True)
-class Load:
+class TraceLoad:
     """The tasks of an import, as far as capacities depend on them."""
 
     bins: Sequence[Bin]
@@ -26,7 +26,7 @@ class Load:
 
 def capacities(
     resources: Mapping[str, float],
-    load: Load,
+    load: TraceLoad,
     members: Mapping[str, npt.NDArray[np.intp]],
     spread: npt.NDArray[np.int64],
     options: ConvertOptions,
