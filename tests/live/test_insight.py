@@ -100,7 +100,7 @@ def test_nodes_are_named_by_their_cluster_and_kind() -> None:
     ]
     found = verdicts(task, Snapshot(0, 0, tuple(views), (task,)), RESOURCES, configured, {}, {}, 1.0)
     assert [(v.kind, v.part_of) for v in found] == [("a100", "lab"), ("t4", "lab"), ("t4", "")]
-    assert found[0].text == "it needs at least 2 cpu; 2 gpu free of 4 cpu, 2 gpu; others use 4 cpu"
+    assert found[0].text == "it needs at least 2 cpu; 2 gpu free of 4 cpu, 2 gpu, others use 4 cpu"
     assert found[1].text == "it needs at least 2 cpu; 1 cpu, 1 gpu free of 4 cpu, 1 gpu, held by task 3"
     assert summary(task, found[:2], 0) == "Task 9 waits: there is no room on lab (all 2 nodes)."
     found = verdicts(big, Snapshot(0, 0, tuple(views), (big,)), RESOURCES, configured, {}, {}, 1.0)
