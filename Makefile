@@ -36,7 +36,7 @@ test-engines: $(VENV)/.kernels  ## with real engines: Ray, PostgreSQL, a browser
 test-all: test test-engines  ## also soak, and the kernels uncompiled: a wrong index is an error
 	$(PY) -m pytest tests/soak $(ALONE:%=--ignore=%)
 	TAPFINGER_SOAK_SECONDS=600 $(PY) -m pytest -n0 -s $(ALONE)
-	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k shipped \
+	NUMBA_DISABLE_JIT=1 $(PY) -m pytest -n0 -W "ignore:overflow encountered:RuntimeWarning" -k "shipped or memory" \
 	  tests/equivalence/test_batch.py tests/equivalence/test_greedy_kernel.py
 
 soak: $(VENV)/.dev  ## an hour of a hundred thousand tasks with faults, and ten minutes of every nemesis

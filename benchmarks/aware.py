@@ -1,4 +1,4 @@
-"""What it is worth to know nodes, kinds of hardware, other people and data: schedulers against themselves without it."""
+"""What it is worth to know nodes, hardware, other people and data: schedulers against themselves without it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def report(scenarios: Sequence[str] = SCENARIOS, schedulers: Sequence[str] = SCH
         "",
         "Mean completion time in slots of a scheduler, and in brackets how much longer it is if nodes, kinds of",
         "hardware, other people and data do not show to it (`unaware`): the paired difference, with its 95 % interval.",
-        f"Fixed sizes, apart from the two Optimus, which resize. Seeds {SEEDS}, lookahead {SLOW_SEEDS}. Each cell is made",
-        "by a line like",
+        f"Fixed sizes, apart from the two Optimus, which resize. Seeds {SEEDS}, lookahead {SLOW_SEEDS}. Each cell is",
+        "made by a line like",
         "",
         "```",
         f"tapfinger {' '.join(command(scenarios[0], schedulers[0], SEEDS, jobs))}",

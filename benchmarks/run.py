@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import aware
 import bad_task
 import decision_time
 import floods
@@ -59,6 +60,7 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
     "training_speed": training_speed.report,
     "universal": universal.report,
     "sites": sites.report,
+    "aware": aware.report,
     "wrong_profiles": wrong_profiles.report,
     "live_store": live_store.report,
     "live_age": live_age.report,

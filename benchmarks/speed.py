@@ -21,8 +21,8 @@ from tapfinger.workloads.world import build_world, draw_workload
 #: Env-steps per second of the published implementation on the same kind of machine.
 PUBLISHED = 1_500
 
-#: Points of the growth curve: clusters, tasks.
-SCALE = ((3, 3_000), (10, 10_000), (30, 30_000), (100, 100_000))
+#: Points of the growth curve: clusters, nodes of each, tasks.
+SCALE = ((3, 1, 3_000), (10, 1, 10_000), (30, 1, 30_000), (100, 1, 100_000), (100, 10, 25_000), (100, 10, 100_000))
 
 
 class _Counted:
@@ -67,7 +67,6 @@ def batched(name: str, worlds: int = 128, steps: int = 500) -> float:
     """Env-steps per second of the batched simulator, including masks and features, on one thread."""
     world = build_world(load_scenario(name))
     sim = BatchSim(world, [draw_workload(world, seed) for seed in range(worlds)])
-    minimum = sim.tables.minimum[sim.draws.type]  # (B, J, R)
     score = np.ones((worlds, len(world.clusters)))
     rows = np.arange(worlds)[:, None]
 
@@ -78,7 +77,7 @@ def batched(name: str, worlds: int = 128, steps: int = 500) -> float:
             place = obs.startable.argmax(axis=2)
             choice = np.where(obs.startable.any(axis=2), place, -1)
             wanted = np.maximum(np.take_along_axis(obs.task, place[..., None], axis=2)[..., 0], 0)
-            allocation = minimum[rows, wanted]
+            allocation = sim.tables.minimum[sim.worlds.kind[rows, wanted]]
             count += int((~sim.done).sum())
             begin = time.perf_counter()
             sim.step(choice, allocation, score)
@@ -141,8 +140,13 @@ from tapfinger.config import load_scenario
 from tapfinger.registry import create
 from tapfinger.sim.run import run_scheduler
 from tapfinger.workloads.world import build_world, draw_workload
-n, tasks = int(sys.argv[1]), int(sys.argv[2])
-world = build_world(load_scenario("multi-3", [f"clusters.edge.count={n}", f"tasks={tasks}", f"arrivals.rate={n}"]))
+n, nodes, tasks = map(int, sys.argv[1:])
+given = [f"clusters.edge.count={n}", f"tasks={tasks}", f"arrivals.rate={n * nodes}"]
+if nodes > 1:
+    amounts = {name: nodes * 16 for name in ("cpu", "gpu")}
+    given += [f"clusters.edge.capacity.{name}={amount}" for name, amount in amounts.items()]
+    given.append(f"clusters.edge.nodes=[{{cpu = 16, gpu = 16, count = {nodes}}}]")
+world = build_world(load_scenario("multi-3", given))
 workload = draw_workload(world, 0)
 peak = [0]
 def watch(session): peak[0] = max(peak[0], session.state.tasks_in_system)
@@ -154,15 +158,16 @@ print(seconds, totals.total_completion_time / totals.tasks, peak[0], int(memory)
 """
 
 
-def growth() -> list[tuple[int, int, float, float, int, float]]:
-    """(clusters, tasks, seconds, mean completion, most tasks in system, peak MB) of a Greedy run at equal load."""
+def growth() -> list[str]:
+    """Rows of Greedy runs at equal load: how large, how long, how well, and with how much memory."""
     rows = []
-    for clusters, tasks in SCALE:
-        print(f"greedy on {clusters} clusters, {tasks} tasks", flush=True)
-        out = subprocess.run(
-            [sys.executable, "-c", _GROWTH, str(clusters), str(tasks)], check=True, capture_output=True, text=True
-        ).stdout.split()
-        rows.append((clusters, tasks, float(out[0]), float(out[1]), int(out[2]), float(out[3])))
+    for clusters, nodes, tasks in SCALE:
+        print(f"greedy on {clusters} clusters of {nodes} nodes, {tasks} tasks", flush=True)
+        words = [sys.executable, "-c", _GROWTH, str(clusters), str(nodes), str(tasks)]
+        out = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+        seconds, mean, most, memory = map(float, out)
+        size = f"{clusters}" if nodes == 1 else f"{clusters} of {nodes} nodes"
+        rows.append(f"| {size} | {tasks:,} | {seconds:.1f} | {mean:.2f} | {most:.0f} | {memory:.0f} |")
     return rows
 
 
@@ -183,7 +188,7 @@ def report() -> list[str]:
             f"| readable simulator with Min, {name} | {rate:,.0f} | "
             f"{rate / PUBLISHED:.1f} x the published {PUBLISHED:,} |"
         )
-    for name in ("multi-3", "hetero-6", "synthetic-3"):
+    for name in ("multi-3", "hetero-6", "synthetic-3", "nodes-3", "hardware-3", "shared-3", "data-3", "labs-4"):
         print(f"batched simulator on {name}", flush=True)
         rate = batched(name)
         bar = " (to reach: 300,000)" if name == "multi-3" else ""
@@ -207,11 +212,10 @@ def report() -> list[str]:
         "",
         "### Growth",
         "",
-        "One Greedy run at equal load per cluster (multi-3 with more clusters, one task per cluster and slot).",
+        "One Greedy run at equal load (multi-3 with more clusters or nodes, one task for each and slot).",
         "Memory is the process's peak, the drawn workload (one byte per task and cluster) included.",
         "",
         "| clusters | tasks | seconds | mean completion | most tasks in system | peak MB |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [f"| {n} | {t:,} | {s:.1f} | {m:.2f} | {k} | {mb:.0f} |" for n, t, s, m, k, mb in growth()]
-    return lines
+    return lines + growth()

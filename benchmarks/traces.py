@@ -16,8 +16,8 @@ from pathlib import Path
 from learned import run
 from sites import RIVALS, Found, difference, summary
 
-#: How a trace becomes a site: equal clusters sized for the load; each task may run on some of them.
-SITE = ("--clusters", "4", "--eligible", "draw", "--load", "0.9")
+#: How a trace becomes a site: equal clusters sized for the load, each one pool; each task may run on some of them.
+SITE = ("--flat", "--clusters", "4", "--eligible", "draw", "--load", "0.9")
 
 #: Tasks as recorded, with a single size, or as if more GPUs (or CPUs) divided nine tenths of their time.
 KINDS: dict[str, tuple[str, ...]] = {"rigid": (), "elastic": ("--elastic", "0.9")}

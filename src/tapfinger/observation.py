@@ -43,6 +43,11 @@ class GraphObs:
     age: npt.NDArray[np.int64]
     #: (N, S) progress that running tasks reported, -1 where unreported; not part of the paper's state.
     running_progress: npt.NDArray[np.float32]
+    #: (N, R) what other people use now, and lately (``ClusterView.others_lately``); not part of the paper's state.
+    others: npt.NDArray[np.float32]
+    others_lately: npt.NDArray[np.float32]
+    #: (N, K) slots that the pending task would wait there for its data; not part of the paper's state.
+    staging: npt.NDArray[np.int64]
 
 
 class Observer:
@@ -55,6 +60,7 @@ class Observer:
         self._kind = {t.name: kind for kind, t in enumerate(task_types)}
         self._resources = len(task_types[0].minimum)
         self._index = np.arange(len(clusters))[:, None]
+        self._nobody = (0,) * self._resources
         #: (T+1, R+T+1) row of a pending task of each type, then the row of no task. Rows of running tasks differ in the
         #: amounts and the last column.
         self._rows = np.zeros((len(task_types) + 1, self._resources + len(task_types) + 1), dtype=np.float32)
@@ -96,7 +102,22 @@ class Observer:
             waiting=np.array(waiting, dtype=np.int64),
             age=np.array([snapshot.slot - task.arrival for task in tasks] + [0] * spare, dtype=np.int64),
             running_progress=progress,
+            others=np.array([c.others or self._nobody for c in clusters], dtype=np.float32),
+            others_lately=np.array([c.others_lately or self._nobody for c in clusters], dtype=np.float32),
+            staging=self._staging(snapshot, tasks, nodes, places),
         )
+
+    def _staging(
+        self, snapshot: Snapshot, tasks: list[TaskView], nodes: list[list[int]], places: int
+    ) -> npt.NDArray[np.int64]:
+        """(N, K) slots until each pending task would have its data."""
+        waits = np.zeros((len(nodes), places), dtype=np.int64)
+        if snapshot.data is not None:
+            of = [snapshot.data.waits(task.type.data, snapshot.slot) for task in tasks]
+            place_of = snapshot.data.layout.place_of
+            for n, mine in enumerate(nodes):
+                waits[n, : len(mine)] = [of[node][place_of[n]] for node in mine]
+        return waits
 
     # Lists are gathered first and each array is made in one step: writing single elements is ten times slower.
 

@@ -64,6 +64,8 @@ _NAMES: dict[type, str] = {
     TaskWithdrawn: "withdrawn",
     TaskRequeued: "requeued",
 }
+#: Fields of a header that are left out where they are empty.
+_SOMETIMES = ("with_data", "higher_steps")
 _TYPES = {name: kind for kind, name in _NAMES.items()}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -86,6 +88,9 @@ class LogHeader:
     slot_seconds: float | None = None
     #: Minimum of each task type, by name; None in logs of versions that did not record it.
     minimums: Mapping[str, Resources] | None = None
+    #: Names of the task types that need data, and of the higher steps of ladders (``workloads.needs``).
+    with_data: tuple[str, ...] = ()
+    higher_steps: tuple[str, ...] = ()
 
 
 def encode_event(event: Event) -> dict[str, Any]:
@@ -154,6 +159,7 @@ class EventLog:
             for key in ("part_of", "hardware"):
                 if not cluster[key]:
                     del cluster[key]
+        line = {key: value for key, value in line.items() if value or key not in _SOMETIMES}
         self._write(line)
 
     def __call__(self, event: Event) -> None:
@@ -201,7 +207,7 @@ def read_header(path: Path) -> LogHeader:
     """The header of an event log."""
     for _, line in _lines(path):
         known = {field.name for field in fields(LogHeader)}
-        if not known - {"slot_seconds", "minimums"} <= set(line) <= known:
+        if not known - {"slot_seconds", "minimums", *_SOMETIMES} <= set(line) <= known:
             raise DataError(
                 f"{path}, line 1: not the header of an event log; it has {sorted(line)}, not {sorted(known)}"
             )
@@ -234,7 +240,8 @@ def _header(line: Mapping[str, Any]) -> LogHeader:
         raise ValueError(f"slot_seconds = {slot_seconds!r} must be a number above 0")
     if not names or not clusters:
         raise ValueError("it names no resources or no clusters")
-    changed = {"resources": names, "clusters": clusters, "minimums": minimums}
+    some = {key: tuple(map(_text, line.get(key, ()))) for key in _SOMETIMES}
+    changed = {**some, "resources": names, "clusters": clusters, "minimums": minimums}
     plain = {"scenario": _text(line["scenario"]), "scheduler": _text(line["scheduler"]), "seed": _whole(line["seed"])}
     return LogHeader(**{**line, **plain, **changed})
 
@@ -283,6 +290,10 @@ class RunRecord:
     seed: int
     resources: tuple[str, ...]
     clusters: tuple[str, ...]
+    #: (clusters,) name of the whole cluster that each belongs to; empty where no cluster has nodes.
+    wholes: tuple[str, ...]
+    #: (clusters,) kind of hardware of each; empty where all are alike.
+    hardware: tuple[str, ...]
     task_types: tuple[str, ...]
     #: Slots until the last task ended.
     slots: int
@@ -290,6 +301,10 @@ class RunRecord:
     tasks: int
     #: Tasks that failed; the arrays below leave them out.
     failed: int
+    #: Share of placements of tasks with data that had to wait for it; None where no task needs data.
+    staged_share: float | None
+    #: Attempts that ran out of memory; None where the need of every type is known.
+    out_of_memory: int | None
     #: Proposals that lost a conflict.
     conflicts: int
     #: Slots in which at least one task still waited after the decisions.
@@ -312,8 +327,10 @@ class RunRecord:
     start: IntArray
     #: (finished,) slot the task ended in.
     end: IntArray
-    #: (finished,) slots in which the task held resources.
+    #: (finished,) slots in which the task held resources and ran.
     running: IntArray
+    #: (finished,) slots in which the task held resources and waited for data.
+    staging: IntArray
     #: (finished,) number of later arrivals that started earlier on clusters this task could have used.
     overtaken: IntArray
     #: (finished, resources) allocation at the end.
@@ -330,6 +347,8 @@ class RunRecord:
     stranded: FloatArray
     #: (resources,) the part of ``idle`` on clusters where a waiting task would fit.
     held_back: FloatArray
+    #: (clusters, resources) ``stranded`` of each cluster by itself: share of its own capacity.
+    stranded_by_cluster: FloatArray
     #: (4,) seconds of decisions per slot that began with a task waiting: mean, 95th percentile, largest, sum.
     decision: FloatArray
 
@@ -340,7 +359,7 @@ class RunRecord:
 
     @property
     def waiting_time(self) -> IntArray:
-        """(finished,) slots in the queue or paused."""
+        """(finished,) slots in the queue, paused, or waiting for data."""
         return self.completion - self.running
 
     @property
@@ -354,14 +373,26 @@ class RunRecord:
     @property
     def cluster_utilisation(self) -> FloatArray:
         """(clusters, resources) mean share of capacity in use; 0 where a cluster has none of a resource."""
-        total = np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
-        return _share(total, self.capacity)
+        return _share(self._mean_used, self.capacity)
 
     @property
     def utilisation(self) -> FloatArray:
         """(resources,) mean share of all clusters' capacity in use."""
-        total = np.tensordot(self.bin_lengths, self.used, axes=1).sum(axis=0) / max(1, self.slots)
-        return _share(total, self.capacity.sum(axis=0))
+        return self._utilisation_of(np.arange(len(self.clusters)))
+
+    @property
+    def hardware_utilisation(self) -> dict[str, FloatArray]:
+        """Kind of hardware -> (resources,) mean share of its capacity in use; empty where all clusters are alike."""
+        kinds = np.array(self.hardware)
+        return {kind: self._utilisation_of(np.flatnonzero(kinds == kind)) for kind in dict.fromkeys(self.hardware)}
+
+    @property
+    def _mean_used(self) -> FloatArray:
+        """(clusters, resources) mean units in use."""
+        return np.tensordot(self.bin_lengths, self.used, axes=1) / max(1, self.slots)
+
+    def _utilisation_of(self, clusters: IntArray) -> FloatArray:
+        return _share(self._mean_used[clusters].sum(axis=0), self.capacity[clusters].sum(axis=0))
 
     def save(self, path: Path) -> None:
         """Write as .npz (no pickle inside)."""

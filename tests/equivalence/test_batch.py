@@ -9,13 +9,21 @@ Kernels that are compared with what they mirror:
 - `tapfinger.core.model.SpeedProfile.rate`
 - `tapfinger.core.session.Session.end_slot`
 - `tapfinger.core.session.Session.turn`
+- `tapfinger.core.staging.Staging._trimmed`
+- `tapfinger.core.staging.Staging.ask`
+- `tapfinger.core.staging.Staging.begin`
+- `tapfinger.core.staging.Staging.release`
 - `tapfinger.core.state.EdgeState._arrive`
+- `tapfinger.core.state.EdgeState._raise`
 - `tapfinger.core.state.EdgeState._share`
 - `tapfinger.core.state.EdgeState.commit`
+- `tapfinger.core.state.EdgeState.end_slot`
 - `tapfinger.observation.Observer.observe`
 - `tapfinger.sim.executor.SimExecutor._arrivals`
 - `tapfinger.sim.executor.SimExecutor._others`
 - `tapfinger.sim.executor.SimExecutor.run_slot`
+- `tapfinger.workloads.needs.Ladder.above`
+- `tapfinger.workloads.needs.Ladder.enough`
 """
 
 from __future__ import annotations
@@ -26,12 +34,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import worlds
+from strategies import stocked_world, worlds
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Proposal
-from tapfinger.core.events import Event
+from tapfinger.core.events import Event, TaskOutOfMemory, TaskStaging
 from tapfinger.core.model import Resources
 from tapfinger.errors import InvalidDecision
 from tapfinger.observation import GraphObs, Observer
@@ -43,7 +51,7 @@ from tapfinger.workloads.world import World, build_world, draw_workload
 SCENARIOS = ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"]
 
 
-def random_actions(obs: GraphObs, minimum: np.ndarray, types: np.ndarray, rng: np.random.Generator):
+def random_actions(obs: GraphObs, minimum: dict[int, Resources], rng: np.random.Generator):
     """A random legal action for every cluster; void a quarter of the time."""
     clusters, _, resources = obs.largest.shape
     choice = np.full(clusters, -1, dtype=np.int64)
@@ -52,8 +60,8 @@ def random_actions(obs: GraphObs, minimum: np.ndarray, types: np.ndarray, rng: n
         places = np.flatnonzero(obs.startable[n])
         if len(places) and rng.random() > 0.25:
             choice[n] = rng.choice(places)
-            kind = types[obs.task[n, choice[n]]]
-            allocation[n] = rng.integers(minimum[kind], obs.largest[n, choice[n]] + 1)
+            task = int(obs.task[n, choice[n]])
+            allocation[n] = rng.integers(minimum[task], obs.largest[n, choice[n]] + 1)
     # Coarse scores make ties common, neighbouring ones show a comparison that rounds: exactly one may win.
     coarse = rng.integers(0, 3, clusters) / 2.0
     fine = rng.random() * np.ones(clusters)
@@ -61,13 +69,12 @@ def random_actions(obs: GraphObs, minimum: np.ndarray, types: np.ndarray, rng: n
     return choice, allocation, coarse if rng.random() < 0.5 else fine
 
 
-def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
+def compare_run(world: World, seed: int, turns: int = 10_000) -> list[Event]:
     workload = draw_workload(world, seed)
     batch = BatchSim(world, [draw_workload(world, seed + 1000), workload], pending=4)
     log: list[Event] = []
     session = new_session(world, workload, [log.append])
     observer = Observer(world.clusters, world.task_types, pending=4)
-    minimum = {j: world.task_types[k].minimum for j, k in enumerate(workload.type)}
     rng = np.random.default_rng(seed)
     clusters = len(world.clusters)
     void = np.full(clusters, -1, dtype=np.int64), np.zeros((clusters, len(world.resources.names)), dtype=np.int64)
@@ -78,7 +85,8 @@ def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
         obs = observer.observe(snapshot)
         for field in fields(GraphObs):
             np.testing.assert_array_equal(getattr(batch.observations, field.name)[1], getattr(obs, field.name))
-        choice, allocation, score = random_actions(obs, batch.tables.minimum, workload.type, rng)
+        minimum = {task.id: task.type.minimum for task in snapshot.queue}
+        choice, allocation, score = random_actions(obs, minimum, rng)
         proposals = [
             Proposal(n, int(obs.task[n, k]), Resources(allocation[n].tolist()), float(score[n]))
             for n, k in enumerate(choice)
@@ -93,12 +101,20 @@ def compare_run(world: World, seed: int, turns: int = 10_000) -> None:
     assert batch.done[1] == session.done
     assert batch.events(1) == log
     assert batch.worlds.total[1] == session.total_tasks_in_system
+    return log
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_shipped_scenarios(name: str) -> None:
     world = build_world(load_scenario(name, ["tasks=60"]))
     compare_run(world, seed=3)
+
+
+@pytest.mark.parametrize("links", ["uniform", "fixed"])
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_data_sets_and_unknown_memory(mode: str, links: str) -> None:
+    logs = [compare_run(stocked_world(mode, links), seed) for seed in range(4)]
+    assert {TaskStaging, TaskOutOfMemory} <= {type(event) for log in logs for event in log}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

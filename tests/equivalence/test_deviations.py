@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
@@ -61,9 +62,12 @@ def cost_of(world: World, session: Session, turn: Decision) -> int:
     return session.total_tasks_in_system - before
 
 
-@pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6"])
+@pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6", "stocked-multi", "stocked-single"])
 def test_costs_and_grants(name: str) -> None:
-    world = build_world(load_scenario(name, ["tasks=14"]))
+    if name.startswith("stocked"):
+        world = stocked_world(name.split("-")[1], tasks=14)
+    else:
+        world = build_world(load_scenario(name, ["tasks=14"]))
     sim = BatchSim(world, [draw_workload(world, 5)])
     encoder = make_encoder(world)
     network = build("full", config_for(encoder.make(sim.observations), 1, hidden=16))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import VOID, Decision, Snapshot
@@ -24,6 +25,8 @@ PENDING = 4
 
 
 def small(name: str, *overrides: str) -> World:
+    if name.startswith("stocked"):
+        return stocked_world(name.split("-")[1])
     return build_world(load_scenario(name, ["tasks=25", *overrides]))
 
 
@@ -53,7 +56,7 @@ def as_actions(env: EdgeParallelEnv, choice: Any, allocation: Any, score: Any) -
 
 
 @pytest.mark.parametrize("reward", ["shared", "own"])
-@pytest.mark.parametrize("name", ["synthetic-3", "multi-3", "hetero-6"])
+@pytest.mark.parametrize("name", ["synthetic-3", "multi-3", "hetero-6", "shared-3", "stocked-multi", "stocked-single"])
 def test_batched_env_equals_the_parallel_one(name: str, reward: Any) -> None:
     world = small(name)
     batched = EdgeBatchEnv(world, 2, pending=PENDING, reward=reward)

@@ -2,6 +2,10 @@
 
 Kernels that are compared with what they mirror:
 
+- `tapfinger.core.estimates.staging_pays`
+- `tapfinger.core.staging.Staging.wait`
+- `tapfinger.core.staging.Staging._brought`
+- `tapfinger.core.staging.begins`
 - `tapfinger.profiles.efficient_sizes.EfficientSizes.durations`
 - `tapfinger.schedulers.greedy.Greedy._rank`
 - `tapfinger.schedulers.greedy.Greedy.decide`
@@ -15,7 +19,7 @@ import inspect
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import worlds
+from strategies import stocked_world, worlds
 
 from tapfinger.config import load_scenario
 from tapfinger.profiles.efficient_sizes import EfficientSizes
@@ -44,6 +48,13 @@ def compare(world: World, seed: int, plan: GreedyPlan) -> None:
 @pytest.mark.parametrize("name", ["synthetic-3", "multi-3", "hetero-6", "short-long-3", "testbed-3"])
 def test_shipped_scenarios(name: str) -> None:
     compare(build_world(load_scenario(name, ["tasks=120"])), 5, BASE)
+
+
+@pytest.mark.parametrize("links", ["uniform", "fixed"])
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_data_sets_and_unknown_memory(mode: str, links: str) -> None:
+    for seed in range(3):
+        compare(stocked_world(mode, links), seed, BASE)
 
 
 plans = st.builds(

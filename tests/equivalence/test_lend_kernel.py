@@ -37,7 +37,7 @@ def test_shipped_scenarios(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     total = 0
     while worlds.next_arrival[0] < draws.tasks[0] or worlds.queue_length[0] + worlds.running_count[0] > 0:
         greedy_round(b, b, tables, sizes, plan, key, draws, worlds)
-        lend_round(b, b, tables, sizes, draws, worlds)
+        lend_round(b, tables, sizes, worlds)
         total += end_slot(b, b, tables, draws, worlds)
     assert total == run_scheduler(world, Greedy(lend=True), 7, workload=workload).total_completion_time
     assert total < run_scheduler(world, Greedy(), 7, workload=workload).total_completion_time

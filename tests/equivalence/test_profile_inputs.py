@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
@@ -84,6 +85,11 @@ def equal(mine: Inputs, other: Inputs) -> None:
 @pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6", "testbed-3"])
 def test_shipped_scenarios(name: str) -> None:
     assert compare(build_world(load_scenario(name, ["tasks=60"])), 3) > 20
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_data_sets_and_unknown_memory(mode: str) -> None:
+    assert compare(stocked_world(mode), 3) > 20
 
 
 @pytest.mark.parametrize("seed", range(8))

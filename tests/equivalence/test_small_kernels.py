@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 import pytest
 from helpers import R
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import ClusterView, Mode, Phase, TaskView
@@ -63,6 +64,7 @@ def test_legality(name: str) -> None:
         task_type, capacity = world.task_types[kind], world.clusters[n].capacity
         sim.worlds.free[0, n] = [rng.integers(0, most + 1) for most in capacity]
         sim.worlds.starts[0, n] = rng.integers(0, 2)
+        sim.worlds.kind[0, j] = kind
         eligible = tuple(np.flatnonzero(sim.draws.eligible[0, j]).tolist())
         task = TaskView(j, task_type, 0, eligible, Phase.QUEUED)
         left = 1 - int(sim.worlds.starts[0, n]) if world.mode is Mode.SINGLE else None
@@ -79,6 +81,22 @@ def test_legality(name: str) -> None:
     assert 10 < legal < 390
 
 
+def test_what_waits_for_data_has_more_left() -> None:
+    world = stocked_world("multi")
+    sizes = make_sizes(SiteTables(world.context(0)).sizes, world.task_types)
+    sim, zero = BatchSim(world, [draw_workload(world, 7)]), np.int64(0)
+    worlds = sim.worlds
+    worlds.running[0, 0], worlds.running_count[0], worlds.queue_length[0] = 0, 1, 0
+    kind = worlds.kind[0, 0] = sim.draws.type[0, 0]
+    worlds.allocation[0, 0] = world.task_types[kind].minimum
+    found = []
+    for runs_from in (0.0, 5.0, 9.0):
+        worlds.runs_from[0, 0] = runs_from
+        worlds.slot[0] = 5
+        found.append(plan_kernels._still_to_run(zero, sim.tables, sizes, worlds))
+    assert found == pytest.approx([found[0], found[0], found[0] + 4.0])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_work_that_is_left(name: str) -> None:
     world = world_of(name)
@@ -91,9 +109,9 @@ def test_work_that_is_left(name: str) -> None:
         task_type = world.task_types[kind]
         offset = task_type.profile.shape_offset
         worlds.running[0, 0], worlds.running_count[0], worlds.queue_length[0] = j, 1, 0
-        worlds.allocation[0, j], worlds.progress[0, j] = task_type.minimum, progress
+        worlds.kind[0, j], worlds.allocation[0, j], worlds.progress[0, j] = kind, task_type.minimum, progress
         left = work(offset, progress) / task_type.profile.rate(task_type.minimum)
-        found = plan_kernels._still_to_run(zero, zero, sim.tables, sizes, sim.draws, worlds)
+        found = plan_kernels._still_to_run(zero, sim.tables, sizes, worlds)
         assert found == pytest.approx(left)
         share = menus.left(np.array([kind]), np.array([100.0]), np.array([5]), np.array([progress]))
         assert share[0] == pytest.approx(max(1.0, 100.0 * work(offset, progress) / work(offset)))

@@ -16,6 +16,7 @@ from waiting import PATIENCE, wait_for
 
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.config import build_site, load_site
+from tapfinger.live.http import profile_routes
 from tapfinger.live.http.app import make_app
 from tapfinger.live.http.client import make_spec
 from tapfinger.live.protocol.messages import Orders, Outcome, Report, RunReport
@@ -421,3 +422,42 @@ def test_a_coordinator_that_cannot_save_tells_nobody_and_goes_no_further(
         assert http.post("/api/v1/tasks", json=submission()).status_code == 500, "what it believes is not on disk"
         assert http.get("/api/v1/tasks").json()["tasks"] == []
         assert wait_for(lambda: stopped) == [True]
+
+
+def test_what_waits_for_the_disk_or_reads_much_is_done_on_no_loop(
+    http: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submitter may ask for it two hundred times at once, and the leases are on the loop."""
+    loops: list[bool] = []
+
+    def watch(what: object, name: str) -> None:
+        work = getattr(what, name)
+
+        def watched(*given: object) -> object:
+            loops.append(asyncio._get_running_loop() is not None)
+            return work(*given)
+
+        monkeypatch.setattr(what, name, watched)
+
+    watch(service.store.secrets, "keep")
+    watch(service.store, "history")
+    assert http.put("/api/v1/secrets/KEY", json={"value": "x"}).status_code == 200
+    (task,) = http.post("/api/v1/tasks", json=submission()).json()["ids"]
+    answer = http.get(f"/api/v1/tasks/{task}/files?attempt=7")
+    assert (answer.status_code, answer.json()["detail"]) == (404, f"task {task} has no attempt 7")
+    assert loops == [False, False]
+
+
+def test_sizes_count_once_for_every_kind_of_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_routes, "MOST_CELLS", 7)
+    path = tmp_path / "site.toml"
+    kinds = CONFIG.replace('"left"', '"left"\nkind = "new"').replace('"right"', '"right"\nkind = "old"')
+    path.write_text(kinds.replace("speed = {", "on = {new = 2, old = 1}\nspeed = {"))
+    scenario, config = load_site(path)
+    schedulers = create("scheduler", "fifo", {}), create("scheduler", "min", {})
+    service = Service(tmp_path / "state", build_site(scenario), config, *schedulers)
+    with TestClient(make_app(service), headers={"Authorization": f"Bearer {service.token}"}) as http:
+        refused = http.get("/api/v1/profiles/demo?all=true")
+        assert (refused.status_code, "demo has 8 sizes" in refused.text) == (422, True)
+        monkeypatch.setattr(profile_routes, "MOST_CELLS", 8)
+        assert len(http.get("/api/v1/profiles/demo?all=true").json()["cells"]) == 8

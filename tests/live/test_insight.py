@@ -89,6 +89,25 @@ def test_every_cluster_says_why_a_task_is_not_there() -> None:
     assert summary(task, found[1:3], 1).endswith("c2 takes no tasks now; 1 later task was started before it.")
 
 
+def test_nodes_are_named_by_their_cluster_and_kind() -> None:
+    task, big = waiting(9, (0, 1, 2)), waiting(8, (0, 1), constant_type((2, 2), (4, 2), 10.0, "big"))
+    lab = [Cluster(f"lab:{n}", R((4, 2 - n)), "lab", kind) for n, kind in enumerate(("a100", "t4"))]
+    configured = [*lab, Cluster("c2", R((4, 2)), "", "t4")]
+    views = [
+        replace(cluster(0, (0, 2)), name="lab:0", others=R((4, 0))),
+        replace(cluster(1, (1, 1), running(3, (3, 0), 1), capacity=(4, 1)), name="lab:1", others=R((0, 0))),
+        cluster(2, (4, 2)),
+    ]
+    found = verdicts(task, Snapshot(0, 0, tuple(views), (task,)), RESOURCES, configured, {}, {}, 1.0)
+    assert [(v.kind, v.part_of) for v in found] == [("a100", "lab"), ("t4", "lab"), ("t4", "")]
+    assert found[0].text == "it needs at least 2 cpu; 2 gpu free of 4 cpu, 2 gpu, others use 4 cpu"
+    assert found[1].text == "it needs at least 2 cpu; 1 cpu, 1 gpu free of 4 cpu, 1 gpu, held by task 3"
+    assert summary(task, found[:2], 0) == "Task 9 waits: there is no room on lab (all 2 nodes)."
+    found = verdicts(big, Snapshot(0, 0, tuple(views), (big,)), RESOURCES, configured, {}, {}, 1.0)
+    assert found[1].text == "it needs at least 2 cpu, 2 gpu, and the whole node has 4 cpu, 1 gpu"
+    assert summary(big, found, 0) == "Task 8 waits: there is no room on lab:0.", "the other node is another matter"
+
+
 # ----------------------------------------------------------------------- forecast
 
 
@@ -100,6 +119,7 @@ def test_the_queue_is_played_forward() -> None:
     found = forecast(Snapshot(8, 0, (cluster(0, (0, 2), *on),), queue), recent_sizes)
     assert found.starts == {3: 2.0, 4: 7.0, 5: 12.0, 6: 17.0}
     assert found.of(6, 3)[0] == 17.0
+    assert found.clusters == dict.fromkeys((3, 4, 5, 6), 0)
 
 
 def test_a_task_that_fits_does_not_wait_for_one_that_does_not() -> None:
@@ -277,17 +297,18 @@ def http(service: Service) -> Iterator[TestClient]:
 
 
 class ByHand:
-    """An agent of cluster left that runs nothing."""
+    """An agent of one cluster that runs nothing."""
 
-    def __init__(self, http: TestClient) -> None:
-        body = {"name": "left", "role": "agent", "cluster": "left"}
+    def __init__(self, http: TestClient, cluster: str = "left") -> None:
+        self._cluster = cluster
+        body = {"name": "left", "role": "agent", "cluster": cluster}
         token = http.post("/api/v1/tokens", json=body).json()["token"]
         self._socket = http.websocket_connect("/api/v1/agent", headers={"Authorization": f"Bearer {token}"})
         self._seq = 1
 
     def __enter__(self) -> ByHand:
         self._socket.__enter__()
-        self._socket.send_text(encode(Report("left", "a", 1, 1, 0)))
+        self._socket.send_text(encode(Report(self._cluster, "a", 1, 1, 0)))
         self._epoch = self.hear().epoch
         self.say()
         return self
@@ -302,7 +323,7 @@ class ByHand:
 
     def say(self, *runs: RunReport) -> None:
         self._seq += 1
-        self._socket.send_text(encode(Report("left", "a", 1, self._seq, self._epoch, runs)))
+        self._socket.send_text(encode(Report(self._cluster, "a", 1, self._seq, self._epoch, runs)))
 
     def starts(self, task: int) -> None:
         while (task, 1) not in {launch.id for launch in self.hear().starts}:
@@ -346,6 +367,42 @@ def test_a_task_is_explained_from_its_submission_to_its_end(http: TestClient) ->
         assert http.get("/api/v1/tasks/1/explain").json()["placement"]["text"]
     assert http.get("/api/v1/tasks/99/explain").status_code == 404
     assert http.get("/api/v1/queue?limit=0").status_code == 422
+
+
+NODES = """
+slot_seconds = 10
+[[clusters]]
+name = "lab"
+nodes = [{ cpu = 4, gpu = 1, kind = "new" }, { cpu = 4, gpu = 1, kind = "old", count = 2 }]
+[[task_types]]
+name = "demo"
+minimum = { cpu = 1, gpu = 1 }
+speed = { kind = "constant", seconds = 60 }
+on.new = 3
+on.old = 1
+[live]
+scheduler = "fifo"
+lease_seconds = 120.0
+"""
+
+
+def test_node_and_kind_are_named_where_a_task_runs_and_where_it_will(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(NODES)
+    scenario, config = load_site(path)
+    fallback = create("scheduler", "min", {})
+    made = Service(tmp_path / "state", build_site(scenario), config, create("scheduler", "min", {}), fallback, {})
+    with TestClient(make_app(made), headers={"Authorization": f"Bearer {made.token}"}) as http:
+        first = submit(http)
+        with ByHand(http, "lab:0") as agent:
+            agent.starts(first)
+            agent.say(RunReport((1, 1)))
+            wait_for(lambda: http.get("/api/v1/tasks/1").json()["phase"] == "running")
+            placed = http.get(f"/api/v1/tasks/{first}/explain").json()["placement"]
+            assert (placed["cluster"], placed["kind"]) == ("lab:0", "new")
+            assert placed["expected_seconds"] == pytest.approx(20.0), "a third of what it takes on the others"
+            estimate = http.get(f"/api/v1/tasks/{submit(http)}/explain").json()["estimate"]
+            assert (estimate["cluster"], estimate["kind"]) == ("lab:0", "new")
 
 
 def test_metrics_and_history_tell_what_happened(http: TestClient) -> None:

@@ -27,10 +27,12 @@ from tapfinger.live.protocol.wire import (
     decode,
     encode,
 )
-from tapfinger.progress import ProgressReader
+from tapfinger.progress import LONGEST_NAME, MOST_METRICS, ProgressReader
 
 #: A character that takes the most bytes in a message.
 WIDE = "\x01"
+#: The same of printable ones, such as in names of metrics.
+WIDEST = "\U00010000"
 SILENT = Said(None)
 
 
@@ -62,6 +64,18 @@ def test_reasons_of_many_attempts_fit_into_a_report(count: int) -> None:
     assert all(run.outcome is not None and len(run.outcome.reason) >= 50 for run in report.runs)
 
 
+@pytest.mark.parametrize("count", [1, 600, 5000, 20_000])
+def test_metrics_and_faults_of_many_attempts_fit_into_a_report(count: int) -> None:
+    metrics = {f"{n}{WIDEST * (LONGEST_NAME - 1)}": 0.12345678901234567 + n for n in range(MOST_METRICS)}
+    faults = tuple(f"it reported a progress of {n}.23457, which is odd; it is not used" + "." * 60 for n in range(6))
+    found = [Found((n, 1), "stop", None, said=Said(0.12345678901234567, metrics, 2.0, faults)) for n in range(count)]
+    report = Agent("left", "a", 1, 0.0, 1.0, found).report(1.0)
+    assert len(encode(report).encode()) < MAX_REPORT
+    if count <= 600:
+        assert report.runs[-1].metrics == metrics
+        assert report.runs[-1].faults == faults
+
+
 def test_orders_to_start_many_long_tasks_fit_into_a_message() -> None:
     secrets = tuple(f"S{n}" for n in range(MAX_SECRETS))
     spec = SPEC.__class__(argv=("x", WIDE * (MAX_SPEC - 1)), type="demo", secrets=secrets)
@@ -72,6 +86,10 @@ def test_orders_to_start_many_long_tasks_fit_into_a_message() -> None:
         Launch(x.id, x.argv, x.allocation, x.env, secrets=dict.fromkeys(secrets, WIDE * MAX_VALUE)) for x in first
     )
     orders = Orders("left", "a", 1, 1, 1, 1, 15.0, filled)
+    assert len(encode(orders).encode()) < MAX_MESSAGE / 2
+    spec = SPEC.__class__(argv=("x",), type="demo", cwd=f"/{WIDE * 4095}")
+    records = [TaskRecord(n, spec, "ann", 0.0, allocation=(1, 0)) for n in range(1, 3001)]
+    orders = Orders("left", "a", 1, 1, 1, 1, 15.0, launches(records, ResourceTypes()))
     assert len(encode(orders).encode()) < MAX_MESSAGE / 2
     short = [TaskRecord(n, SPEC, "ann", 0.0, allocation=(1, 0)) for n in range(1, 1001)]
     assert [one.id[0] for one in launches(short, ResourceTypes())] == list(range(1, 1001)), "usual ones all at once"

@@ -14,10 +14,12 @@ from live.test_machines import SPEC
 from live.test_starting_over import TASK, Agent, run, until
 
 from tapfinger.core.contract import Phase
+from tapfinger.errors import AgentRefused
 from tapfinger.live.coordinator.inputs import Decided, Instructions, Leases, Submit, Tick
-from tapfinger.live.coordinator.machine import Coordinator, Predecessor
+from tapfinger.live.coordinator.machine import MOST_REFUSED, Coordinator, Predecessor
+from tapfinger.live.coordinator.older_store import FAR, FAR_ATTEMPTS
 from tapfinger.live.coordinator.rounds import Rounds
-from tapfinger.live.protocol.messages import AttemptId, Orders, Report, RunReport
+from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.copies import copy_store, put_back
@@ -136,6 +138,35 @@ def test_an_agent_that_stops_unknown_attempts_is_told_no_sizes() -> None:
     site = Restored(grows)
     assert site.report("c2", (1, 1), (1, 0)).orders[0].sizes == ()
     assert [size.id for size in site.report("c2", (1, 1)).orders[0].sizes] == [(1, 1)]
+
+
+def test_an_agent_cannot_use_up_the_attempts_of_a_task_bit_by_bit() -> None:
+    """Another cluster will run it: its agent cannot name a number that no message can hold, and would be cut off."""
+    site = Restored(WAITING)
+    for cluster in CLUSTERS:
+        site.report(cluster)
+    site.report("c1", (1, FAR_ATTEMPTS))
+    with pytest.raises(AgentRefused, match="too far apart"):
+        site.report("c1", (1, FAR_ATTEMPTS + 1))
+    assert site.machine.tasks[1].attempt == FAR_ATTEMPTS
+
+
+def test_an_agent_cannot_use_up_the_numbers_of_tasks_bit_by_bit() -> None:
+    site = Restored(WAITING)
+    site.report("c1", (FAR, 1))
+    with pytest.raises(AgentRefused, match="again; restart the agent"):
+        site.report("c1", (2 * FAR, 1))
+    site.tell(Submit([SPEC]), 100.2)
+    assert max(site.machine.tasks) == FAR + 1
+
+
+def test_refused_results_do_not_fill_the_history() -> None:
+    site = Restored(WAITING)
+    site.report("c1", (1, FAR_ATTEMPTS))
+    runs = tuple(RunReport((1, attempt), Outcome("finished", 0)) for attempt in range(1, FAR_ATTEMPTS + 1))
+    site.tell(Report("c1", "c1's", 1, 100, site.machine.epoch, runs), 100.2)
+    site.tell(Report("c1", "c1's", 1, 101, site.machine.epoch, runs), 100.3)
+    assert site.kinds.count("refused") == MOST_REFUSED
 
 
 def copied_by_hand(source: Path, target: Path) -> None:

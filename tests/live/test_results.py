@@ -9,6 +9,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -118,13 +119,13 @@ def test_only_so_many_are_kept_and_each_counts_something(tmp_path: Path, monkeyp
 def test_a_look_reads_no_note_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = keep_three(tmp_path, DiskRules())
     read: list[str] = []
-    real = results.read_part
+    real = results.read_json
 
-    def counted(path: Path, position: int, most: int) -> bytes:
+    def counted(path: Path) -> Any:
         read.append(Path(path).name)
-        return real(path, position, most)
+        return real(path)
 
-    monkeypatch.setattr(results, "read_part", counted)
+    monkeypatch.setattr(results, "read_json", counted)
     kept.tidy()
     assert read == []
     later = Results(tmp_path, DiskRules())

@@ -137,10 +137,11 @@ def test_files_are_not_for_a_token_that_was_revoked_meanwhile(tmp_path: Path, mo
     with services(tmp_path) as make:
         service = make()
 
-        async def files_of(*_: object, **__: object) -> tuple[int, FileAnswer]:
+        async def files_of(*_: object, **__: object) -> FileAnswer:
             service.revoke("eve")
-            return 1, FileAnswer(1, data="x")
+            return FileAnswer(1, data="x")
 
+        monkeypatch.setattr(service, "place_of_files", lambda *_: (1, "left"))
         monkeypatch.setattr(service, "files_of", files_of)
         token = service.issue("eve", "operator", None)
         record = SimpleNamespace(owner="eve")

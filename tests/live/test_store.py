@@ -164,6 +164,23 @@ def test_a_name_is_left_if_it_has_tasks_and_no_token(opened: Opener) -> None:
     assert store.is_left("me")
 
 
+def test_only_secrets_that_a_task_names_are_read(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read for each of hundreds of tasks in one message, on the loop with the leases."""
+    store = opened()
+    for n in range(3):
+        store.secrets.keep("me", f"KEY{n}", "long", 1, 1.0)
+    query, read = store.secrets._db.query, list[Any]()
+
+    def watched(*given: Any) -> list[Any]:
+        rows = query(*given)
+        read.extend(rows)
+        return rows
+
+    monkeypatch.setattr(store.secrets._db, "query", watched)
+    assert store.secrets.values("me", ("KEY1",), 7) == {"KEY1": "long"}
+    assert read == [("KEY1", "long")]
+
+
 def test_secrets_are_for_one_owner_or_one_task_and_end_with_them(opened: Opener) -> None:
     store = opened()
     store.add_token(Token("h1", "me", "submitter", None, 1.0))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live.sites import opened
@@ -76,4 +79,27 @@ def test_a_note_of_another_run_counts_for_none(tmp_path: Path) -> None:
     run = Run(Launch((4, 1), ("x",), {}, {}), tmp_path / "runs" / "5.1")
     run.directory.mkdir(parents=True)
     save_run(run, 0, None)
+    assert find_runs(tmp_path, tmp_path / "lease") == ([], [run.directory])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: "[" * 100_000,
+        lambda noted: json.dumps(noted | {"size": float("inf")}),
+        lambda noted: json.dumps(noted | {"size": 2**60}),
+        lambda noted: json.dumps(noted | {"devices": {"gpu": [[0]]}}),
+        lambda noted: json.dumps(noted | {"launch": noted["launch"] | {"allocation": {"cpu": float("inf")}}}),
+    ],
+    ids=["deep", "endless", "too large", "devices", "amounts"],
+)
+def test_no_note_of_a_run_keeps_an_agent_from_starting_or_reporting(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], str]
+) -> None:
+    run = Run(Launch((4, 1), ("x",), {}, {}), tmp_path / "runs" / "4.1")
+    run.directory.mkdir(parents=True)
+    save_run(run, 0, None)
+    assert [kept.run.id for kept in find_runs(tmp_path, tmp_path / "lease")[0]] == [(4, 1)]
+    noted = run.directory / LAUNCH
+    noted.write_text(spoil(json.loads(noted.read_text())))
     assert find_runs(tmp_path, tmp_path / "lease") == ([], [run.directory])

@@ -24,7 +24,7 @@ from live.test_backends import (  # noqa: F401 - fixtures
 )
 from waiting import wait_for
 
-from tapfinger.live.agent.leases import read_lease, write_lease
+from tapfinger.live.agent.leases import boot_id, read_lease, write_lease
 from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.process import Process
@@ -178,7 +178,15 @@ def test_what_a_killed_supervisor_leaves_is_found_without_its_directory(start: C
 
 
 @pytest.mark.parametrize("name", ["end.json", ".end.json.part", "lock", "pid.json", "run.json", "environment.json"])
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).write_text("[]")])
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: Path(path).write_text("[]"),
+        lambda path: Path(path).write_text("[" * 100_000),  # for which Python has no ValueError
+    ],
+)
 def test_nothing_that_a_task_puts_in_its_directory_keeps_it_from_its_end(
     start: Callable[..., Run],  # noqa: F811
     name: str,
@@ -197,10 +205,15 @@ def test_nothing_that_a_task_puts_in_its_directory_keeps_it_from_its_end(
     assert wait_for(lambda: first.poll(run)).result in ("stopped", "lost")
 
 
-def test_a_supervisor_does_not_wait_for_a_pipe_in_place_of_the_lease(tmp_path: Path) -> None:
+def test_a_supervisor_outlives_whatever_is_in_place_of_the_lease(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lease")
     assert supervise.lease_end(str(tmp_path / "lease")) == 0.0
     assert read_lease(tmp_path / "lease") == 0.0
+    (tmp_path / "lease").unlink()
+    for odd in ("[" * 4000, f'{{"boot": "{boot_id()}", "until": 1{"0" * 400}}}'):
+        (tmp_path / "lease").write_text(odd)
+        assert supervise.lease_end(str(tmp_path / "lease")) == 0.0
+        assert read_lease(tmp_path / "lease") == 0.0
     part = f".lease.{os.getpid()}.{threading.get_native_id()}"
     os.mkfifo(tmp_path / part)
     write_lease(tmp_path / "lease", 7.0)

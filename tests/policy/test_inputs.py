@@ -109,6 +109,9 @@ def test_inputs_by_hand():
         waiting=np.array([2, 1]),
         age=np.array([4, 100]),
         running_progress=np.full((2, 1), -1.0, dtype=np.float32),
+        others=np.zeros((2, 2), dtype=np.float32),
+        others_lately=np.zeros((2, 2), dtype=np.float32),
+        staging=np.zeros((2, 2), dtype=np.int64),
     )
     made = make_encoder(world).make(batch_of_one(obs))
     near = np.testing.assert_allclose

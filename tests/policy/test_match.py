@@ -71,6 +71,9 @@ def test_pair_features_by_hand() -> None:
         waiting=np.array([2, 1]),
         age=np.zeros(2, dtype=np.int64),
         running_progress=np.full((2, 1), -1.0, dtype=np.float32),
+        others=np.zeros((2, 2), dtype=np.float32),
+        others_lately=np.zeros((2, 2), dtype=np.float32),
+        staging=np.zeros((2, 2), dtype=np.int64),
     )
     pair = TypeEncoder(world.context(0)).make(batch_of_one(obs)).pair[0]
     columns = PAIR.columns({"resource": 2})

@@ -5,13 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from tapfinger.errors import BackendError, DataError
+from tapfinger.errors import BackendError, ConfigError, DataError
+from tapfinger.profiles.table import read_rows
 from tapfinger.profiles.testbed import testbed_seconds
 from tapfinger.profiling import campaign as campaign_module
 from tapfinger.profiling.campaign import Campaign, CampaignPlan
 from tapfinger.profiling.grid import parse_grid
 from tapfinger.profiling.journal import Journal, RunLine, Subject
+from tapfinger.profiling.options import ScenarioChoices
 from tapfinger.profiling.results import Files, save_profile, scenario_lines
+from tapfinger.profiling.scenario import build, read_measured
 
 SUBJECT = Subject("task", ["task"], ["cpu", "gpu"])
 GRID = parse_grid(["cpu=1:4 gpu=1:3"])
@@ -158,6 +161,25 @@ def test_cells_that_fail_are_left_out_and_the_others_go_on(session, tmp_path, re
     save_profile(files, "task", findings)
     assert ",1,1," not in files.profile.read_text()
     assert "minimum = { cpu = 1, gpu = 2 }" in scenario_lines("task", findings, files.profile)
+
+
+def test_what_is_measured_on_a_kind_of_hardware_is_for_clusters_of_that_kind(session, tmp_path):
+    campaign, _, _ = session(smooth)
+    findings = campaign.play()
+    files = Files(tmp_path / "task.csv")
+    save_profile(files, "task", findings, "a100")
+    assert files.profile.read_text().splitlines()[1] == "task_type,kind,cpu,gpu,seconds"
+    assert {row.hardware for _, row in read_rows(files.profile)} == {"a100"}
+    assert "[[task_types]]" in scenario_lines("task", findings, files.profile, "a100")
+    with pytest.raises(ConfigError, match="no speed on this kind of hardware"):
+        scenario_lines("task", findings, files.profile, "t4")
+    built = build(read_measured([files.profile]), ScenarioChoices("x"), "task.csv")
+    assert built.scenario["clusters"][0]["kind"] == "a100"
+    assert {row.hardware for row in built.rows} == {"a100"}
+    with files.profile.open("a") as file:
+        file.write("task,t4,1,1,5\n")
+    with pytest.raises(ConfigError, match=r"different hardware \(a100, t4\)"):
+        build(read_measured([files.profile]), ScenarioChoices("x"), "task.csv")
 
 
 def test_a_task_that_fails_everywhere_is_given_up_with_its_last_words(session):

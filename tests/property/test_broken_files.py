@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import broken
-from unit.test_trace_import import OPENB, PHILLY, POLLUX, SWF
+from unit.test_trace_import import NODES, OPENB, PHILLY, POLLUX, SPECS, SWF
 
 from tapfinger.config import parse_scenario
 from tapfinger.errors import TapfingerError
@@ -52,6 +52,13 @@ def _trace(format_name: str | None) -> Read:
         return draw_workload(world, 0)
 
     return read
+
+
+def _nodes(path: Path) -> object:
+    pods = path.parent / "pods.csv"
+    pods.write_text(OPENB + SPECS, encoding="utf-8")
+    _, trace = read_trace(pods, None, ReadOptions(nodes=path))
+    return build_world(parse_scenario(convert(trace, ConvertOptions(name="made")).scenario, str(path)))
 
 
 def _workload(path: Path) -> object:
@@ -119,6 +126,8 @@ FILES: dict[str, tuple[str, bytes, Read]] = {
     "philly": ("trace.csv", PHILLY.encode(), _trace(None)),
     "pollux": ("trace.csv", POLLUX.encode(), _trace(None)),
     "openb": ("trace.csv", OPENB.encode(), _trace(None)),
+    "openb with models": ("trace.csv", (OPENB + SPECS).encode(), _trace(None)),
+    "nodes": ("nodes.csv", NODES.encode(), _nodes),
     "swf": ("trace.swf", SWF.encode(), _trace(None)),
     "philly by name": ("trace.csv", PHILLY.encode(), _trace("philly")),
     "swf by name": ("trace.swf", SWF.encode(), _trace("swf")),

@@ -7,10 +7,11 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import Mode
-from tapfinger.core.events import TaskArrived, TaskFinished, TaskStarted
+from tapfinger.core.events import TaskArrived, TaskFinished, TaskOutOfMemory, TaskStaging, TaskStarted
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
 from tapfinger.policy.distributions import Actions, evaluate
@@ -67,6 +68,8 @@ def test_a_world_that_was_cut_ends_in_the_critics_value() -> None:
 
 
 def site(name: str = "multi-3", tasks: int = 24):
+    if name.startswith("stocked"):
+        return stocked_world(name.split("-")[1], tasks=tasks)
     return build_world(load_scenario(name, [f"tasks={tasks}"]))
 
 
@@ -80,24 +83,33 @@ def played(name: str = "multi-3", seed: int = 2, max_slots: int = 1000):
     return network, sim, play(sim, encoder, NetworkPolicy(network, 1, seed=3), keep=True, max_slots=max_slots)
 
 
-@pytest.mark.parametrize(("name", "max_slots"), [("multi-3", 1000), ("synthetic-3", 1000), ("synthetic-3", 9)])
+@pytest.mark.parametrize(
+    ("name", "max_slots"),
+    [("multi-3", 1000), ("synthetic-3", 1000), ("synthetic-3", 9), ("stocked-multi", 1000), ("stocked-single", 30)],
+)
 def test_costs_of_each_agent_are_those_of_the_event_log(name: str, max_slots: int) -> None:
     _, sim, episode = played(name, max_slots=max_slots)
     slots = episode.cost.shape[1]
-    expected = np.zeros((3, slots, 3))
+    expected = np.zeros((3, slots, len(sim.world.clusters)))
     for b in range(3):
-        log = sim.events(b)
-        started = {e.task: e for e in log if isinstance(e, TaskStarted)}
-        ended = {e.task: e.slot for e in log if isinstance(e, TaskFinished)}
-        for event in log:
-            if isinstance(event, TaskArrived):
-                task, last = event.task, int(sim.worlds.slot[b])
-                start = started.get(task.id)
-                for t in range(task.arrival, last if start is None else start.slot):
-                    expected[b, t, list(task.eligible)] += 1
-                if start is not None:
-                    for t in range(start.slot, min(ended.get(task.id, last) + 1, last)):
-                        expected[b, t, start.cluster] += 1
+        # Where each task is, as of the last event about it: on a cluster, or in the queues of all it may run on.
+        where: dict[int, list[int]] = {}
+        eligible, log = {}, sim.events(b)
+        for t in range(int(sim.worlds.slot[b])):
+            now = [event for event in log if event.slot == t]
+            for event in now:
+                if isinstance(event, TaskArrived):
+                    where[event.task.id] = eligible[event.task.id] = list(event.task.eligible)
+                elif isinstance(event, TaskStaging | TaskStarted):
+                    where[event.task] = [event.cluster]
+            for clusters in where.values():
+                expected[b, t, clusters] += 1
+            for event in now:
+                if isinstance(event, TaskOutOfMemory):
+                    where[event.task] = eligible[event.task]
+                elif isinstance(event, TaskFinished):
+                    del where[event.task]
+    assert not sim.world.ladders or (sim.worlds.attempts > 0).any()
     np.testing.assert_array_equal(agent_costs(sim, slots), expected)
 
 

@@ -17,6 +17,7 @@ from tapfinger.evaluation import plots
 from tapfinger.records import read_header
 from tapfinger.registry import lookup
 from tapfinger.workloads.sites import draw_site
+from tapfinger.workloads.wide_sites import draw_wide_site
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -197,13 +198,24 @@ def test_scenarios_and_schedulers_are_listed(run, tmp_path):
 
 
 def test_a_random_site_is_shown_and_can_be_run(run, tmp_path):
-    _, toml, _ = run("scenarios", "site", "3", "--tasks", "12")
+    _, toml, _ = run("scenarios", "site", "3", "--tasks", "12", "--distribution", "pools")
     (tmp_path / "site.toml").write_text(toml)
     assert load_scenario(str(tmp_path / "site.toml")).resolved() == draw_site(3, 12).resolved()
+    _, out, _ = run("scenarios", "site", "3", "--tasks", "12", "--out", "wide.toml")
+    assert "site 3 (wide) written to wide.toml" in out
+    assert load_scenario(str(tmp_path / "wide.toml")).resolved() == draw_wide_site(3, 12).resolved()
     code, out, _ = run("simulate", "site.toml", "--scheduler", "greedy")
     assert code == 0
     assert "12" in out
     assert run("scenarios", "site", "-1")[0] == 2
+    for words, message in (
+        (("--distribution", "pool"), "Did you mean 'pools'"),
+        (("--out", "site.txt"), "let its name end in .toml"),
+        (("--out", "no/such/site.toml"), "cannot write no/such/site.toml"),
+    ):
+        code, _, error = run("scenarios", "site", "3", *words)
+        assert code != 0
+        assert message in error
 
 
 def test_version_and_help(run):

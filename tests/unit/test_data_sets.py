@@ -159,7 +159,7 @@ def test_events_survive_the_log():
         (changed("task_types", needs={"gpu": 2, "cpu": 2}), r"only one resource can be needed without being known"),
         (
             changed("task_types", maximum={"cpu": 64, "gpu": 2}, needs={"cpu": 40}),
-            r"'training' needs 40 cpu, 1 gpu, which fits no cluster",
+            r"'training' needs a step of 64 cpu, 1 gpu, which fits no cluster",
         ),
     ],
 )

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 from helpers import make_scenario
+from strategies import stocked_world
 
 from tapfinger.config import load_scenario
-from tapfinger.core.events import Event
+from tapfinger.core.contract import Phase, Snapshot, TaskView
+from tapfinger.core.events import Event, TaskFinished, TaskStaging
 from tapfinger.errors import ConfigError
+from tapfinger.profiles.site_tables import SiteTables
+from tapfinger.schedulers.arrival_model import ArrivalModel
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.lookahead import BASE, Lookahead
 from tapfinger.sim.run import run_scheduler
@@ -37,9 +42,10 @@ def test_same_seed_same_log() -> None:
     assert log() == log()
 
 
-def test_with_one_plan_it_is_a_greedy() -> None:
+@pytest.mark.parametrize("name", ["multi-3", "stocked-single", "stocked-multi"])
+def test_with_one_plan_it_is_a_greedy(name: str) -> None:
+    world = stocked_world(name.split("-")[1]) if name.startswith("stocked") else build_world(load_scenario(name))
     # Nothing is left to choose.
-    world = build_world(load_scenario("multi-3"))
     logs: list[list[Event]] = [[], []]
     known = inspect.signature(Greedy).parameters
     greedy = Greedy(**{name: value for name, value in BASE._asdict().items() if name in known})
@@ -47,6 +53,28 @@ def test_with_one_plan_it_is_a_greedy() -> None:
     run_scheduler(world, Lookahead(plans=1), 9, [logs[1].append])
     assert logs[0] == logs[1]
     assert BASE.jitter == BASE.hold == 0
+
+
+def test_plays_with_data_sets_and_unknown_memory() -> None:
+    world = stocked_world("multi")
+    for lend in (False, True):
+        log: list[Event] = []
+        run_scheduler(world, Lookahead(budget_ms=2, lend=lend), 3, [log.append])
+        assert sum(isinstance(event, TaskFinished) for event in log) == 40
+        assert any(isinstance(event, TaskStaging) for event in log)
+
+
+def test_tasks_to_come_have_the_type_that_their_family_has_reached() -> None:
+    world = stocked_world("multi")
+    context = world.context(0)
+    model, kinds = ArrivalModel(SiteTables(context)), [t.name for t in context.task_types]
+    assert set(model.draw(50, 20, np.random.default_rng(0)).type.ravel()) == {0, 1, 2}, "nobody ran out of memory yet"
+    higher = next(t for t in context.task_types if t.base == "small")
+    task = TaskView(0, higher, 3, (0,), Phase.QUEUED)
+    model.update(Snapshot(5, 0, (), (task,)))
+    drawn = model.draw(50, 20, np.random.default_rng(0))
+    shown = {t for row, count in zip(drawn.type, drawn.tasks, strict=True) for t in row[:count].tolist()}
+    assert shown == {1, 2, kinds.index(higher.name)}
 
 
 def test_tasks_longer_than_the_horizon_are_not_starved() -> None:

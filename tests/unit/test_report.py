@@ -8,7 +8,15 @@ import pytest
 from helpers import R, constant_type, make_task
 
 from tapfinger.config import load_scenario
-from tapfinger.core.events import ClusterJoined, ClusterLost, TaskArrived, TaskFinished, TaskResized, TaskStarted
+from tapfinger.core.events import (
+    ClusterJoined,
+    ClusterLost,
+    OthersChanged,
+    TaskArrived,
+    TaskFinished,
+    TaskResized,
+    TaskStarted,
+)
 from tapfinger.core.model import Cluster
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation import gantt, plots
@@ -239,3 +247,61 @@ def test_gantt_draws_outages_and_says_what_it_leaves_out(monkeypatch):
     assert "slots 1 to 3 of 10" in made.draw("toy", "gpu", 10.0, range(1, 4)).get_suptitle()
     with pytest.raises(ConfigError, match="10 slots"):
         made.draw("toy", "gpu", 10.0, range(10, 12))
+
+
+NODES = (
+    Cluster("lab:0", R((8, 4)), "lab", "a100"),
+    Cluster("lab:1", R((8, 1)), "lab", "t4"),
+    Cluster("edge", R((8, 2)), "", "t4"),
+)
+
+
+def others(made):
+    taken = [(unit, begin, end) for cluster, unit, begin, end in made._others if cluster == 0]
+    return sorted(taken), sorted(made._taken[0].items())
+
+
+def test_gantt_groups_nodes_by_their_cluster_and_names_kinds():
+    made = gantt.Gantt(NODES, [KIND])
+    for event in (TaskArrived(0, make_task(0, KIND)), TaskStarted(0, 0, 0, R((1, 2))), TaskFinished(9, 0, 0)):
+        made(event)
+    axes = made.draw("toy", "gpu", 10.0).axes
+    assert [axis.get_title(loc="left") for axis in axes] == ["lab, 2 nodes [gpu]", "", "edge [gpu]"]
+    assert [axis.get_ylabel() for axis in axes] == ["lab:0\na100", "lab:1\nt4", "edge\nt4"]
+    heights = axes[0].get_gridspec().get_height_ratios()
+    assert heights[0] == pytest.approx(2 * heights[2])
+    assert heights[1] >= 0.3, "still readable"
+
+
+def test_gantt_shows_others_on_units_that_no_task_holds():
+    made = chart(
+        OthersChanged(0, 0, R((0, 1))),
+        *(TaskArrived(0, make_task(i, KIND)) for i in range(2)),
+        TaskStarted(0, 0, 0, R((1, 3))),
+        # They want everything, but the task keeps what it has; then they have what it leaves.
+        OthersChanged(2, 0, R((0, 4))),
+        TaskFinished(4, 0, 0),
+        OthersChanged(7, 0, R((0, 1))),
+        TaskStarted(7, 1, 0, R((1, 3))),
+        TaskFinished(9, 1, 0),
+    )
+    assert others(made) == ([(0, 5, 7), (1, 5, 7), (2, 5, 7)], [(3, 0)])
+    assert bars(made) == [(0, 0, 3, 0, 5), (1, 0, 3, 7, 10)]
+    figure = made.draw("toy", "gpu", 10.0)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["steady", "used by others"]
+
+
+def test_gantt_gives_growing_tasks_what_others_release_with_them():
+    made = chart(
+        *(TaskArrived(0, make_task(i, KIND)) for i in range(2)),
+        TaskStarted(0, 0, 0, R((1, 3))),
+        TaskStarted(0, 1, 0, R((1, 1))),
+        OthersChanged(1, 0, R((0, 1))),  # nothing is free for them
+        TaskResized(2, 0, 0, R((1, 1))),
+        TaskResized(2, 1, 0, R((1, 2))),
+        TaskFinished(3, 0, 0),
+        TaskFinished(3, 1, 0),
+    )
+    held = [sum(units for task, _, units, begin, _ in bars(made) if task == 1 and begin == at) for at in (0, 2)]
+    assert held == [1, 2]
+    assert others(made)[1][0][1] == 2, "they come after the tasks of that slot"

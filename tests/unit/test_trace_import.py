@@ -19,6 +19,7 @@ from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace
 from tapfinger.workloads.importers.binning import bin_tasks
 from tapfinger.workloads.importers.convert import convert
 from tapfinger.workloads.importers.formats import read_trace
+from tapfinger.workloads.importers.gpu_speeds import speeds
 from tapfinger.workloads.importers.options import ConvertOptions, ReadOptions
 from tapfinger.workloads.world import build_world
 
@@ -45,6 +46,17 @@ p2,8000,30517,0,0,,BE,Failed,120,180,130
 p3,8000,30517,1,1000,,BE,Pending,130,500,
 p4,8000,30517,8,1000,V100,BE,Failed,140,140,140
 p5,96000,1024,8,1000,,BE,Failed,140,5000,1000
+"""
+SPECS = """p6,4000,8192,1,1000,V100M16|V100M32,LS,Running,200,1200,200
+p7,4000,8192,1,1000,T4,LS,Running,300,1300,300
+p8,4000,8192,1,500,T4,LS,Running,400,1400,400
+"""
+NODES = """sn,cpu_milli,memory_mib,gpu,model
+n0,96500,393216,8,V100M32
+n1,96000,393300,8,V100M32
+n2,104000,524288,2,T4
+n3,32000,262144,0,
+n4,32000,131072,4,V100M16
 """
 SWF = """; Version: 2
 ; MaxNodes: 256
@@ -105,16 +117,36 @@ def test_pollux_own_durations_are_used(tmp_path):
 
 
 def test_openb(tmp_path):
-    found, trace = read(tmp_path, OPENB, memory=True)
+    found, trace = read(tmp_path, OPENB)
     assert found == "openb"
-    assert [(t.arrival, t.seconds, t.request) for t in trace.tasks] == [
-        (50, 300, {"cpu": 4, "gpu": 0.5, "memory": 8}),
-        (100, 900, {"cpu": 12, "gpu": 1, "memory": 16}),
-        (120, 50, {"cpu": 8, "gpu": 0, "memory": 32}),
-        (140, 4000, {"cpu": 96, "gpu": 8, "memory": 4}),
+    assert [(t.arrival, t.seconds, t.request, t.kinds) for t in trace.tasks] == [
+        (50, 300, {"cpu": 4, "gpu": 0.5, "memory": 8}, ()),
+        (100, 900, {"cpu": 12, "gpu": 1, "memory": 16}, ()),
+        (120, 50, {"cpu": 8, "gpu": 0, "memory": 32}, ()),
+        (140, 4000, {"cpu": 96, "gpu": 8, "memory": 4}, ()),
     ]
     assert trace.dropped == {"scheduled_time is empty": 1, "deletion_time is not after scheduled_time": 1}
-    assert set(read(tmp_path, OPENB)[1].resources) == {"cpu", "gpu"}
+
+
+def test_openb_flat(tmp_path):
+    _, trace = read(tmp_path, OPENB + SPECS, flat=True)
+    assert trace.resources == {"cpu": 1.0, "gpu": 0.1}
+    assert trace.tasks[0].request == {"cpu": 4, "gpu": 0.5}
+    assert not any(task.kinds for task in trace.tasks)
+    scenario = convert(trace, ConvertOptions("x")).scenario
+    assert scenario["resources"] == {"cpu": 1.0, "gpu": 0.1}
+    assert [sorted(cluster) for cluster in scenario["clusters"]] == [["capacity", "name"]] * 3
+    assert not any("on" in task_type for task_type in scenario["task_types"])
+    assert set(read(tmp_path, OPENB, flat=True, memory=True)[1].resources) == {"cpu", "gpu", "memory"}
+
+
+def test_shares_of_a_gpu_are_rounded_up_to_the_unit(tmp_path):
+    pods = OPENB.splitlines()[0] + "\n" + "".join(f"p,1000,1,1,{m},,LS,Running,0,60,0\n" for m in (50, 250, 251, 990))
+    for unit, shares in ((None, [0.25, 0.25, 0.5, 1.0]), (0.125, [0.125, 0.25, 0.375, 1.0])):
+        _, trace = read(tmp_path, pods, gpu_unit=unit)
+        assert [task.request["gpu"] for task in trace.tasks] == shares
+    with pytest.raises(ConfigError, match=r"--gpu-unit 0\.3 must be 1 over a whole number"):
+        read(tmp_path, pods, gpu_unit=0.3)
 
 
 def test_swf(tmp_path):
@@ -157,12 +189,125 @@ def play(tmp_path, imported, scheduler):
 
 @pytest.mark.parametrize("scheduler", ["min", "random"])
 @pytest.mark.parametrize("elastic", [None, 0.8])
-@pytest.mark.parametrize("text", [PHILLY, POLLUX, OPENB, SWF], ids=["philly", "pollux", "openb", "swf"])
+@pytest.mark.parametrize(
+    "text", [PHILLY, POLLUX, OPENB, OPENB + SPECS, SWF], ids=["philly", "pollux", "openb", "specs", "swf"]
+)
 def test_every_import_runs(tmp_path, text, elastic, scheduler):
     _, trace = read(tmp_path, text)
     imported = convert(trace, ConvertOptions("x", elastic=elastic))
     _, totals = play(tmp_path, imported, scheduler)
     assert totals.tasks == len(trace.tasks)
+
+
+def with_nodes(tmp_path, pods=OPENB + SPECS, nodes=NODES, **options):
+    (tmp_path / "nodes.csv").write_text(nodes, encoding="utf-8")
+    _, trace = read(tmp_path, pods, nodes=tmp_path / "nodes.csv")
+    return convert(trace, ConvertOptions("x", **options))
+
+
+def test_nodes_kinds_and_memory_are_kept(tmp_path):
+    imported = with_nodes(tmp_path)
+    shapes = {cluster["name"]: (cluster.get("kind"), cluster["nodes"]) for cluster in imported.scenario["clusters"]}
+    assert shapes == {
+        "cpu": (None, [{"cpu": 32, "memory": 256, "count": 1}]),
+        "T4": ("T4", [{"cpu": 104, "gpu": 2, "memory": 512, "count": 1}]),
+        "V100M16": ("V100M16", [{"cpu": 32, "gpu": 4, "memory": 128, "count": 1}]),
+        "V100M32": ("V100M32", [{"cpu": 96, "gpu": 8, "memory": 384, "count": 2}]),
+    }
+    assert imported.workload.eligible == ("*", "*", "*", "*", "V100M16;V100M32", "T4", "T4")
+    world, totals = play(tmp_path, imported, "greedy")
+    assert world.resources.names == ("cpu", "gpu", "memory")
+    assert [role.lease for role in world.resources.roles] == ["device", "share", "divisible"]
+    assert len(world.clusters) == 5
+    assert totals.tasks == 7
+
+
+def test_a_task_takes_longer_on_slower_gpus(tmp_path):
+    imported = with_nodes(tmp_path, gpu_speed={"T4": 0.25})
+    assert imported.speeds == {"T4": 0.25, "V100M16": 1.0, "V100M32": 1.0}
+    on = {t["name"]: t["on"] for t in imported.scenario["task_types"]}
+    assert on["T4-8memory-1gpu-4cpu-16.7m"] == {"T4": 1.0, "V100M16": 4.0, "V100M32": 4.0}
+    assert on["V100M16_V100M32-8memory-1gpu-4cpu-16.7m"]["V100M32"] == 1.0
+    assert set(on["32memory-8cpu-50s"].values()) == {1.0}  # it uses no GPU
+    # Anywhere: 2 GPUs at 0.25 and 20 at 1 are 0.9318 on average.
+    assert on["8memory-0.5gpu-4cpu-5m"] == {"T4": 0.2683, "V100M16": 1.073, "V100M32": 1.073}
+
+
+def test_without_a_node_list_every_kind_that_tasks_name_is_a_cluster(tmp_path):
+    _, trace = read(tmp_path, OPENB + SPECS)
+    imported = convert(trace, ConvertOptions("x"))
+    assert [(c["name"], c["kind"]) for c in imported.scenario["clusters"]] == [
+        ("T4", "T4"),
+        ("V100M16", "V100M16"),
+        ("V100M32", "V100M32"),
+    ]
+    assert imported.workload.eligible[4:] == ("V100M16;V100M32", "T4", "T4")
+    made_up = convert(trace, ConvertOptions("x", clusters=2))
+    assert [c["name"] for c in made_up.scenario["clusters"]] == ["cluster-0", "cluster-1"]
+
+
+def test_a_share_of_the_nodes_has_every_shape(tmp_path):
+    many = NODES + "".join(f"m{i},104000,524288,2,T4\n" for i in range(39))
+    counts = {}
+    for cluster in with_nodes(tmp_path, nodes=many, node_share=0.25).scenario["clusters"]:
+        counts[cluster["name"]] = sum(node["count"] for node in cluster["nodes"])
+    assert counts == {"cpu": 1, "T4": 10, "V100M16": 1, "V100M32": 1}
+
+
+def test_tasks_that_no_node_holds(tmp_path):
+    big = OPENB + "p9,4000,8192,8,1000,T4,LS,Running,500,900,500\n"
+    with pytest.raises(
+        ConfigError, match=r"asks for 4 cpu, 8 gpu, 8 memory, but no node with T4 in .*nodes.csv has as much"
+    ):
+        with_nodes(tmp_path, big)
+    dropped = with_nodes(tmp_path, big, drop_oversized=True).dropped
+    assert dropped["request exceeds every node that it may run on"] == 1
+    elsewhere = with_nodes(tmp_path, OPENB + "p9,4000,8192,1,1000,H100,LS,Running,500,900,500\n")
+    assert elsewhere.dropped["no node has a GPU of a kind that it asks for"] == 1
+    assert len(with_nodes(tmp_path, big, eligible="all").workload) == 5
+    with pytest.raises(ConfigError, match=r"no task fits the given nodes of .*nodes\.csv"):
+        with_nodes(tmp_path, nodes="cpu_milli,memory_mib,gpu,model\n1000,8192,0,\n", drop_oversized=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("a,b\n1,2\n", r"nodes\.csv:1: a node list needs the columns cpu_milli.*no 'cpu_milli'"),
+        ("sn,cpu_milli,memory_mib,gpu,model\n", r"nodes\.csv has no nodes below its header"),
+        (NODES + "n5,1000,2048\n", r"nodes\.csv:7: 3 values for 5 columns"),
+        (NODES + "n5,many,2048,0,\n", r"nodes\.csv:7: cpu_milli is not a number; correct the row"),
+        (NODES + "n5,1000,2048,2,\n", r"nodes\.csv:7: gpu is above 0, but model is empty"),
+        (NODES + "n5,100,100,0,\n", r"nodes\.csv:7: the node has less than a unit of everything"),
+    ],
+)
+def test_faults_of_a_node_list_are_named(tmp_path, nodes, words):
+    with pytest.raises(DataError, match=words):
+        with_nodes(tmp_path, nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "speed"),
+    [
+        ("V100M32", 1.0),
+        ("NVIDIA Tesla V100-SXM2-16GB", 1.0),
+        ("nvidia-a100-sxm4-80gb", 2.5),
+        ("L40S", 2.0),
+        ("t4", 0.3),
+    ],
+)
+def test_gpu_models_are_recognised(kind, speed):
+    assert speeds([kind], {}) == {kind: speed}
+
+
+def test_unknown_gpu_models_need_a_speed():
+    with pytest.raises(
+        ConfigError,
+        match=r"n.csv names GPU model 'A1000', whose speed is not known; .*--gpu-speed A1000=1\. Known: K80",
+    ):
+        speeds(["A1000"], {}, "n.csv")
+    assert speeds(["A1000"], {"A1000": 0.4}) == {"A1000": 0.4}
+    with pytest.raises(ConfigError, match=r"--gpu-speed names 'T5', but the trace names P4, T4"):
+        speeds(["T4", "P4"], {"T5": 1.0})
 
 
 def test_the_traces_clusters_and_durations_are_kept(tmp_path):
@@ -232,6 +377,9 @@ def test_elastic_tasks_grow_in_the_main_resource_up_to_the_factor():
     [
         (PHILLY, {"memory": True}, "--memory has no effect on a trace of format philly, only on openb"),
         (PHILLY, {"gpu_hours": {"bert": 3.0}}, "--gpu-hours has no effect .*only on pollux"),
+        (PHILLY, {"nodes": Path("n.csv")}, "--nodes has no effect .*only on openb"),
+        (OPENB, {"nodes": Path("n.csv"), "flat": True}, "--flat leaves out the nodes"),
+        (OPENB, {"nodes": Path("n.csv")}, "there is no node list n.csv"),
         (OPENB, {"cpus_per_gpu": 4.0}, "--cpus-per-gpu has no effect .*openb, only on philly and pollux"),
         (POLLUX, {"gpu_hours": {"brt": 3.0}}, "--gpu-hours names 'brt', but no task .*there are bert, cifar10, ncf"),
     ],
@@ -241,12 +389,22 @@ def test_options_without_effect_on_the_format_are_refused(tmp_path, text, option
         read(tmp_path, text, **options)
 
 
+@pytest.mark.parametrize("name", ["load", "clusters", "capacity"])
+def test_options_that_nodes_decide_are_refused(tmp_path, name):
+    given = {"load": 0.5, "clusters": 3, "capacity": {"cpu": 64, "gpu": 64, "memory": 64}}[name]
+    with pytest.raises(ConfigError, match=f"--{name} has no effect: --nodes gives"):
+        with_nodes(tmp_path, **{name: given})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"load": 0.5, "capacity": {"cpu": 64, "gpu": 64}}, "--load has no effect: --capacity"),
         ({"maximum_factor": 2}, "--maximum-factor has no effect: .*--elastic"),
         ({"drop_oversized": True}, "--drop-oversized has no effect: .*--capacity"),
+        ({"node_share": 0.5}, "--node-share has no effect: there is no list"),
+        ({"gpu_speed": {"T4": 1.0}}, "--gpu-speed names 'T4', but this import has no kinds of GPUs"),
+        ({"eligible": "kinds"}, "eligible = kinds needs kinds of GPUs"),
     ],
 )
 def test_options_without_effect_on_the_conversion_are_refused(tmp_path, options, words):

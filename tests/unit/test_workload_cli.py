@@ -45,6 +45,14 @@ def test_generate_then_describe_and_plot(tmp_path, suffix):
     assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_workload_of_clusters_with_nodes_names_whole_clusters_and_can_be_read_again(tmp_path):
+    run("generate", "nodes-3", "--out", tmp_path / "w.csv", "--set", "tasks=40")
+    assert ":" not in (tmp_path / "w.csv").read_text()
+    text = run("describe", tmp_path / "w.csv", "--scenario", "nodes-3")
+    assert "40 tasks" in text
+    assert text.splitlines()[-4:] == run("describe", "nodes-3", "--set", "tasks=40").splitlines()[-4:]
+
+
 def test_generate_takes_seed_and_overrides(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run("generate", "multi-3", "--out", tmp_path / f"{name}.csv", "--seed", seed, "--set", "tasks=20")

@@ -40,7 +40,8 @@ def _waiting(found: dict[str, Any], console: Console) -> None:
     if found["overtaken_by"]:
         console.print(f"Overtaken by {named(found['overtaken_by'])}.", highlight=False)
     when, how = found["estimate"]["seconds"], found["estimate"]["how"]
-    text = f"unknown: {how}" if when is None else f"in about {seconds(when)} ({how})"
+    where = f" on {_place(found['estimate'])}" if "cluster" in found["estimate"] else ""
+    text = f"unknown: {how}" if when is None else f"in about {seconds(when)}{where} ({how})"
     console.print(f"Start: {text}.", highlight=False)
 
 
@@ -49,15 +50,19 @@ def _verdicts(rows: list[dict[str, Any]], console: Console) -> None:
     from rich.table import Table
 
     odds = any(row["probability"] is not None for row in rows)
+    kinds = any(row.get("kind") for row in rows)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("cluster", no_wrap=True)
+    if kinds:
+        table.add_column("kind", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     if odds:
         table.add_column("chance", justify="right")
     table.add_column("why")
     for row in rows:
         chance = [] if not odds else ["" if row["probability"] is None else f"{100 * row['probability']:.1f} %"]
-        table.add_row(row["cluster"], row["verdict"], *chance, row["text"])
+        kind = [row["kind"]] if kinds else []
+        table.add_row(row["cluster"], *kind, row["verdict"], *chance, row["text"])
     console.print(table)
 
 
@@ -65,13 +70,19 @@ def _placed(placement: dict[str, Any], waited: float, console: Console) -> None:
     from tapfinger.live.protocol.words import seconds
 
     size = ", ".join(f"{amount:g} {name}" for name, amount in placement["allocation"].items() if amount)
-    console.print(f"It waited for {seconds(waited)} and got {size} on {placement['cluster']}.", highlight=False)
+    console.print(f"It waited for {seconds(waited)} and got {size} on {_place(placement)}.", highlight=False)
     if placement["text"]:
         console.print(f"Why: {placement['text']}.", highlight=False, markup=False)
     factor = placement.get("measured_factor", 1.0)
     if abs(factor - 1.0) > 0.05:
         text = f"Tasks of this type took {factor:.2g} times as long as their profile says, lately."
         console.print(text, highlight=False)
+
+
+def _place(where: dict[str, Any]) -> str:
+    """``lab:0 (a100)``: a cluster or node and its kind of hardware."""
+    kind = where.get("kind")
+    return f"{where['cluster']} ({kind})" if kind else str(where["cluster"])
 
 
 def shadow(

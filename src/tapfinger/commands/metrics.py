@@ -116,6 +116,8 @@ def _show(found: Mapping[str, Sequence[MeasuredRun]], numbers: Mapping[str, Mapp
     from rich import box
     from rich.table import Table
 
+    from tapfinger.evaluation.stats import use_by_kind
+
     runs = next(iter(found.values()))
     record, seconds = runs[0].record, runs[0].slot_seconds
     what = "live" if live else f"{len(runs)} seed{'s' * (len(runs) != 1)}, slots of {seconds:g} s"
@@ -124,7 +126,11 @@ def _show(found: Mapping[str, Sequence[MeasuredRun]], numbers: Mapping[str, Mapp
     for name in numbers:
         table.add_column(name, justify="right", overflow="fold")
     uses = [(f"{name} in use", f"utilisation.{name}", _share) for name in record.resources]
+    uses += [(*row, _share) for row in use_by_kind(record)]
     idle = [(f"{name} idle while tasks wait", f"idle.{name}", _share) for name in record.resources]
+    idle += [
+        (f"{name} stranded while tasks wait", f"stranded.{name}", _share) for name in record.resources if record.wholes
+    ]
     for label, name, form in (*_ROWS, *uses, *idle):
         table.add_row(label, *(form(column[name]) for column in numbers.values()))
     plain_console().print(table)

@@ -30,6 +30,9 @@ class ProfileOptions:
     """What is measured, and where."""
 
     kind: Annotated[str | None, FieldHelp("Task type; the program's name if left out.", "NAME", option="--type")] = None
+    hardware: Annotated[
+        str, FieldHelp("Kind of hardware that this is, such as a100: a column of the profile says so.", "NAME")
+    ] = ""
     grid: Annotated[
         list[str] | None,
         FieldHelp(
@@ -76,6 +79,7 @@ def profile(
     """
     import math
 
+    from tapfinger.errors import ConfigError
     from tapfinger.profiling.campaign import Campaign, CampaignPlan
     from tapfinger.profiling.grid import parse_seconds
     from tapfinger.profiling.journal import Journal, Subject
@@ -84,6 +88,8 @@ def profile(
     from tapfinger.profiling.show import Show
 
     words, argv = _leading_grid(asked.grid or [], argv)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]*", asked.hardware):
+        raise ConfigError(f"--hardware {asked.hardware!r} must be a name of letters, digits, and _ . -")
     kind = _type_name(asked.kind, argv)
     place = (asked.cwd or Path.cwd()).resolve()
     files = Files((asked.out or Path(f"{kind}.csv")).absolute())
@@ -114,7 +120,7 @@ def profile(
             interrupted, findings = True, campaign.findings()
         finally:
             runner.close()
-    _finish(console, files, kind, findings, asked.pictures and not interrupted)
+    _finish(console, files, kind, findings, asked, interrupted)
     if interrupted:
         console.print("Interrupted. The same command goes on from here.")
         raise typer.Exit(130)
@@ -210,7 +216,9 @@ def _runner(files: Files, command: Command, capacity: dict[str, float], asked: P
     return TaskRunner(made, context, make_devices(context), command, local)
 
 
-def _finish(console: Console, files: Files, kind: str, findings: Findings, pictures: bool) -> None:
+def _finish(
+    console: Console, files: Files, kind: str, findings: Findings, asked: ProfileOptions, interrupted: bool
+) -> None:
     """Write the results, and print what was written."""
     from tapfinger.profiling.pictures import draw
     from tapfinger.profiling.results import save_profile, scenario_lines
@@ -219,16 +227,23 @@ def _finish(console: Console, files: Files, kind: str, findings: Findings, pictu
     if not findings.counted:
         console.print("Nothing was measured yet.")
         return
-    save_profile(files, kind, findings)
+    save_profile(files, kind, findings, asked.hardware)
     summary(console, findings)
     console.print(f"Profile: {files.profile}  (every run: {files.runs.name})", soft_wrap=True)
-    if pictures:
+    if asked.pictures and not interrupted:
         heatmap, curves = files.beside(".heatmap.png"), files.beside(".curves.png")
         draw(findings, kind, heatmap, curves)
         console.print(f"Pictures: {heatmap.name}, {curves.name}", soft_wrap=True)
-    lines = scenario_lines(kind, findings, files.profile)
+    lines = scenario_lines(kind, findings, files.profile, asked.hardware)
     console.print("For a scenario or a site in the same directory (these lines were tried and load):\n")
     console.print(lines, soft_wrap=True, markup=False, highlight=False)
+    if asked.hardware:
+        console.print(
+            f"\nThey are for clusters with kind = {asked.hardware!r}. Rows of other kinds can be added to the file.",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     console.print(
         f"\nA whole scenario, with what was not measured from the speed model:\n"
         f"tapfinger workload from-profiles {files.profile.name} --out {files.beside('.toml').name}",

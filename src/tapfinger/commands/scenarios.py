@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,7 +38,6 @@ def show(
 ) -> None:
     """Print a scenario's TOML, to read or to save and change. A file is checked first."""
     from importlib import resources
-    from pathlib import Path
 
     from tapfinger.config import load_scenario, scenario_names
     from tapfinger.errors import UnknownNameError
@@ -56,13 +56,34 @@ def show(
 def site(
     seed: Annotated[int, typer.Argument(metavar="SEED", min=0, help="Which site; the same seed, the same site.")],
     tasks: Annotated[int, typer.Option(min=1, max=10_000_000, help="Number of tasks per workload.")] = 150,
+    distribution: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="wide: nodes, unlike hardware, other people's load. pools: what the universal policy is trained on.",
+        ),
+    ] = "wide",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file to write. Without it: to the screen.")
+    ] = None,
 ) -> None:
-    """Print the TOML of a random site, such as universal policies are trained on (docs/universal.md)."""
+    """Draw a random site and print its TOML, or write it to a file (docs/universal.md)."""
     import tomli_w
 
-    from tapfinger.workloads.sites import draw_site
+    from tapfinger.errors import ConfigError
+    from tapfinger.workloads.distributions import draw
 
-    typer.echo(tomli_w.dumps(draw_site(seed, tasks).written()), nl=False)
+    if out is not None and out.suffix != ".toml":
+        raise ConfigError(f"--out {out}: a scenario is a TOML file; let its name end in .toml")
+    text = tomli_w.dumps(draw(seed, tasks, distribution).written())
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}; give another path") from None
+    plain_console().print(f"site {seed} ({distribution}) written to {out}", soft_wrap=True)
 
 
 def schedulers() -> None:

@@ -133,6 +133,9 @@ def _show(record: RunRecord, found: dict[str, float]) -> None:
     from rich import box
     from rich.table import Table
 
+    from tapfinger.evaluation.stats import use_by_kind
+
+    stranded = [(f"{name} stranded while tasks wait", f"stranded.{name}") for name in record.resources if record.wholes]
     title = f"{record.scenario}, {record.scheduler}, seed {record.seed}"
     table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False)
     table.add_column("what")
@@ -143,9 +146,14 @@ def _show(record: RunRecord, found: dict[str, float]) -> None:
         ("completion time, mean [slots]", f"{found['mean']:.3f}"),
         ("  median / p95 / p99 / max", " / ".join(f"{found[name]:g}" for name in ("median", "p95", "p99", "max"))),
         ("waiting / running, mean [slots]", f"{found['waiting']:.3f} / {found['running']:.3f}"),
+        *([("staging, mean [slots]", f"{found['staging']:.3f}")] if "staging" in found else []),
+        *([("starts that wait for data", f"{100 * found['staged_share']:.1f} %")] if "staging" in found else []),
+        *([("out of memory", f"{found['out_of_memory']:g}")] if "out_of_memory" in found else []),
         ("tasks in system, most", f"{found['in_system_max']:g}"),
         *((f"{name} in use", f"{100 * found[f'utilisation.{name}']:.1f} %") for name in record.resources),
+        *((label, f"{100 * found[name]:.1f} %") for label, name in use_by_kind(record)),
         *((f"{name} idle while tasks wait", f"{100 * found[f'idle.{name}']:.1f} %") for name in record.resources),
+        *((label, f"{100 * found[name]:.1f} %") for label, name in stranded),
         ("conflicts", f"{record.conflicts}"),
         ("tasks overtaken", f"{100 * found['overtaken_share']:.1f} %, by at most {found['overtaken_max']:g}"),
         (

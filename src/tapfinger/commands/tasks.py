@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -314,22 +314,37 @@ def clusters(state: StateOption = None, url: UrlOption = None) -> None:
     with open_client(state, url) as client:
         found = client.clusters()
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("cluster", "agent", "free", "tasks"):
+    kinds = any(cluster.get("kind") for cluster in found)
+    for head in ("cluster", *(("kind",) if kinds else ()), "agent", "free", "tasks"):
         table.add_column(head)
+    whole = ""
     for cluster in found:
-        free = ", ".join(
-            f"{cluster['free'][name]:g} of {amount:g} {name}" for name, amount in cluster["capacity"].items()
-        )
+        if (part_of := cluster.get("part_of", "")) != whole and part_of:
+            nodes = [node for node in found if node.get("part_of") == part_of]
+            count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+            row = (part_of, *(("",) if kinds else ()), count, _free(nodes), str(sum(len(n["tasks"]) for n in nodes)))
+            table.add_row(*row, style="bold")
+        whole = part_of
+        free = _free([cluster])
+        if any((cluster.get("others") or {}).values()):
+            free += f"; others use {words.some(cluster['others'])}"
         agent = "connected" if cluster["connected"] else words.silence(cluster["last_heard"])
         agent += ", drained" if cluster["drained"] else ""
         agent += ", tasks are not isolated" if cluster.get("isolates") is False else ""
         if (both := cluster["disagreement"]) is not None:
             agent += f"; it has {words.some(both['agent'])}, configured are {words.some(both['configured'])}"
-        if any((others := cluster.get("others") or {}).values()):
-            agent += f", others use {words.some(others)}"
         agent += f", takes no tasks: {cluster['trouble']}" if cluster.get("trouble") else ""
-        table.add_row(cluster["name"], agent, free, " ".join(map(str, cluster["tasks"])))
+        name = f"  {cluster['name']}" if part_of else cluster["name"]
+        kind = (cluster.get("kind", ""),) if kinds else ()
+        table.add_row(name, *kind, agent, free, " ".join(map(str, cluster["tasks"])))
     plain_console().print(table)
+
+
+def _free(clusters: Sequence[Mapping[str, Any]]) -> str:
+    """``3 of 4 cpu, 1 of 2 gpu``: what is free of these clusters together."""
+    names = clusters[0]["capacity"]
+    total = {name: [sum(c[what][name] for c in clusters) for what in ("free", "capacity")] for name in names}
+    return ", ".join(f"{free:g} of {capacity:g} {name}" for name, (free, capacity) in total.items())
 
 
 ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of a cluster.")]

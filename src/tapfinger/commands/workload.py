@@ -61,9 +61,12 @@ def import_(
         dict[str, Any],
         Fields(
             ConvertOptions,
-            "clusters capacity load eligible elastic maximum_factor slot_seconds time_scale limit types mode "
-            "drop_oversized",
-            parsers={"capacity": (str | None, numbers)},
+            "clusters capacity load node_share eligible gpu_speed elastic maximum_factor slot_seconds time_scale "
+            "limit types mode drop_oversized",
+            parsers={
+                "capacity": (str | None, numbers),
+                "gpu_speed": (str | None, lambda *given: numbers(*given) or {}),
+            },
             make=dict,
         ),
     ],
@@ -169,6 +172,9 @@ def _report(imported: Imported, found: str, out: Path) -> None:
         console.print(f"  {count} dropped: {reason}")
     if imported.rounded:
         console.print(f"  {imported.rounded} rare requests rounded to the nearest frequent one")
+    if imported.speeds:
+        known = ", ".join(f"{kind} {speed:g}" for kind, speed in imported.speeds.items())
+        console.print(f"  speeds of GPUs, V100 = 1: {known}; change them with --gpu-speed", soft_wrap=True)
     workload, world = _load(str(out / "scenario.toml"), None, 0, None)
     summary = summarise(workload, world)
     _print_summary(console, str(out / "scenario.toml"), summary, world)

@@ -83,6 +83,8 @@ class ClusterView:
     hardware: str = ""
     #: What people use there who are not scheduled here; None on sites where there is nobody else.
     others: Resources | None = None
+    #: Mean of what they used before this slot; the last 20 slots count for most of it. Empty where nobody else is.
+    others_lately: tuple[float, ...] = ()
 
     def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
         """Free resources if running tasks held these sizes, by task id; negative where they exceed the capacity."""

@@ -73,7 +73,7 @@ def share_left(progress: float) -> float:
 def slots_left(task: TaskView, size: Resources | None = None) -> int:
     """Whole slots until the task ends if it continues at ``size`` (default: what it holds)."""
     size = size or held_by(task)
-    return task.type.profile.slots(size, progress_of(task, size))
+    return task.staging + task.type.profile.slots(size, progress_of(task, size))
 
 
 def staging_pays(later: float, shortest: float, waited: float) -> bool:

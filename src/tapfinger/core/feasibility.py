@@ -71,6 +71,17 @@ def can_start_with(task: TaskView, cluster: ClusterView, allocation: Resources) 
     return legal and within_bounds(task.type, allocation)
 
 
+def stranded(cluster: ClusterView, waiting: Iterable[TaskView]) -> Resources:
+    """What is free on a cluster for which tasks wait that it could hold if it were empty, but none of them fits now.
+
+    ``evaluation.metrics`` measures the same after the decisions of each slot.
+    """
+    minimums = [task.type.minimum for task in waiting if cluster.index in task.eligible]
+    usable = [minimum for minimum in minimums if ever_fits(minimum, cluster.capacity)]
+    useless = cluster.up and usable and not any(minimum.fits(cluster.free) for minimum in usable)
+    return cluster.free if useless else Resources([0] * len(cluster.free))
+
+
 def resizable(task: TaskView) -> bool:
     """Whether the task's allocation may change now: it is on a cluster and has started."""
     return task.phase in _STARTED

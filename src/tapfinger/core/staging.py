@@ -67,7 +67,7 @@ class Staging:
 
     def waits(self, data: Sequence[int], slot: int) -> list[int]:
         """The same for every whole cluster."""
-        return [self._wait(data, place, slot) for place in range(len(self.users))]
+        return [self._wait(data, place, slot) if data else 0 for place in range(len(self.users))]
 
     def _wait(self, data: Sequence[int], place: int, slot: int) -> int:
         row = self.ready[place]
@@ -86,8 +86,11 @@ class Staging:
 
     def cached_gb(self, place: int) -> float:
         """GB in the cache of a whole cluster, and on their way to it."""
-        row, lies = self.ready[place], self.layout.lies[place]
-        return sum(gb for gb, at, here in zip(self.layout.gb, row, lies, strict=True) if at < math.inf and not here)
+        row, lies, total = self.ready[place], self.layout.lies[place], 0.0
+        for gb, at, here in zip(self.layout.gb, row, lies, strict=True):
+            if at < math.inf and not here:
+                total += gb  # not by ``sum``, which rounds differently from Python 3.12 on: the kernels must agree
+        return total
 
     def _brought(
         self, data: Sequence[int], place: int, slot: int

@@ -35,6 +35,9 @@ from tapfinger.core.model import Cluster, Resources, Task, TaskType
 from tapfinger.core.staging import Staging
 from tapfinger.errors import InvalidDecision, InvalidTransition
 
+#: Weight of the last slot in ``ClusterView.others_lately``.
+OTHERS_WEIGHT = 0.1
+
 #: Kind of a waiting task: name of its type, and its eligible clusters. Tasks of one kind differ only in age.
 Kind = tuple[str, tuple[int, ...]]
 
@@ -86,6 +89,7 @@ class EdgeState:
         #: Below zero where a capacity was lowered under what tasks hold, or others use more; views show zero there.
         self._free = list(self._capacity)
         self._others: list[Resources | None] = [None] * len(self.clusters)
+        self._others_lately: list[tuple[float, ...]] = [()] * len(self.clusters)
         self._up = [True] * len(self.clusters)
         self._closed = [False] * len(self.clusters)  # up, but nothing new is placed there
         self._started = [0] * len(self.clusters)  # starts in this slot, per cluster
@@ -109,6 +113,7 @@ class EdgeState:
         twin.slot, twin.turn = self.slot, self.turn
         twin._free, twin._started = list(self._free), list(self._started)
         twin._capacity, twin._others = list(self._capacity), list(self._others)
+        twin._others_lately = list(self._others_lately)
         twin._up, twin._closed = list(self._up), list(self._closed)
         for held in self._held.values():
             twin._hold(replace(held))
@@ -171,6 +176,7 @@ class EdgeState:
             starts_left,
             self.clusters[index].hardware,
             self._others[index],
+            self._others_lately[index],
         )
 
     def _open(self, index: int) -> bool:
@@ -281,6 +287,8 @@ class EdgeState:
         before = self._others[cluster]
         free = self._free[cluster] if before is None else self._free[cluster] + before
         self._free[cluster], self._others[cluster] = free - others, others
+        if before is None:
+            self._others_lately[cluster] = tuple(map(float, others))
         self._cluster_views[cluster] = None
 
     def _arrive(self, task: Task) -> None:
@@ -367,6 +375,13 @@ class EdgeState:
         """Time passes: running tasks age by one slot and may have reported progress."""
         self.slot += 1
         self.turn = 0
+        for index, others in enumerate(self._others):
+            if others is not None:
+                before = self._others_lately[index]
+                self._others_lately[index] = tuple(
+                    mean + OTHERS_WEIGHT * (amount - mean) for mean, amount in zip(before, others, strict=True)
+                )
+                self._cluster_views[index] = None
         for index, held_here in enumerate(self._on):
             if held_here or self._started[index]:
                 self._cluster_views[index] = None

@@ -16,6 +16,7 @@ from tapfinger.core.contract import Proposal, Snapshot, TaskView
 from tapfinger.core.events import Event
 from tapfinger.core.feasibility import can_start_with, check_size
 from tapfinger.core.model import Resources
+from tapfinger.envs.places import Places
 from tapfinger.errors import ConfigError, InvalidDecision
 from tapfinger.observation import GraphObs, Observer
 from tapfinger.sim.run import new_session
@@ -53,6 +54,9 @@ class Episode:
         self.session = new_session(world, workload, sinks)
         self._observer = observer
         self._own = reward == "own"
+        #: Nodes and kinds of hardware, as they are used after the decisions of each turn.
+        self.places = Places(world.clusters)
+        self.places.look(self.session.state)
         self._look()
 
     def _look(self) -> None:
@@ -84,6 +88,7 @@ class Episode:
         decision = resolve(proposals, self.snapshot.free, minimum)
         granted = {placement.cluster for placement in decision.placements}
         settled = self.session.turn(decision)
+        self.places.look(self.session.state)
         cost = self._end_slot() if settled else (0,) * len(actions)
         self._look()
         return TurnOutcome(settled, cost, tuple(n in granted for n in range(len(actions))), tuple(illegal))

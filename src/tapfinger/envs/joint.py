@@ -135,4 +135,5 @@ class EdgeJointEnv(gymnasium.Env[Obs, npt.NDArray[np.int64]]):
             "granted": outcome.granted,
             "illegal": outcome.illegal,
             "action_mask": self.action_mask(),
+            **self.episode.places.all(),
         }

@@ -198,6 +198,6 @@ class EdgeParallelEnv(ParallelEnv):  # type: ignore[misc]
         state = self.episode.session.state
         shared = {"slot": state.slot, "turn": state.turn, "settled": settled, "tasks_in_system": state.tasks_in_system}
         return {
-            agent: {**shared, "granted": granted[n], "illegal": illegal[n]}
+            agent: {**shared, "granted": granted[n], "illegal": illegal[n], **self.episode.places.of(n)}
             for n, agent in enumerate(self.possible_agents)
         }

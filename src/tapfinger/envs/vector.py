@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tapfinger.config import Scenario
 from tapfinger.envs.episode import Reward, as_world, check_options
@@ -130,24 +129,15 @@ class EdgeBatchEnv:
 
     def restart(self, which: Bools) -> Observations:
         """Begin fresh workloads in these worlds."""
-        draws = self.sim.draws
-        for b in np.flatnonzero(which):
-            workload = self._next_workload(int(b))
-            count, room = len(workload), draws.arrival.shape[1]
-            if count > room:
+        room, fresh = self.sim.draws.arrival.shape[1], {}
+        for b in np.flatnonzero(which).tolist():
+            fresh[b] = workload = self._next_workload(b)
+            if len(workload) > room:
                 raise ConfigError(
-                    f"the workload of seed {self.seeds[b]} has {count} tasks, the first ones had {room}; "
+                    f"the workload of seed {self.seeds[b]} has {len(workload)} tasks, the first ones had {room}; "
                     "a batched environment needs workloads of equal length: set tasks in the scenario"
                 )
-            draws.tasks[b] = count
-            _write(draws.arrival[b], workload.slot)
-            _write(draws.type[b], workload.type)
-            _write(draws.eligible[b], workload.eligible)
-            _write(draws.noise_key[b], workload.noise_key)
+        self.sim.replace(fresh)
         self.sim.restart(which)
         self._ended = self._ended & ~which
         return self.sim.observations
-
-
-def _write(row: npt.NDArray[np.generic], values: npt.NDArray[np.generic]) -> None:
-    row[: len(values)] = values

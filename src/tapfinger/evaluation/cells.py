@@ -310,6 +310,8 @@ def run_once(
                 world.clusters,
                 slot_seconds=world.scenario.slot_seconds,
                 minimums={kind.name: kind.minimum for kind in world.task_types},
+                with_data=tuple(kind.name for kind in world.task_types if kind.data),
+                higher_steps=tuple(step.name for ladder in world.ladders.values() for step in ladder.steps[1:]),
             )
             logs = [stack.enter_context(EventLog(events, header))]
         totals = run_scheduler(world, scheduler, seed, (collector, *logs, *sinks))

@@ -74,7 +74,7 @@ def measure_log(path: Path) -> MeasuredRun:
         )
     number = 1
     try:
-        types = [_type(name, minimum) for name, minimum in header.minimums.items()]
+        types = [_type(name, minimum, header) for name, minimum in header.minimums.items()]
         collector = MetricsCollector(header.resources, header.clusters, types)
         for event in read_events(path, {kind.name: kind for kind in types}):
             number += 1
@@ -92,9 +92,12 @@ def measure_log(path: Path) -> MeasuredRun:
     return measured
 
 
-def _type(name: str, minimum: Resources) -> TaskType:
+def _type(name: str, minimum: Resources, header: LogHeader) -> TaskType:
     """A task type as far as a log describes it; measurements do not use its speed."""
-    return TaskType(name, minimum, minimum, SpeedProfile(minimum, minimum, (1.0,)))
+    profile, data = SpeedProfile(minimum, minimum, (1.0,)), (0,) if name in header.with_data else ()
+    if name in header.higher_steps:
+        return TaskType(name, minimum, minimum, profile, weight=0.0, base=name.partition("[")[0], data=data)
+    return TaskType(name, minimum, minimum, profile, data=data)
 
 
 # --------------------------------------------------------------------------- live

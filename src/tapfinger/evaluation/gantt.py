@@ -17,6 +17,7 @@ from tapfinger.core.events import (
     ClusterJoined,
     ClusterLost,
     Event,
+    OthersChanged,
     TaskArrived,
     TaskFailed,
     TaskFinished,
@@ -29,10 +30,16 @@ from tapfinger.errors import ConfigError
 
 #: Most slots of one chart; more could not be told apart.
 MAX_SLOTS = 400
-#: Most clusters of one chart; further ones are left out.
+#: Most clusters or nodes of one chart; further ones are left out.
 MAX_CLUSTERS = 24
 #: Most slots with task ids.
 _MAX_SLOTS_WITH_IDS = 70
+#: Height of a row in inches, where a cluster has nodes: of the largest one, and the least. Others are in proportion.
+_LARGEST_ROW, _LEAST_ROW = 1.1, 0.3
+#: Height in inches of the name of a cluster above its nodes.
+_NAME_HEIGHT = 0.25
+#: What others use.
+_OTHERS_COLOUR = "0.82"
 
 
 @dataclass(slots=True)
@@ -62,6 +69,11 @@ class Gantt:
         #: (cluster, begin, end) of the times a cluster was down.
         self._away: list[tuple[int, int, int]] = []
         self._lost: dict[int, int] = {}
+        #: What others want of each cluster, and the units they have, each since which slot.
+        self._wanted = [0] * len(self._clusters)
+        self._taken: list[dict[int, int]] = [{} for _ in self._clusters]
+        #: (cluster, unit, begin, end) of what others have had.
+        self._others: list[tuple[int, int, int, int]] = []
         self.slots = 0
 
     def __call__(self, event: Event) -> None:
@@ -69,6 +81,8 @@ class Gantt:
         if not isinstance(event, TaskResized):
             for change in self._resized:
                 self._hold(change.task, change.cluster, change.allocation[self._resource], change.slot)
+            for change in self._resized:
+                self._share(change.cluster, change.slot)
             self._resized.clear()
         if isinstance(event, TaskArrived):
             self._kind_of[event.task.id] = self._kinds[event.task.type.name]
@@ -80,10 +94,15 @@ class Gantt:
                 self._resized.append(event)
         elif isinstance(event, TaskFinished | TaskFailed):
             self._end(event.task, event.slot + 1)
+            self._share(event.cluster, event.slot + 1)
             del self._kind_of[event.task]
+        elif isinstance(event, OthersChanged):
+            self._wanted[event.cluster] = event.amounts[self._resource]
+            self._share(event.cluster, event.slot)
         elif isinstance(event, ClusterLost):
             for task in [task for task, bar in self._bars.items() if bar.cluster == event.cluster]:
                 self._end(task, event.slot)
+            self._share(event.cluster, event.slot)
             self._lost[event.cluster] = event.slot
         elif isinstance(event, ClusterJoined):
             self._away.append((event.cluster, self._lost.pop(event.cluster), event.slot))
@@ -95,6 +114,16 @@ class Gantt:
         first = next((i for i in starts if amount and free[i + amount - 1] == free[i] + amount - 1), 0)
         self._bars[task] = _Bar(cluster, free[first : first + amount], slot)
         del free[first : first + amount]
+
+    def _share(self, cluster: int, slot: int) -> None:
+        """Let others have what they want, as far as tasks leave it: the highest units, so that they form a band."""
+        free, taken, wanted = self._free[cluster], self._taken[cluster], self._wanted[cluster]
+        while free and len(taken) < wanted:
+            taken[free.pop()] = slot
+        while len(taken) > wanted:
+            unit = min(taken)
+            self._others.append((cluster, unit, taken.pop(unit), slot))
+            insort(free, unit)
 
     def _end(self, task: int, slot: int) -> None:
         bar = self._bars.pop(task)
@@ -130,22 +159,27 @@ class Gantt:
         ``window``: slots to draw, the busiest ones if left out; ``unit``: natural quantity of one unit.
         """
         shown, window = self._clusters[:MAX_CLUSTERS], window if window is not None else self.busiest()
+        heights, extra = self._heights(shown)
         if window.start >= self.slots:
             raise ConfigError(f"--slots {window.start}:{window.stop}: the run has {self.slots} slots")
         window = range(window.start, min(window.stop, self.slots))
         slots = len(window)
         figure = Figure(
-            figsize=(min(20.0, 7 + slots / 25), 1.4 + max(0.5, 1.7 / len(shown) ** 0.25) * len(shown)),
+            figsize=(min(20.0, 7 + slots / 25), 1.4 + sum(heights) + extra),
             layout="constrained",
         )
-        axes = figure.subplots(len(shown), squeeze=False, sharex=True)[:, 0]
+        axes = figure.subplots(len(shown), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         for index, (axis, cluster) in enumerate(zip(axes, shown, strict=True)):
             self._draw_cluster(axis, index, window, unit)
             axis.set_xlim(window.start, window.stop)
-            axis.set_ylim(0, unit * max(1, cluster.capacity[self._resource]))
-            axis.set_ylabel(f"{cluster.name}\n[{resource}]", fontsize=8)
+            capacity = cluster.capacity[self._resource]
+            axis.set_ylim(0, unit * max(1, capacity))
+            self._name(axis, index, resource)
             axis.tick_params(labelsize=7)
             axis.yaxis.set_major_locator(MaxNLocator(4, integer=unit == int(unit)))
+            if not capacity or (extra and heights[index] <= 0.5 * _LARGEST_ROW):
+                axis.set_yticks(sorted({0, unit * capacity}))
+        figure.align_ylabels(axes)
         axes[-1].set_xlabel(f"time [slots of {slot_seconds:g} s]", fontsize=8)
         left_out = [f"slots {window.start} to {window.stop - 1} of {self.slots}"] if slots < self.slots else []
         left_out += (
@@ -153,8 +187,33 @@ class Gantt:
         )
         figure.suptitle(f"{title}{': ' if left_out else ''}{', '.join(left_out)}", fontsize=10)
         handles = [Patch(color=COLOURS[i % len(COLOURS)], label=name) for name, i in self._kinds.items()]
+        if self._others or any(self._taken):
+            handles.append(Patch(color=_OTHERS_COLOUR, label="used by others"))
         figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
         return figure
+
+    def _heights(self, shown: Sequence[Cluster]) -> tuple[list[float], float]:
+        """Inches of each row, and of all names above nodes."""
+        if not any(cluster.part_of for cluster in shown):
+            return [max(0.5, 1.7 / len(shown) ** 0.25)] * len(shown), 0.0
+        capacity = [cluster.capacity[self._resource] for cluster in shown]
+        heights = [max(_LEAST_ROW, _LARGEST_ROW * amount / max(1, *capacity)) for amount in capacity]
+        return heights, _NAME_HEIGHT * len({cluster.whole for cluster in shown})
+
+    def _name(self, axis: Any, index: int, resource: str) -> None:
+        """Label a row; above the first one of a cluster with nodes stands the whole cluster's name."""
+        cluster, kind = self._clusters[index], self._clusters[index].hardware
+        if not any(each.part_of for each in self._clusters):
+            text = f"{cluster.name}, {kind}" if kind else cluster.name
+            axis.set_ylabel(f"{text}\n[{resource}]", fontsize=8)
+            return
+        axis.set_ylabel(
+            f"{cluster.name}\n{kind}".rstrip(), fontsize=8, rotation=0, ha="right", va="center", labelpad=12
+        )
+        if index == 0 or self._clusters[index - 1].whole != cluster.whole:
+            mine = [each.capacity[self._resource] for each in self._clusters if each.whole == cluster.whole]
+            nodes = f", {len(mine)} node{'s' * (len(mine) != 1)}" if cluster.part_of else ""
+            axis.set_title(f"{cluster.whole}{nodes} [{resource}]", fontsize=8, fontweight="bold", loc="left", pad=3)
 
     def _draw_cluster(self, axis: Any, index: int, window: range, unit: float) -> None:
         mine = [bar for bar in self._drawn if bar[2] == index and bar[5] < window.stop and bar[6] > window.start]
@@ -163,6 +222,14 @@ class Gantt:
         ]
         colours = [COLOURS[bar[1] % len(COLOURS)] for bar in mine]
         axis.add_collection(PatchCollection(boxes, facecolor=colours, edgecolor="white", linewidth=0.6))
+        taken = [(unit, begin, end) for where, unit, begin, end in self._others if where == index]
+        taken += [(unit, begin, self.slots) for unit, begin in self._taken[index].items()]
+        band = [
+            Rectangle((begin, unit * low), end - begin, unit)
+            for low, begin, end in taken
+            if begin < min(end, window.stop) and end > window.start
+        ]
+        axis.add_collection(PatchCollection(band, facecolor=_OTHERS_COLOUR, linewidth=0, antialiased=False))
         gone = [*self._away, *((cluster, begin, self.slots) for cluster, begin in self._lost.items())]
         for _, begin, end in (away for away in gone if away[0] == index):
             axis.axvspan(begin, end, facecolor="none", edgecolor="grey", hatch="///", linewidth=0)

@@ -24,8 +24,10 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskOutOfMemory,
     TaskRequeued,
     TaskResized,
+    TaskStaging,
     TaskStarted,
     TaskWithdrawn,
 )
@@ -42,8 +44,11 @@ _ROWS = 256
 class _Open:
     """A task in the system."""
 
+    #: Index of its type on arrival, and of that with its present bounds.
+    type: int
     kind: int
     arrival: int
+    eligible: tuple[int, ...]
     #: Eligible clusters with enough capacity for its minimum.
     usable: list[int]
     start: int | None = None
@@ -54,12 +59,17 @@ class _Open:
     last: Resources | None = None
     #: Slot since which the task has held ``held``.
     since: int = 0
+    #: Whether it waits for data with what it holds.
+    stages: bool = False
     running: int = 0
+    staging: int = 0
     overtaken: int = 0
 
     def settle(self, slot: int) -> None:
-        """Count the slots run before the beginning of ``slot``."""
-        if self.held is not None and not self.held.none:
+        """Count the slots before the beginning of ``slot`` in which it ran, or waited for data."""
+        if self.stages:
+            self.staging += slot - self.since
+        elif self.held is not None and not self.held.none:
             self.running += slot - self.since
         self.since = slot
 
@@ -97,19 +107,27 @@ class MetricsCollector:
         self._waiting = 0
         self._starts = StartCounts(len(clusters))
         self._new_starts: list[tuple[int, int]] = []
-        # (4, resources) in waiting slots: free, stranded and held-back amounts, and capacity, each summed over slots
-        self._fragments = np.zeros((4, len(resources)), dtype=np.int64)
+        # (4, clusters, resources) sums over waiting slots: free, stranded and held-back amounts, and capacity
+        self._fragments = np.zeros((4, *size), dtype=np.int64)
         self._waiting_slots = 0
         self._in_system_max = 0
         self._arrived = 0
         self._failed = 0
+        #: Placements of tasks that need data, those that waited for it, and attempts that ran out of memory.
+        self._with_data = self._staged = self._short = 0
+        self._has_data = any(t.data for t in task_types)
+        self._has_ladders = any(t.base is not None and not t.weight for t in task_types)
+        #: Index of the present type of families of which a task ran out of memory.
+        self._raised: dict[str, int] = {}
         self._rows = array("q")
         self._handlers = {
             TaskArrived: self._task_arrived,
+            TaskStaging: self._task_staging,
             TaskStarted: self._task_started,
             TaskResized: self._task_resized,
             TaskFinished: self._task_ended,
             TaskFailed: self._task_ended,
+            TaskOutOfMemory: self._out_of_memory,
             ClusterLost: self._cluster_lost,
             ClusterJoined: self._cluster_joined,
             ClusterClosed: self._cluster_closed,
@@ -131,11 +149,18 @@ class MetricsCollector:
 
     def _task_arrived(self, event: TaskArrived) -> None:
         task, kind = event.task, self._kinds[event.task.type.name]
-        holds = self._holds[kind]
-        opened = _Open(kind, task.arrival, [n for n in task.eligible if holds[n]])
+        opened = _Open(kind, kind, task.arrival, task.eligible, [])
         self._open[task.id] = opened
+        self._bound(opened, self._raised.get(task.type.family, kind))
         self._arrived += 1
         self._queue(opened, 1)
+
+    def _bound(self, task: _Open, kind: int) -> None:
+        """Give the task this type's bounds, unless its own are narrower; it must not be in the queue."""
+        if self._types[kind].minimum.fits(self._types[task.kind].minimum) and task.usable:
+            return
+        task.kind, holds = kind, self._holds[kind]
+        task.usable = [n for n in task.eligible if holds[n]]
 
     def _queue(self, task: _Open, change: int) -> None:
         self._waiting += change
@@ -143,9 +168,22 @@ class MetricsCollector:
         for cluster in task.usable:
             self._wants[cluster * count + task.kind] += change
 
-    def _task_started(self, event: TaskStarted) -> None:
+    def _task_staging(self, event: TaskStaging) -> None:
         task = self._open[event.task]
         self._queue(task, -1)
+        task.stages, task.since, task.cluster = True, event.slot, event.cluster
+        task.held = event.allocation
+        self._used[event.cluster] += event.allocation
+        self._staged += 1
+
+    def _task_started(self, event: TaskStarted) -> None:
+        task = self._open[event.task]
+        self._with_data += bool(self._types[task.kind].data)
+        if task.held is None:
+            self._queue(task, -1)
+            self._used[event.cluster] += event.allocation
+        task.settle(event.slot)
+        task.stages = False
         if task.start is None:
             task.start = event.slot
             task.overtaken = self._starts.later_than(task.arrival, task.usable)
@@ -154,7 +192,6 @@ class MetricsCollector:
         task.cluster = event.cluster
         task.since = event.slot
         task.held = task.last = event.allocation
-        self._used[event.cluster] += event.allocation
 
     def _task_resized(self, event: TaskResized) -> None:
         task = self._open[event.task]
@@ -173,8 +210,8 @@ class MetricsCollector:
         if isinstance(event, TaskFailed):
             self._failed += 1
             return
-        row = (event.task, task.kind, event.cluster, task.arrival, task.start, event.slot, task.running, task.overtaken)
-        self._rows.extend((*row, *(task.last or ())))  # type: ignore[arg-type]
+        row = (event.task, task.type, event.cluster, task.arrival, task.start, event.slot, task.running, task.overtaken)
+        self._rows.extend((*row, task.staging, *(task.last or ())))  # type: ignore[arg-type]
 
     def _task_withdrawn(self, event: TaskWithdrawn) -> None:
         """A withdrawn task neither finished nor failed: it counts only as arrived."""
@@ -183,6 +220,21 @@ class MetricsCollector:
     def _task_requeued(self, event: TaskRequeued) -> None:
         self._put_back(self._open[event.task], event.slot + 1)
 
+    def _out_of_memory(self, event: TaskOutOfMemory) -> None:
+        """The task waits again; it and its family have at least the event's type's minimum."""
+        self._short += 1
+        kind, family = self._kinds[event.type.name], event.type.family
+        self._put_back(self._open[event.task], event.slot + 1)
+        known = self._raised.get(family)
+        if known is not None and event.type.minimum.fits(self._types[known].minimum):
+            kind = known
+        self._raised[family] = kind
+        for task in self._open.values():
+            if task.held is None and self._types[task.kind].family == family:
+                self._queue(task, -1)
+                self._bound(task, kind)
+                self._queue(task, 1)
+
     def _put_back(self, task: _Open, slot: int) -> None:
         """Return a task from a cluster to the queue, from the beginning of ``slot`` on."""
         if task.held is None:  # it was placed but had not started
@@ -190,6 +242,8 @@ class MetricsCollector:
         task.settle(slot)
         self._used[task.cluster] -= task.held
         task.cluster = task.held = None
+        task.stages = False
+        self._bound(task, self._raised.get(self._types[task.kind].family, task.kind))
         self._queue(task, 1)
 
     def _cluster_closed(self, event: ClusterClosed) -> None:
@@ -252,7 +306,7 @@ class MetricsCollector:
         held_back = fits.any(axis=2, keepdims=True)
         stranded = wants.any(axis=2, keepdims=True) & ~held_back
         parts = (free, free * stranded, free * held_back, capacity)
-        self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=(0, 1)) for part in parts])
+        self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=0) for part in parts])
 
     # ------------------------------------------------------------------ result
 
@@ -262,12 +316,13 @@ class MetricsCollector:
         """The measurements; ``conflicts`` and ``decision_seconds`` are not part of the events."""
         self._reckon()
         count, size = len(self._resources), self._used.shape
-        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 8 + count)
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 9 + count)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         bins = -(-self._now // self._series.width)
         lengths = np.minimum(self._series.width, self._now - self._series.width * np.arange(bins))
         means = self._series.sums[:bins] / lengths[:, None]
-        free = self._fragments[:3] / np.maximum(1, self._fragments[3])
+        fragments = self._fragments.sum(axis=1)
+        free = fragments[:3] / np.maximum(1, fragments[3])
         seconds = np.asarray(decision_seconds if len(decision_seconds) else [0.0])
         return RunRecord(
             scenario=scenario,
@@ -275,28 +330,33 @@ class MetricsCollector:
             seed=seed,
             resources=self._resources,
             clusters=tuple(c.name for c in self._clusters),
+            wholes=tuple(c.whole for c in self._clusters) if any(c.part_of for c in self._clusters) else (),
+            hardware=tuple(c.hardware for c in self._clusters) if any(c.hardware for c in self._clusters) else (),
             task_types=tuple(t.name for t in self._types),
             slots=self._now,
             tasks=self._arrived,
             failed=self._failed,
+            staged_share=self._staged / max(1, self._with_data) if self._has_data else None,
+            out_of_memory=self._short if self._has_ladders else None,
             conflicts=conflicts,
             waiting_slots=self._waiting_slots,
             in_system_max=self._in_system_max,
             bin_slots=self._series.width,
             capacity=self._capacity,
-            **dict(zip(_COLUMNS, rows[:, :8].T, strict=True)),
-            allocation=rows[:, 8:],
+            **dict(zip(_COLUMNS, rows[:, :9].T, strict=True)),
+            allocation=rows[:, 9:],
             in_system=means[:, 0],
             waiting=means[:, 1],
             used=means[:, 2:].reshape(bins, *size),
             idle=free[0],
             stranded=free[1],
             held_back=free[2],
+            stranded_by_cluster=self._fragments[1] / np.maximum(1, self._fragments[3]),
             decision=np.array([seconds.mean(), np.percentile(seconds, 95), seconds.max(), seconds.sum()]),
         )
 
 
 #: Events at the end of their slot, which take effect after it.
-_AT_THE_END = (TaskFinished, TaskFailed, ClusterClosed, TaskWithdrawn, TaskRequeued)
+_AT_THE_END = (TaskFinished, TaskFailed, TaskOutOfMemory, ClusterClosed, TaskWithdrawn, TaskRequeued)
 
-_COLUMNS = ("task", "type", "cluster", "arrival", "start", "end", "running", "overtaken")
+_COLUMNS = ("task", "type", "cluster", "arrival", "start", "end", "running", "overtaken", "staging")

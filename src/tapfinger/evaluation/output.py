@@ -229,7 +229,7 @@ def _write_csv(file: Any, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 def _write_tasks(path: Path, records: Mapping[str, Sequence[RunRecord]]) -> None:
     """One row per task; compressed without time or name, so that equal results give equal files."""
     sample = next(iter(records.values()))[0]
-    head = ["scheduler", "seed", "type", "cluster", *_TASK_COLUMNS, *sample.resources]
+    head = ["scheduler", "seed", "type", "cluster", *_place_columns(sample), *_TASK_COLUMNS, *sample.resources]
     with (
         path.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped,
@@ -238,11 +238,17 @@ def _write_tasks(path: Path, records: Mapping[str, Sequence[RunRecord]]) -> None
         _write_csv(file, head, (row for runs in records.values() for run in runs for row in _task_rows(run)))
 
 
+def _place_columns(run: RunRecord) -> dict[str, Sequence[str]]:
+    """Column -> its text for each cluster: what is not told by the name of a node alone."""
+    return {name: texts for name, texts in (("whole_cluster", run.wholes), ("kind", run.hardware)) if texts}
+
+
 def _task_rows(run: RunRecord) -> Iterable[list[Any]]:
+    where = list(zip(run.clusters, *_place_columns(run).values(), strict=True))
     numbers = zip(*(getattr(run, column).tolist() for column in _TASK_COLUMNS), strict=True)
     places = zip(run.type.tolist(), run.cluster.tolist(), numbers, run.allocation.tolist(), strict=True)
     for kind, cluster, row, allocation in places:
-        yield [run.scheduler, run.seed, run.task_types[kind], run.clusters[cluster], *row, *allocation]
+        yield [run.scheduler, run.seed, run.task_types[kind], *where[cluster], *row, *allocation]
 
 
 def forget_events(folder: Path) -> None:

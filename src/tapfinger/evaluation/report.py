@@ -51,6 +51,7 @@ def write_report(
         same_draws=SAME_DRAWS if same_draws else "",
         completion=_completion_table(summaries, str(config["baseline"])),
         other=_other_table(summaries),
+        kinds=_kinds_table(summaries),
         figures=figures,
         captions=CAPTIONS | ({"differences": _SAME_DIFFERENCES} if same_draws else {}),
         settings=_settings(config),
@@ -106,6 +107,20 @@ def _other_table(summaries: Mapping[str, SchedulerSummary]) -> Table:
                 *(f"{summary[f'decision_ms_{what}']:.2f}" for what in ("mean", "p95", "max")),
             )
         )
+    return Table(head, tuple(rows))
+
+
+def _kinds_table(summaries: Mapping[str, SchedulerSummary]) -> Table | None:
+    """Utilisation by kind of hardware; None where all clusters are alike."""
+    shares = {name: summary.kind_utilisation for name, summary in summaries.items()}
+    first = next(iter(shares.values()))
+    if not first:
+        return None
+    columns = [(kind, resource) for kind, by_resource in first.items() for resource in by_resource]
+    head = ("scheduler", *(f"{resource} on {kind or 'no kind'}" for kind, resource in columns))
+    rows = (
+        (name, *(f"{100 * own[kind][resource]:.0f} %" for kind, resource in columns)) for name, own in shares.items()
+    )
     return Table(head, tuple(rows))
 
 

@@ -99,6 +99,9 @@ MEASURES: dict[str, Callable[[RunRecord], float]] = {
     "decision_ms_max": lambda run: 1e3 * run.decision[2],
 }
 
+#: Measures that exist only where tasks need data, or memory that nobody knows.
+DATA_MEASURES = ("staging", "staged_share", "out_of_memory")
+
 #: Measures that exist once per resource, under names such as ``utilisation.gpu``.
 RESOURCE_MEASURES = ("utilisation", "idle", "stranded", "held_back")
 
@@ -110,10 +113,28 @@ def measures(record: RunRecord) -> dict[str, float]:
             f"scheduler {record.scheduler!r}, seed {record.seed}: no task ended, so there is nothing to measure"
         )
     found = {name: float(measure(record)) for name, measure in MEASURES.items()}
+    if record.staged_share is not None:
+        found |= {"staging": float(record.staging.mean()), "staged_share": record.staged_share}
+    if record.out_of_memory is not None:
+        found["out_of_memory"] = float(record.out_of_memory)
     for name in RESOURCE_MEASURES:
         values = zip(record.resources, getattr(record, name), strict=True)
         found |= {f"{name}.{resource}": float(value) for resource, value in values}
+    for kind, shares in record.hardware_utilisation.items():
+        values = zip(record.resources, shares, strict=True)
+        found |= {f"{on_kind(kind)}.{resource}": float(value) for resource, value in values}
     return found
+
+
+def on_kind(kind: str) -> str:
+    """Name of the measure per resource: utilisation of clusters with this kind of hardware."""
+    return f"utilisation_on_{kind or 'no kind'}"
+
+
+def use_by_kind(record: RunRecord) -> list[tuple[str, str]]:
+    """Label and measure of what is in use of each kind of hardware, resource by resource."""
+    pairs = [(kind, resource) for resource in record.resources for kind in record.hardware_utilisation]
+    return [(f"{resource} in use on {kind or 'no kind'}", f"{on_kind(kind)}.{resource}") for kind, resource in pairs]
 
 
 @dataclass(frozen=True)
@@ -149,6 +170,10 @@ class SchedulerSummary:
     per_seed: dict[str, list[float]]
     #: cluster -> resource -> mean share in use.
     cluster_utilisation: dict[str, dict[str, float]]
+    #: cluster -> resource -> mean share stranded there; empty where no cluster has nodes.
+    node_stranded: dict[str, dict[str, float]]
+    #: Kinds of hardware of the clusters; empty where all are alike.
+    kinds: tuple[str, ...]
     #: Difference from the baseline.
     difference: Difference
     #: Whether seeds are different draws; if not, there are no intervals.
@@ -165,7 +190,13 @@ class SchedulerSummary:
 
     def by_resource(self, measure: str) -> dict[str, float]:
         """resource -> value, for measures that exist per resource."""
-        return {name.split(".", 1)[1]: self[name] for name in self.per_seed if name.startswith(f"{measure}.")}
+        first = f"{measure}."
+        return {name.removeprefix(first): self[name] for name in self.per_seed if name.startswith(first)}
+
+    @property
+    def kind_utilisation(self) -> dict[str, dict[str, float]]:
+        """kind of hardware -> resource -> mean share in use; empty where all clusters are alike."""
+        return {kind: self.by_resource(on_kind(kind)) for kind in self.kinds}
 
     def plain(self, baseline: str) -> dict[str, Any]:
         """Plain data for results.json."""
@@ -190,11 +221,14 @@ class SchedulerSummary:
             "tasks_in_system_max": self["in_system_max"],
             "utilisation": self.by_resource("utilisation"),
             "utilisation_per_cluster": self.cluster_utilisation,
+            **({"utilisation_per_kind": self.kind_utilisation} if self.kinds else {}),
             "conflicts": self["conflicts"],
+            **{name: self[name] for name in DATA_MEASURES if name in self.per_seed},
             "overtaking": {name: self[f"overtaken_{name}"] for name in ("share", "mean", "max")},
             "fragmentation": {
                 "waiting_slots_share": self["waiting_slots_share"],
                 **{name: self.by_resource(name) for name in ("idle", "stranded", "held_back")},
+                **({"stranded_per_node": self.node_stranded} if self.node_stranded else {}),
             },
             "decision_ms": {name: self[f"decision_ms_{name}"] for name in ("mean", "p95", "max")},
         }
@@ -212,7 +246,9 @@ def summarise(
         SchedulerSummary(
             scheduler,
             per_seed[scheduler],
-            _cluster_utilisation(runs),
+            _per_cluster(runs, "cluster_utilisation"),
+            _per_cluster(runs, "stranded_by_cluster") if runs[0].wholes else {},
+            tuple(runs[0].hardware_utilisation),
             paired(per_seed[scheduler]["mean"], per_seed[baseline]["mean"], independent),
             independent,
         )
@@ -221,8 +257,9 @@ def summarise(
     return {summary.scheduler: summary for summary in sorted(summaries, key=lambda s: s["mean"])}
 
 
-def _cluster_utilisation(runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
-    mean = np.mean([run.cluster_utilisation for run in runs], axis=0)
+def _per_cluster(runs: Sequence[RunRecord], measure: str) -> dict[str, dict[str, float]]:
+    """cluster -> resource -> mean over seeds of an array (clusters, resources)."""
+    mean = np.mean([getattr(run, measure) for run in runs], axis=0)
     return {
         cluster: {resource: float(mean[n, r]) for r, resource in enumerate(runs[0].resources)}
         for n, cluster in enumerate(runs[0].clusters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from tapfinger.errors import ConfigError, CoordinatorError, TapfingerError
 from tapfinger.live.agent.trees import remove_tree
-from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
+from tapfinger.live.backends.spool import read_json
 from tapfinger.live.config import BackendConfig
 from tapfinger.live.ownership import is_mine, is_trusted, owner_of
 from tapfinger.live.site_parts import PATIENCE, Part, end_parts
@@ -150,9 +149,9 @@ def clear(agent: Path, patience: float = PATIENCE) -> bool:
     from tapfinger.live.backends.base import BackendContext
 
     with suppress(TapfingerError, OSError, ValueError, KeyError):
-        cluster = json.loads(read_part(agent / "agent.json", 0, LARGEST_NOTE))["cluster"]
+        cluster = read_json(agent / "agent.json")["cluster"]
         note = agent / BACKEND_NOTE
-        backend = BackendConfig(**json.loads(read_part(note, 0, LARGEST_NOTE) if note.exists() else "{}"))
+        backend = BackendConfig(**(read_json(note) if note.exists() else {}))
         rules = DiskRules(min_free_mb=0.0)  # how much should be free is not known here, and no task is taken
         host = Host(BackendContext(agent, cluster), backend.create(), Devices({}), 1.0, rules=rules)
         deadline = time.monotonic() + patience

@@ -42,7 +42,7 @@ def author(note: Path, within: Path, process: Mapping[str, Any]) -> int | None:
         if about.st_nlink != 1 and not is_trusted(within):
             return None
         return about.st_uid if all(found[key] == process[key] for key in _IDENTITY) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import stat
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import IO, Any
 
 from tapfinger.errors import ConfigError, CoordinatorError
 from tapfinger.live.agent.leases import boot_id, replace_file
-from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
+from tapfinger.live.backends.spool import read_json
 from tapfinger.live.backends.supervise import start_time
 
 #: Keys that a note has besides those that identify a process, by the name of its file.
@@ -110,7 +109,7 @@ def noted(path: Path) -> dict[str, Any] | None:
 def read_note(path: Path) -> dict[str, Any] | None:
     """The note of a process that may have ended, if it exists. Raises ConfigError for any other file."""
     try:
-        note = json.loads(read_part(path, 0, LARGEST_NOTE))
+        note = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

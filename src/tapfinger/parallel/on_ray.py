@@ -35,6 +35,11 @@ IN_FLIGHT = 1000
 #: Bytes for results in transit if we start Ray ourselves: Ray's own default is a third of the machine's memory.
 _STORE_BYTES = 256 << 20
 
+#: How often a Ray cluster of its own is started: a busy machine may not bring it up in the half minute that Ray waits.
+_STARTS = 3
+
+_log = logging.getLogger(__name__)
+
 
 class RayUnavailable(TapfingerError):  # noqa: N818 - named for what happened, as the other errors
     """A Ray cluster that cannot be used: says which, why, and what to do."""
@@ -143,10 +148,19 @@ def _connect(ray: Any, address: str) -> None:
     else:
         check_answer(address)
     with _same_sigterm():
-        try:
-            ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RayUnavailable(f"cannot use the Ray cluster {address!r}: {error}") from None
+        for left in reversed(range(_STARTS if address == "local" else 1)):
+            try:
+                ray.init(address=address, **quiet)
+                return
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise RayUnavailable(f"cannot use the Ray cluster {address!r}: {error}") from None
+            except Exception as error:  # Ray has no class for a cluster that does not come up in its half minute
+                ray.shutdown()
+                if not left:
+                    raise RayUnavailable(
+                        f"a Ray cluster of its own did not start, {_STARTS} times ({error}); is the machine busy?"
+                    ) from None
+                _log.info("Ray did not start in its half minute; it is tried again")
 
 
 def check_answer(address: str) -> None:

@@ -47,11 +47,11 @@ class Files:
         return self.profile.with_name(f".{self.profile.stem}.work")
 
 
-def save_profile(files: Files, task_type: str, findings: Findings) -> None:
-    """Write one row per run that counts; the file is replaced atomically."""
+def save_profile(files: Files, task_type: str, findings: Findings, hardware: str = "") -> None:
+    """Write one row per run that counts; the file is replaced atomically. ``hardware``: its kind, if that is known."""
     order = {cell: i for i, cell in enumerate(findings.grid.cells())}
     rows = [
-        ProfileRow(task_type, findings.grid.named(cell), seconds)
+        ProfileRow(task_type, findings.grid.named(cell), seconds, hardware)
         for cell, runs in sorted(findings.counted.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
         for seconds in runs
     ]
@@ -123,7 +123,7 @@ def _as_lines(table: dict[str, Any]) -> str:
     )
 
 
-def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
+def scenario_lines(task_type: str, findings: Findings, profile: Path, hardware: str = "") -> str:
     """Lines for a scenario or a site; a world is built with them first, to prove that they load."""
     table = task_type_table(task_type, findings, profile)
     smallest = units(findings.counted, findings.grid.resources)
@@ -132,7 +132,7 @@ def scenario_lines(task_type: str, findings: Findings, profile: Path) -> str:
         "mode": "multi",
         "tasks": 1,
         "resources": smallest,
-        "clusters": [{"name": "this", "capacity": table["maximum"]}],
+        "clusters": [{"name": "this", "capacity": table["maximum"], "kind": hardware}],
         "task_types": [table],
     }
     build_world(parse_scenario(scenario, str(profile), str(profile.parent)))

@@ -37,6 +37,8 @@ class MeasuredType:
     #: Cells in which it did not run, and why.
     failed: dict[Cell, str] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
+    #: Kinds of hardware that it was measured on; an empty one where the file says nothing of it.
+    hardware: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def read_measured(profiles: Sequence[Path], losses: Path | None = None) -> dict[
                 )
             cell = tuple(row.amounts[name] for name in kind.resources)
             kind.cells.setdefault(cell, []).append(row.seconds)
+            kind.hardware.add(row.hardware)
         beside = path.with_name(f"{path.stem}.runs.jsonl")
         if beside.exists():
             _add_runs(found, beside)
@@ -120,6 +123,7 @@ def build(measured: Mapping[str, MeasuredType], options: ScenarioChoices, profil
     """``profile``: name of the CSV next to the scenario."""
     chosen = _chosen(measured, options)
     _check(options, chosen)
+    on = _hardware(chosen)
     names = tuple(dict.fromkeys(name for kind in chosen.values() for name in kind.resources))
     scale = options.time_scale
     rows: list[ProfileRow] = []
@@ -130,7 +134,9 @@ def build(measured: Mapping[str, MeasuredType], options: ScenarioChoices, profil
         low, high = usable_box(_grid(kind), kind.cells, kind.failed)
         filled, modelled = _filled(kind, low, high)
         best[name] = {cell: sum(runs) / len(runs) / scale for cell, runs in filled.items()}
-        rows += [ProfileRow(name, _named(kind, cell), s / scale) for cell, runs in filled.items() for s in runs]
+        rows += [
+            ProfileRow(name, _named(kind, c), s / scale, on.get("kind", "")) for c, runs in filled.items() for s in runs
+        ]
         shape = fit_shape(kind.curves)
         types.append(_task_type(name, kind, names, (low, high), options, shape, profile))
         missing = f", {modelled} not measured and taken from the speed model" if modelled else ""
@@ -149,10 +155,21 @@ def build(measured: Mapping[str, MeasuredType], options: ScenarioChoices, profil
         "slot_seconds": slot,
         "resources": _units(chosen, names),
         "arrivals": {"kind": "poisson", "rate": float(f"{rate * slot:.6g}")},
-        "clusters": [{"name": "cluster", "count": options.clusters, "capacity": capacity}],
+        "clusters": [{"name": "cluster", "count": options.clusters, "capacity": capacity, **on}],
         "task_types": types,
     }
     return Built(scenario, rows, notes)
+
+
+def _hardware(chosen: Mapping[str, MeasuredType]) -> dict[str, str]:
+    """The kind of all clusters, if the profiles name one."""
+    kinds = sorted({kind for one in chosen.values() for kind in one.hardware})
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"these profiles are of different hardware ({', '.join(kind or 'none named' for kind in kinds)}), and the "
+            "clusters made here are alike; give profiles of one kind, or write the clusters yourself (docs/clusters.md)"
+        )
+    return {"kind": kinds[0]} if kinds and kinds[0] else {}
 
 
 def _chosen(measured: Mapping[str, MeasuredType], options: ScenarioChoices) -> dict[str, MeasuredType]:

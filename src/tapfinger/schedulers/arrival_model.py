@@ -37,9 +37,14 @@ class ArrivalModel:
         """Start with no arrivals seen."""
         types, self._clusters = site.context.task_types, len(site.context.clusters)
         self._kind = {t.name: kind for kind, t in enumerate(types)}
+        #: First type of the ladder, of types that tasks have only after one of their family ran out of memory.
+        self._first = {i: self._kind[t.base] for i, t in enumerate(types) if t.base in self._kind and not t.weight}
+        #: The step that a ladder's family has reached, by its first type.
+        self._reached: dict[int, int] = {}
         # One imaginary task per type, so that the first futures differ.
-        self._types = deque(range(len(types)), maxlen=_POOL)
-        self._eligible = deque([np.ones(self._clusters, dtype=np.bool_) for _ in types], maxlen=_POOL)
+        imagined = [kind for kind in range(len(types)) if kind not in self._first]
+        self._types = deque(imagined, maxlen=_POOL)
+        self._eligible = deque([np.ones(self._clusters, dtype=np.bool_) for _ in imagined], maxlen=_POOL)
         #: Arrivals seen, slots seen, and weight of the assumed rate in slots; all three decay.
         self._tasks, self._slots, self._belief = 0.0, 0.0, _SLOTS_OF_BELIEF
         self.learn(site)
@@ -64,6 +69,18 @@ class ArrivalModel:
         self._tasks = _RATE_MEMORY * self._tasks + len(arrived)
         self._slots = _RATE_MEMORY * self._slots + 1.0
         self._belief *= _RATE_MEMORY
+        if self._first:
+            self._climb(snapshot)
+
+    def _climb(self, snapshot: Snapshot) -> None:
+        """Where families have gone up their ladders, tasks to come have the type that those waiting now have."""
+        for task in snapshot.queue:
+            kind = self._kind[task.type.name]
+            if (first := self._first.get(kind)) is not None:
+                self._reached[first] = max(kind, self._reached.get(first, kind))
+        if self._reached:
+            climbed = (max(kind, self._reached.get(self._first.get(kind, kind), kind)) for kind in self._types)
+            self._types = deque(climbed, maxlen=_POOL)
 
     def draw(self, futures: int, horizon: int, rng: np.random.Generator) -> Future:
         """Sample Poisson arrivals at the estimated rate, each a copy of a task in the pool."""

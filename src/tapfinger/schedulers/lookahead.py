@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from tapfinger.core.contract import VOID, Decision, Placement, SchedulerContext,
 from tapfinger.core.estimates import progress_of
 from tapfinger.core.feasibility import can_start
 from tapfinger.core.model import Resources
+from tapfinger.core.staging import DataLayout, Staging
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
 from tapfinger.profiles.site_tables import SiteTables
@@ -33,8 +34,10 @@ from tapfinger.sim.layout import (
     Sizes,
     Tables,
     Worlds,
+    data_arrays,
     empty_moves,
     empty_worlds,
+    fill_staging,
     make_sizes,
     make_tables,
     nobody_else,
@@ -74,6 +77,9 @@ RANDOMISED = (
 
 #: A greedy that starts nothing: it ends a plan that consists of its moves only.
 NOTHING_MORE = BASE._replace(hold=1.0)
+
+#: What is seen before the first slot.
+_NOTHING = Snapshot(0, 0, (), ())
 
 #: Nominal cost of simulation in microseconds: per slot of a rollout, per task-cluster pair, and per size tried for it.
 _MICROSECONDS_PER_SLOT = 0.5
@@ -164,6 +170,8 @@ class Lookahead:
         self._most_futures = futures
         self._fixed_horizon = horizon
         self._caution = caution
+        #: The data sets and links last seen, and their arrays.
+        self._known_layout: tuple[DataLayout | None, dict[str, Any]] | None = None
         #: Source of plans besides those of the greedies.
         self.proposer: Proposer | None = None
         #: How many plans of each origin were taken in this run.
@@ -204,11 +212,12 @@ class Lookahead:
     def _warm_up(self) -> None:
         """Compile (or load) the kernels now, so that the first decision is not slow."""
         self._rng = np.random.default_rng(0)
-        nobody, now = self._draw([], 0, 0), empty_worlds(1, 1, self._tables)
+        nobody = self._draw(_NOTHING, [], 0)
+        now = empty_worlds(1, nobody, self._tables)
         gathered = _Gathered(self._tables, self._sizes, nobody, now, 1)
         gathered.add("greedy", [BASE], empty_moves(1, 1, self._tables), self._rng)
         gathered.changes([0], 1)
-        self._play(gathered.after, np.zeros(1, dtype=np.int64), 0, 1, self._draw([], 0, 1), np.zeros((1, 1)))
+        self._play(gathered.after, np.zeros(1, dtype=np.int64), 0, 1, self._draw(_NOTHING, [], 1), np.zeros((1, 1)))
 
     # ------------------------------------------------------------------ deciding
 
@@ -232,20 +241,21 @@ class Lookahead:
         if self._most_plans > 1 and not too_many:
             expected = len(gathered.different) + gathered.count_changes([0])
             plans, futures = self._effort(len(known), expected)
-            best = self._best(gathered, plans, self._draw(known, snapshot.slot, futures))
+            best = self._best(gathered, plans, self._draw(snapshot, known, futures))
         self.taken[gathered.origin[best]] += 1
         return _read(gathered.after, best, known, len(running))
 
     def _gather(self, snapshot: Snapshot, running: list[TaskView], known: list[TaskView], variants: bool) -> _Gathered:
         """Plans of all kinds, played for this slot; the most important come first."""
-        now = empty_worlds(1, len(known), self._tables)
-        _fill(now, snapshot, running)
         most = self._most_plans
         proposed = [] if self.proposer is None else self.proposer.propose(snapshot)
+        draws = self._draw(snapshot, known, 0)
+        now = empty_worlds(1, draws, self._tables)
+        _fill(now, snapshot, running, draws)
         gathered = _Gathered(
             self._tables,
             self._sizes,
-            self._draw(known, snapshot.slot, 0),
+            draws,
             now,
             1 + 2 * len(proposed) + len(VARIANTS) + _CHANGES + _TRIES * most,
         )
@@ -330,13 +340,13 @@ class Lookahead:
         draws: Draws,
         cost: npt.NDArray[np.float64],
     ) -> None:
-        worlds = empty_worlds(1, draws.arrival.shape[1], self._tables)
+        worlds = empty_worlds(1, draws, self._tables)
         base = np.array(BASE, dtype=np.float64)
         plan_kernels.roll_out(
             self._tables, self._sizes, base, self._horizon, after, plans, first, last, draws, worlds, cost, self._lends
         )
 
-    def _draw(self, known: list[TaskView], slot: int, futures: int) -> Draws:
+    def _draw(self, snapshot: Snapshot, known: list[TaskView], futures: int) -> Draws:
         """Known tasks and then sampled arrivals, slots counted from now; with 0 futures, only the known tasks."""
         come = self._arrivals.draw(futures, self._horizon, self._rng) if futures else None
         rows, k = max(1, futures), len(known)
@@ -349,8 +359,9 @@ class Lookahead:
             noise_key=self._rng.integers(0, 2**64, size=(rows, total), dtype=np.uint64),
             # What others use is held at what it is now: it is not known what they will do.
             **nobody_else(rows, self._clusters, self._tables.capacity.shape[1]),
+            **self._data_arrays(snapshot.data, rows),
         )
-        draws.arrival[:, :k] = [task.arrival - slot for task in known]
+        draws.arrival[:, :k] = [task.arrival - snapshot.slot for task in known]
         draws.type[:, :k] = [self._type_index[task.type.name] for task in known]
         for i, task in enumerate(known):
             draws.eligible[:, i, list(task.eligible)] = True
@@ -360,13 +371,20 @@ class Lookahead:
             draws.eligible[:, k:] = come.eligible
         return draws
 
+    def _data_arrays(self, data: Staging | None, rows: int) -> dict[str, Any]:
+        """The fields of Draws about data sets; all futures have the same links."""
+        layout = None if data is None else data.layout
+        if self._known_layout is None or self._known_layout[0] is not layout:
+            self._known_layout = layout, data_arrays([layout])
+        return {**self._known_layout[1], "layout": np.zeros(rows, dtype=np.int64)}
+
 
 class _Gathered:
     """Plans for one slot, and the world after each of them."""
 
     def __init__(self, tables: Tables, sizes: Sizes, known: Draws, now: Worlds, room: int) -> None:
         self._tables, self._sizes, self._known, self._now = tables, sizes, known, now
-        self.after = empty_worlds(room, known.arrival.shape[1], tables)
+        self.after = empty_worlds(room, known, tables)
         self._digest = np.zeros(room, dtype=np.uint64)
         #: Origin of each plan.
         self.origin: list[str] = []
@@ -422,8 +440,12 @@ def _moves(plans: Sequence[Sequence[Placement]], place: dict[int, int], tables: 
     return moves
 
 
-def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView]) -> None:
+def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView], draws: Draws) -> None:
     """The present state as world 0."""
+    now.kind[0] = draws.type[0]
+    if snapshot.data is not None:
+        fill_staging(now, 0, snapshot.data, snapshot.slot)
+        now.runs_from[0, : len(running)] = [task.staging for task in running]
     for n, cluster in enumerate(snapshot.clusters):
         now.free[0, n] = cluster.free if cluster.up else 0
         now.starts[0, n] = 0 if cluster.starts_left is None else 1 - cluster.starts_left

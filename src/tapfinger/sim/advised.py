@@ -29,9 +29,9 @@ class AdvisedSim(BatchSim):
     def load(self, workloads: Sequence[Workload]) -> None:
         """As BatchSim."""
         super().load(workloads)
-        batch, tasks = self.draws.arrival.shape
-        self.worlds = empty_worlds(batch, tasks, self.tables, len(self._plans))
-        self._scratch = empty_worlds(batch, tasks, self.tables)
+        batch = len(workloads)
+        self.worlds = empty_worlds(batch, self.draws, self.tables, len(self._plans))
+        self._scratch = empty_worlds(batch, self.draws, self.tables)
         kernels.reset_all(self.tables, self.draws, self.worlds, self._observations)
         self._look(np.arange(batch))
 
@@ -91,4 +91,5 @@ class AdvisedSim(BatchSim):
         slot = self.worlds.slot[live][:, None]
         arrival = self.draws.arrival[live]
         real = np.arange(arrival.shape[1]) < self.draws.tasks[live][:, None]
-        return self.draws.type[live], (arrival <= slot) & (arrival > slot - window) & real, slot[:, 0] + 1
+        kind = self.worlds.came if self.world.ladders else self.draws.type
+        return kind[live], (arrival <= slot) & (arrival > slot - window) & real, slot[:, 0] + 1

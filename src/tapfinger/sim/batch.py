@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.core.events import Event, OthersChanged, TaskArrived, TaskFinished, TaskStarted, event_key
+from tapfinger.core.events import (
+    Event,
+    OthersChanged,
+    TaskArrived,
+    TaskFinished,
+    TaskOutOfMemory,
+    TaskStaging,
+    TaskStarted,
+    event_key,
+)
 from tapfinger.core.model import Resources, Task
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError, InvalidDecision
@@ -42,7 +51,7 @@ class BatchSim:
         self.world = world
         self.pending = pending
         reports = world.scenario.reports_progress
-        self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode, reports)
+        self.tables = make_tables(world.clusters, world.task_types, world.noise, world.mode, reports, world.ladders)
         self.load(workloads)
 
     def load(self, workloads: Sequence[Workload]) -> None:
@@ -50,7 +59,7 @@ class BatchSim:
         batch = len(workloads)
         self._workloads = tuple(workloads)
         self.draws = stack_workloads(workloads, self.tables)
-        self.worlds = empty_worlds(batch, self.draws.arrival.shape[1], self.tables)
+        self.worlds = empty_worlds(batch, self.draws, self.tables)
         most = most_running(self.world.clusters, self.world.task_types)
         self._observations = empty_observations(batch, self.pending, most, self.tables)
         #: What agents see now. Read-only: legality is judged by the same arrays.
@@ -101,6 +110,18 @@ class BatchSim:
                     f"{'int64' if kind == 'i' else 'float64'} is needed"
                 )
 
+    def replace(self, workloads: Mapping[int, Workload]) -> None:
+        """Give worlds other workloads, by index; they must be restarted then. No workload may be longer than before."""
+        self._workloads = tuple(workloads.get(b, old) for b, old in enumerate(self._workloads))
+        draws = self.draws
+        if any(w.others or w.data is not None for w in self._workloads):  # their arrays have another shape each time
+            self.draws = stack_workloads(self._workloads, self.tables, draws.arrival.shape[1])
+            return
+        for b, workload in workloads.items():
+            count = draws.tasks[b] = len(workload)
+            draws.arrival[b, :count], draws.type[b, :count] = workload.slot, workload.type
+            draws.eligible[b, :count], draws.noise_key[b, :count] = workload.eligible, workload.noise_key
+
     def restart(self, which: Bools) -> None:
         """Restart the workloads of these worlds."""
         for b in np.flatnonzero(which).tolist():
@@ -116,15 +137,32 @@ class BatchSim:
             slot = int(draws.arrival[b, j])
             task = Task(j, types[int(draws.type[b, j])], slot, eligible_ids(draws.eligible[b, j]))
             log.append(TaskArrived(slot, task))
+            log += self._attempts(b, j, task.type.family)
             if worlds.started[b, j] >= 0:
                 n, amounts = int(worlds.cluster[b, j]), Resources(worlds.allocation[b, j].tolist())
-                log.append(TaskStarted(int(worlds.started[b, j]), j, n, amounts))
+                placed = int(worlds.started[b, j])
+                runs_from = int(worlds.runs_from[b, j]) if self._workloads[b].data is not None else placed
+                log += self._start(b, j, n, amounts, placed, runs_from)
                 if worlds.finished[b, j] >= 0:
                     log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
         for others in self._workloads[b].others:
             so_far = takewhile(lambda change: change[0] <= worlds.slot[b], map(others.change, count()))
             log += [OthersChanged(slot, others.cluster, amounts) for slot, amounts in so_far]
         return sorted(log, key=event_key)
+
+    def _attempts(self, b: int, j: int, family: str) -> Iterator[Event]:
+        """Events of the attempts that ran out of memory."""
+        worlds = self.worlds
+        for i in range(int(worlds.attempts[b, j]) if self.world.ladders else 0):
+            placed, runs_from, end, n, *held = worlds.attempt[b, j, i].tolist()
+            yield from self._start(b, j, n, Resources(held), placed, runs_from)
+            yield TaskOutOfMemory(end, j, n, self.world.ladders[family].above(Resources(held)))
+
+    def _start(self, b: int, j: int, n: int, amounts: Resources, placed: int, runs_from: int) -> Iterator[Event]:
+        if runs_from > placed:
+            yield TaskStaging(placed, j, n, amounts, runs_from)
+        if runs_from == placed or runs_from < self.worlds.slot[b]:
+            yield TaskStarted(runs_from, j, n, amounts)
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

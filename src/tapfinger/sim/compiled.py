@@ -35,11 +35,21 @@ def _drop_stale(cache: Path) -> None:
 _drop_stale(_HERE / "__pycache__")
 
 
+#: Options of numba for functions that make no arrays. Whoever calls from Python holds the arrays, so references to them
+#: are not counted: counting the dozens of a world in every call and loop took ten times as long as the work itself.
+_UNCOUNTED: dict[str, Any] = {"cache": True, "_nrt": False}
+
+
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile when first called, or load from the cache."""
+    """Compile when first called, or load from the cache. For functions that make no arrays."""
+    return njit(function, **_UNCOUNTED)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """As ``compiled``, for functions that make arrays."""
     return njit(function, cache=True)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile as part of its callers: passing arrays to a short function takes longer than its work."""
-    return njit(function, cache=True, inline="always")
+    return njit(function, inline="always", **_UNCOUNTED)

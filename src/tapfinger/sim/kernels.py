@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from tapfinger.core.model import DONE
+from tapfinger.core.state import OTHERS_WEIGHT
 from tapfinger.sim.compiled import compiled, inlined
+from tapfinger.sim.needs_kernels import is_short, run_out
+from tapfinger.sim.staging_kernels import ask_for_data, release_data, reset_staging, wait_for_data
 
 # numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
 Array = Any
@@ -50,7 +53,7 @@ def rate_of(b: int, j: int, kind: int, tables: Record, worlds: Record) -> Any:
 @compiled
 def gain_of(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Record) -> Any:
     """Mirror of `tapfinger.core.model.SpeedProfile.gain` and `tapfinger.core.model.Noise.apply`."""
-    kind = draws.type[d, j]
+    kind = worlds.kind[b, j]
     gain = rate_of(b, j, kind, tables, worlds)
     offset = tables.shape_offset[tables.speed[kind, worlds.cluster[b, j]]]
     if offset > 0.0:
@@ -70,6 +73,10 @@ def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
     while j < draws.tasks[d] and draws.arrival[d, j] <= worlds.slot[b]:
         worlds.queue[b, worlds.queue_length[b]] = j
         worlds.queue_length[b] += 1
+        worlds.kind[b, j] = draws.type[d, j]
+        if worlds.now.shape[1] > 0:
+            worlds.kind[b, j] = worlds.now[b, draws.type[d, j]]
+            worlds.came[b, j] = worlds.kind[b, j]
         for n in range(worlds.waiting.shape[1]):
             worlds.waiting[b, n] += draws.eligible[d, j, n]
         j += 1
@@ -97,6 +104,17 @@ def change_others(d: int, b: int, draws: Record, worlds: Record) -> None:
 
 
 @compiled
+def remember_others(b: int, draws: Record, worlds: Record) -> None:
+    """Mirror of `tapfinger.core.state.EdgeState.end_slot`, of what others used lately."""
+    if draws.others_slot.shape[2] == 0:
+        return
+    for n in range(worlds.free.shape[1]):
+        for r in range(worlds.free.shape[2]):
+            mean = worlds.others_lately[b, n, r]
+            worlds.others_lately[b, n, r] = mean + OTHERS_WEIGHT * (worlds.others[b, n, r] - mean)
+
+
+@compiled
 def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
     """Empty world b and let slot 0's tasks arrive (Session.__init__)."""
     worlds.slot[b] = 0
@@ -119,12 +137,23 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.cluster[b, j] = -1
         worlds.started[b, j] = -1
         worlds.finished[b, j] = -1
+    if draws.data_gb.shape[1] > 0:
+        reset_staging(b, draws, worlds)
+    for kind in range(worlds.now.shape[1]):
+        worlds.now[b, kind] = kind
+    for j in range(worlds.attempts.shape[1]):
+        worlds.attempts[b, j] = 0
     change_others(b, b, draws, worlds)
+    for n in range(tables.capacity.shape[0]):
+        for r in range(tables.capacity.shape[1]):
+            worlds.others_lately[b, n, r] = worlds.others[b, n, r]
     arrive(b, b, draws, worlds)
 
 
 @inlined
-def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: Record, worlds: Record) -> None:
+def start(
+    d: int, b: int, j: int, n: int, allocations: Array, row: int, tables: Record, draws: Record, worlds: Record
+) -> None:
     """Mirror of `tapfinger.core.state.EdgeState.commit`, for one legal placement with the size in ``row``."""
     length = worlds.queue_length[b]
     place = 0
@@ -145,6 +174,8 @@ def start(d: int, b: int, j: int, n: int, allocations: Array, row: int, draws: R
     for r in range(allocations.shape[1]):
         worlds.allocation[b, j, r] = allocations[row, r]
         worlds.free[b, n, r] -= allocations[row, r]
+    if draws.data_gb.shape[1] > 0:
+        ask_for_data(d, b, j, tables, draws, worlds)
 
 
 @inlined
@@ -157,27 +188,63 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     """
     count = worlds.queue_length[b] + worlds.running_count[b]
     worlds.total[b] += count
-    kept = 0
+    data, ladders = draws.data_gb.shape[1] > 0, tables.need.shape[0] > 0
+    kept, ended = 0, 0
     for i in range(worlds.running_count[b]):
         j = worlds.running[b, i]
+        if data and worlds.runs_from[b, j] > worlds.slot[b]:
+            worlds.running[b, kept] = j
+            kept += 1
+            continue
         worlds.progress[b, j] += gain_of(d, b, j, tables, draws, worlds)
         worlds.elapsed[b, j] += 1
-        if worlds.progress[b, j] >= DONE:
-            worlds.finished[b, j] = worlds.slot[b]
+        short = ladders and is_short(b, j, tables, worlds)
+        if short or worlds.progress[b, j] >= DONE:
+            if not short:
+                worlds.finished[b, j] = worlds.slot[b]
             n = worlds.cluster[b, j]
             for r in range(tables.capacity.shape[1]):
                 worlds.free[b, n, r] += worlds.allocation[b, j, r]
+            if data or short:
+                _note_end(b, j, short, ended, worlds)
+                ended += 1
         else:
             worlds.running[b, kept] = j
             kept += 1
     worlds.running_count[b] = kept
+    if ended > 0:
+        _settle(d, b, ended, tables, draws, worlds)
     worlds.slot[b] += 1
     worlds.turn[b] = 0
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
+    remember_others(b, draws, worlds)
     change_others(d, b, draws, worlds)
     arrive(d, b, draws, worlds)
     return count
+
+
+@compiled
+def _note_end(b: int, j: int, short: bool, ended: int, worlds: Record) -> None:
+    """Insert task j into those that ended in this slot, by id: first all that finished, then all that ran short."""
+    key = j + worlds.queue.shape[1] if short else j
+    place = ended
+    while place > 0 and key < worlds.order[b, place - 1]:
+        worlds.order[b, place] = worlds.order[b, place - 1]
+        place -= 1
+    worlds.order[b, place] = key
+
+
+@compiled
+def _settle(d: int, b: int, ended: int, tables: Record, draws: Record, worlds: Record) -> None:
+    """Release the data of tasks that ended, in the order of their events, and put back those that ran short."""
+    tasks = worlds.queue.shape[1]
+    for i in range(ended):
+        j = worlds.order[b, i] % tasks
+        if draws.data_gb.shape[1] > 0:
+            release_data(d, b, j, tables, draws, worlds)
+        if worlds.order[b, i] >= tasks:
+            run_out(d, b, j, tables, draws, worlds)
 
 
 @compiled
@@ -217,22 +284,22 @@ def play_turn(
     void = True
     # All winners are found before any placement changes what is free.
     for n in range(clusters):
-        worlds.granted[b, n] = task[n] >= 0 and _wins(b, n, tables, draws, worlds, task, score)
+        worlds.granted[b, n] = task[n] >= 0 and _wins(b, n, tables, worlds, task, score)
         if task[n] >= 0:
             void = False
             if not worlds.granted[b, n]:
                 worlds.conflicts[b] += 1
     for n in range(clusters):
         if worlds.granted[b, n]:
-            start(b, b, task[n], n, allocation, n, draws, worlds)
+            start(b, b, task[n], n, allocation, n, tables, draws, worlds)
     worlds.turn[b] += 1
     return void or tables.max_starts == 1
 
 
 @compiled
-def _wins(b: int, n: int, tables: Record, draws: Record, worlds: Record, task: Array, score: Array) -> bool:
+def _wins(b: int, n: int, tables: Record, worlds: Record, task: Array, score: Array) -> bool:
     """Mirror of `tapfinger.core.conflict.resolve`: the largest weight wins, and ties go to the lowest index."""
-    kind = draws.type[b, task[n]]
+    kind = worlds.kind[b, task[n]]
     mine = score[n] * copies_of_minimum(tables, worlds, b, kind, n)
     for m in range(task.shape[0]):
         if m != n and task[m] == task[n]:
@@ -259,6 +326,8 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     obs.node[b] = -1
     obs.startable[b] = False
     obs.largest[b] = 0
+    if draws.data_gb.shape[1] > 0:
+        obs.staging[b] = 0
     nodes = 0
     filled = 0  # places filled in all pending sets together
     wanted = 0
@@ -291,9 +360,11 @@ def observe(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) 
     for n in range(clusters):
         for r in range(amounts):
             obs.cluster_features[b, n, r] = max(0, worlds.free[b, n, r])
+            obs.others[b, n, r] = worlds.others[b, n, r]
+            obs.others_lately[b, n, r] = worlds.others_lately[b, n, r]
         obs.waiting[b, n] = worlds.waiting[b, n]
         obs.cluster_features[b, n, amounts] = max(0, worlds.waiting[b, n] - size)
-    _observe_running(b, tables, draws, worlds, obs)
+    _observe_running(b, tables, worlds, obs)
 
 
 @compiled
@@ -309,7 +380,7 @@ def _first_adviser(b: int, j: int, n: int, worlds: Record) -> int:
 def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> int:
     """Put task j into cluster n's pending set; returns the new number of nodes. ``obs.waiting`` counts the places."""
     amounts = tables.capacity.shape[1]
-    kind = draws.type[b, j]
+    kind = worlds.kind[b, j]
     node = worlds.order[b, j]
     if node < 0:
         node = nodes
@@ -323,6 +394,8 @@ def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, wor
     obs.waiting[b, n] += 1
     obs.task[b, n, place] = j
     obs.node[b, n, place] = node
+    if draws.data_gb.shape[1] > 0:
+        obs.staging[b, n, place] = wait_for_data(b, b, kind, n, tables, draws, worlds)
     if fits(tables, worlds, b, kind, n):
         obs.startable[b, n, place] = True
         for r in range(amounts):
@@ -331,7 +404,7 @@ def _show(b: int, n: int, j: int, nodes: int, tables: Record, draws: Record, wor
 
 
 @compiled
-def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs: Record) -> None:
+def _observe_running(b: int, tables: Record, worlds: Record, obs: Record) -> None:
     """Running tasks in order of placement, per cluster."""
     amounts = tables.capacity.shape[1]
     kinds = tables.minimum.shape[0]
@@ -345,7 +418,7 @@ def _observe_running(b: int, tables: Record, draws: Record, worlds: Record, obs:
             obs.running_features[b, n, place, r] = worlds.allocation[b, j, r]
         for t in range(kinds):
             obs.running_features[b, n, place, amounts + t] = 0.0
-        obs.running_features[b, n, place, amounts + draws.type[b, j]] = 1.0
+        obs.running_features[b, n, place, amounts + worlds.kind[b, j]] = 1.0
         obs.running_features[b, n, place, amounts + kinds] = worlds.elapsed[b, j]
         # A task reports at the end of a slot, so a task started in this slot has not reported yet.
         told = tables.reports and worlds.elapsed[b, j] > 0
@@ -376,7 +449,7 @@ def observe_some(live: Array, tables: Record, draws: Record, worlds: Record, obs
 
 @compiled
 def first_illegal(
-    tables: Record, draws: Record, obs: Record, choice: Array, allocation: Array, score: Array, done: Array
+    tables: Record, worlds: Record, obs: Record, choice: Array, allocation: Array, score: Array, done: Array
 ) -> int:
     """Mirror of `tapfinger.core.feasibility.check_decision`: the first world with an illegal choice, or -1."""
     for b in range(choice.shape[0]):
@@ -390,7 +463,7 @@ def first_illegal(
                 return b
             if not (score[b, n] >= 0.0 and score[b, n] < math.inf):
                 return b
-            kind = draws.type[b, obs.task[b, n, place]]
+            kind = worlds.kind[b, obs.task[b, n, place]]
             for r in range(allocation.shape[2]):
                 amount = allocation[b, n, r]
                 if amount < tables.minimum[kind, r] or amount > obs.largest[b, n, place, r]:
@@ -418,7 +491,7 @@ def step_all(
     system where a slot ended and 0 elsewhere. If any choice is illegal nothing happens anywhere and
     that world's index is returned, otherwise -1.
     """
-    bad = first_illegal(tables, draws, obs, choice, allocation, score, done)
+    bad = first_illegal(tables, worlds, obs, choice, allocation, score, done)
     if bad >= 0:
         return bad
     for b in range(worlds.slot.shape[0]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Mode
 from tapfinger.core.model import Cluster, Noise, TaskType
+from tapfinger.core.staging import DataLayout, Staging
 from tapfinger.profiles.efficient_sizes import WORST_STRETCH, EfficientSize, EfficientSizes
 from tapfinger.workloads.base import Workload
+from tapfinger.workloads.needs import Ladder
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,14 +41,24 @@ class Tables(NamedTuple):
     noise_amplitude: float
     max_starts: int  # per cluster and slot
     reports: bool  # whether running tasks report their progress
+    # Data sets that a type needs: data[data_first[t]..data_first[t+1]].
+    data: Ints
+    data_first: Ints  # (T+1,)
+    # Ladders of types, see workloads.needs; (0,) where everybody knows what tasks need.
+    ladder: Ints  # (T,) the resource of which its tasks may need more than its minimum, -1 for none
+    need: Ints  # (T,) what they need of it
+    above: Ints  # (T,) the next type of the ladder, -1 for none
 
 
 class Draws(NamedTuple):
-    """One workload per world, padded to J tasks. B worlds."""
+    """One workload per world, padded to J tasks. B worlds.
+
+    Data sets and links come in Y layouts; D data sets, P places, C whole clusters, all 0 where there are no data sets.
+    """
 
     tasks: Ints  # (B,) tasks of each world
     arrival: Ints  # (B, J)
-    type: Ints  # (B, J)
+    type: Ints  # (B, J) with which a task comes if none of its family ran out of memory before
     eligible: Bools  # (B, J, N)
     noise_key: npt.NDArray[np.uint64]  # (B, J)
     # Changes of what others use: L of each cluster at most, none where nobody else is.
@@ -53,6 +66,12 @@ class Draws(NamedTuple):
     others_amounts: Ints  # (B, N, L, R)
     others_count: Ints  # (B, N)
     others_period: Ints  # (B, N)
+    layout: Ints  # (B,) which layout the world has
+    data_gb: Floats  # (Y, D)
+    data_lies: Bools  # (Y, P, D) whether the data set lies there for good
+    data_slots: Floats  # (Y, P, C) slots that the link takes for one GB
+    data_cache: Floats  # (Y, C) size of the cache in GB
+    data_place: Ints  # (Y, N) the cluster's place
 
 
 class Worlds(NamedTuple):
@@ -68,21 +87,36 @@ class Worlds(NamedTuple):
     waiting: Ints  # (B, N) waiting tasks that may run on the cluster
     free: Ints  # (B, N, R) below zero where others have come to use what tasks hold
     others: Ints  # (B, N, R) in use by others
+    others_lately: Floats  # (B, N, R) mean of what they used before this slot
     others_next: Ints  # (B, N) place of the next change of it
     others_due: Ints  # (B, N) slot of that change
     starts: Ints  # (B, N) in this slot
     granted: Bools  # (B, N) whether the cluster got the task it wanted in the last turn
+    kind: Ints  # (B, J) type of a task that is in the system: waiting, its family's now; running, that it started with
     cluster: Ints  # (B, J) -1 before it is placed
     allocation: Ints  # (B, J, R)
     progress: Floats  # (B, J)
     elapsed: Ints  # (B, J) slots run
-    started: Ints  # (B, J) slot of start, -1 before
+    started: Ints  # (B, J) slot in which it was placed, -1 before
     finished: Ints  # (B, J) slot of end, -1 before
     total: Ints  # (B,) sum over slots of tasks in the system
     conflicts: Ints  # (B,) proposals that lost
     order: Ints  # (B, J) scratch of greedy rounds: waiting tasks in the order they are considered
     rank: Floats  # (B, J) scratch: the key they are ordered by
     room: Ints  # (B, R) scratch of lending: what is left to lend on a cluster
+    # Data sets, as in core.staging.Staging; empty arrays where there are none.
+    ready: Floats  # (B, P, D) slot from which on the data set is there
+    busy: Floats  # (B, P, C) slot until which the link is taken
+    used: Ints  # (B, C, D) the last slot in which the data set was asked for or released, -1 before
+    users: Ints  # (B, C, D) tasks there that use it
+    runs_from: Floats  # (B, J) slot from which on a placed task has its data
+    link: Floats  # (B, P) scratch: slot until which links to one cluster are taken
+    wait: Floats  # (B, N) scratch of greedy rounds: slots that a task would wait for its data
+    # Memory that nobody knows; empty arrays where everybody does.
+    now: Ints  # (B, T) type that tasks of this one have since some of its family ran out of memory
+    came: Ints  # (B, J) type with which the task came
+    attempts: Ints  # (B, J) attempts that ran out of memory
+    attempt: Ints  # (B, J, attempts, 4 + R) of each: slots of placement, start and end, cluster, allocation
     advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
     advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
 
@@ -101,12 +135,20 @@ class Observations(NamedTuple):
     waiting: Ints  # (B, N) length of the cluster's queue
     age: Ints  # (B, M) slots each pending node has waited
     running_progress: npt.NDArray[np.float32]  # (B, N, S) as reported, -1 if not reported
+    others: npt.NDArray[np.float32]  # (B, N, R) in use by others
+    others_lately: npt.NDArray[np.float32]  # (B, N, R) mean of what they used before
+    staging: Ints  # (B, N, K) slots that the pending task would wait there for its data
 
 
 def make_tables(
-    clusters: Sequence[Cluster], types: Sequence[TaskType], noise: Noise, mode: Mode, reports: bool = True
+    clusters: Sequence[Cluster],
+    types: Sequence[TaskType],
+    noise: Noise,
+    mode: Mode,
+    reports: bool = True,
+    ladders: Mapping[str, Ladder] = MappingProxyType({}),
 ) -> Tables:
-    """Domain objects -> arrays."""
+    """Domain objects -> arrays. ``ladders``: what tasks need in truth, by family; without them none runs short."""
     kinds = hardware_of(clusters)
     profiles = [t.on(kind).profile for kind in kinds for t in types]
     sizes = [len(profile.rates) for profile in profiles]
@@ -126,7 +168,22 @@ def make_tables(
         noise_amplitude=float(noise.amplitude),
         max_starts=1 if mode is Mode.SINGLE else NO_LIMIT,
         reports=reports,
+        data=np.array([d for t in types for d in t.data], dtype=np.int64),
+        data_first=np.cumsum([0, *(len(t.data) for t in types)]).astype(np.int64),
+        **_climbs(types, ladders),
     )
+
+
+def _climbs(types: Sequence[TaskType], ladders: Mapping[str, Ladder]) -> dict[str, Ints]:
+    """The fields of Tables about ladders."""
+    rows = len(types) if ladders else 0
+    found = {name: np.full(rows, -1, dtype=np.int64) for name in ("ladder", "need", "above")}
+    kind = {t.name: i for i, t in enumerate(types)}
+    for ladder in ladders.values():
+        steps = [kind[step.name] for step in ladder.steps]
+        found["ladder"][steps], found["need"][steps] = ladder.resource, ladder.need
+        found["above"][steps[:-1]] = steps[1:]
+    return found
 
 
 def hardware_of(clusters: Sequence[Cluster]) -> list[str]:
@@ -134,7 +191,7 @@ def hardware_of(clusters: Sequence[Cluster]) -> list[str]:
     return list(dict.fromkeys(c.hardware for c in clusters))
 
 
-def nobody_else(batch: int, clusters: int, resources: int, changes: int = 0) -> dict[str, Ints]:
+def nobody_else(batch: int, clusters: int, resources: int, changes: int = 0) -> dict[str, Any]:
     """The fields of Draws about others, for clusters that nobody else uses."""
     return {
         "others_slot": np.zeros((batch, clusters, changes), dtype=np.int64),
@@ -144,9 +201,26 @@ def nobody_else(batch: int, clusters: int, resources: int, changes: int = 0) -> 
     }
 
 
-def stack_workloads(workloads: Sequence[Workload], tables: Tables) -> Draws:
-    """Workloads -> one padded batch."""
-    most = max(len(w) for w in workloads)
+def data_arrays(layouts: Sequence[DataLayout | None]) -> dict[str, Any]:
+    """The fields of Draws about data sets, one layout per world; worlds that are all alike share one."""
+    shared = all(layout == layouts[0] for layout in layouts)
+    known = [layout for layout in (layouts[:1] if shared else layouts) if layout is not None]
+    count, places = len(known), len(known[0].lies) if known else 0
+    clusters, sets = max(0, places - 1), len(known[0].names) if known else 0
+    nodes = len(known[0].place_of) if known else 0
+    return {
+        "layout": np.zeros(len(layouts), dtype=np.int64) if shared else np.arange(len(layouts)),
+        "data_gb": np.array([one.gb for one in known], dtype=np.float64).reshape(count, sets),
+        "data_lies": np.array([one.lies for one in known], dtype=np.bool_).reshape(count, places, sets),
+        "data_slots": np.array([one.slots_per_gb for one in known], dtype=np.float64).reshape(count, places, clusters),
+        "data_cache": np.array([one.cache_gb for one in known], dtype=np.float64).reshape(count, clusters),
+        "data_place": np.array([one.place_of for one in known], dtype=np.int64).reshape(count, nodes),
+    }
+
+
+def stack_workloads(workloads: Sequence[Workload], tables: Tables, least: int = 0) -> Draws:
+    """Workloads -> one batch, padded to the longest, or to ``least`` tasks if that is more."""
+    most = max(least, *(len(w) for w in workloads))
 
     def pad(name: str, dtype: Any, *tail: int) -> Any:
         out = np.zeros((len(workloads), most, *tail), dtype=dtype)
@@ -170,12 +244,20 @@ def stack_workloads(workloads: Sequence[Workload], tables: Tables) -> Draws:
         eligible=pad("eligible", np.bool_, clusters),
         noise_key=pad("noise_key", np.uint64),
         **shared,
+        **data_arrays([w.data for w in workloads]),
     )
 
 
-def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> Worlds:
-    """Room for B worlds; ``kernels.reset`` fills it. ``advisers``: number of advisers."""
+def empty_worlds(batch: int, draws: Draws, tables: Tables, advisers: int = 0) -> Worlds:
+    """Room for B worlds, as many tasks each as the draws have; ``kernels.reset`` fills it.
+
+    ``advisers``: number of advisers.
+    """
     clusters, resources = tables.capacity.shape
+    tasks, (places, sets) = draws.arrival.shape[1], draws.data_lies.shape[1:]
+    wholes, staged = draws.data_cache.shape[1], bool(sets)
+    kinds, climbing = len(tables.need), bool(len(tables.need))
+    attempts = _longest_climb(tables)
 
     def ints(*shape: int) -> Ints:
         return np.zeros((batch, *shape), dtype=np.int64)
@@ -191,10 +273,12 @@ def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> W
         waiting=ints(clusters),
         free=ints(clusters, resources),
         others=ints(clusters, resources),
+        others_lately=np.zeros((batch, clusters, resources)),
         others_next=ints(clusters),
         others_due=ints(clusters),
         starts=ints(clusters),
         granted=np.zeros((batch, clusters), dtype=np.bool_),
+        kind=ints(tasks),
         cluster=ints(tasks),
         allocation=ints(tasks, resources),
         progress=np.zeros((batch, tasks)),
@@ -206,9 +290,41 @@ def empty_worlds(batch: int, tasks: int, tables: Tables, advisers: int = 0) -> W
         order=ints(tasks),
         rank=np.zeros((batch, tasks)),
         room=ints(resources),
+        ready=np.zeros((batch, places, sets)),
+        busy=np.zeros((batch, places, wholes)),
+        used=ints(wholes, sets),
+        users=ints(wholes, sets),
+        runs_from=np.zeros((batch, tasks * staged)),
+        link=np.zeros((batch, places)),
+        wait=np.zeros((batch, clusters * staged)),
+        now=ints(kinds),
+        came=ints(tasks * climbing),
+        attempts=ints(tasks * climbing),
+        attempt=ints(tasks * climbing, attempts, 4 + resources),
         advised=ints(tasks, advisers),
         advised_size=ints(tasks, advisers),
     )
+
+
+def _longest_climb(tables: Tables) -> int:
+    """Most attempts of one task that can run out of memory: each goes up a ladder by a step or more."""
+    most = 0
+    for kind in range(len(tables.above)):
+        steps, at = 0, kind
+        while tables.above[at] >= 0:
+            steps, at = steps + 1, int(tables.above[at])
+        most = max(most, steps)
+    return most
+
+
+def fill_staging(worlds: Worlds, b: int, data: Staging, slot: int) -> None:
+    """Write which data sets are where into world b, slots counted from ``slot``."""
+    worlds.ready[b] = np.array(data.ready) - slot
+    worlds.busy[b] = 0.0
+    for link, until in data.busy.items():
+        worlds.busy[b][link] = until - slot
+    worlds.used[b] = np.array(data.used) - slot
+    worlds.users[b] = data.users
 
 
 def empty_observations(batch: int, pending: int, most_running: int, tables: Tables) -> Observations:
@@ -227,6 +343,9 @@ def empty_observations(batch: int, pending: int, most_running: int, tables: Tabl
         waiting=np.zeros((batch, clusters), dtype=np.int64),
         age=np.zeros((batch, clusters * pending), dtype=np.int64),
         running_progress=np.full((batch, clusters, most_running), -1.0, dtype=np.float32),
+        others=np.zeros((batch, clusters, resources), dtype=np.float32),
+        others_lately=np.zeros((batch, clusters, resources), dtype=np.float32),
+        staging=np.zeros((batch, clusters, pending), dtype=np.int64),
     )
 
 

@@ -22,14 +22,14 @@ _MOST = 62
 
 
 @inlined
-def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> None:
+def lend_round(b: int, tables: Record, sizes: Record, worlds: Record) -> None:
     """Mirror of `tapfinger.schedulers.lending.Lending._give`: the progress that lending adds, without noise."""
     clusters, amounts = tables.capacity.shape
-    # Tasks that more would help. A task that is only just starting cannot be resized.
+    # Tasks that more would help. A task that is only just starting, or waits for its data, cannot be resized.
     wanting, one = np.int64(0), np.int64(1)
     for i in range(min(_MOST, worlds.running_count[b])):
         j = worlds.running[b, i]
-        kind = draws.type[d, j]
+        kind = worlds.kind[b, j]
         fastest = sizes.rate[sizes.first[tables.speed[kind, worlds.cluster[b, j]]]]
         if worlds.elapsed[b, j] > 0 and rate_of(b, j, kind, tables, worlds) < fastest:
             wanting |= one << i
@@ -48,7 +48,7 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
                 j = worlds.running[b, i]
                 if worlds.cluster[b, j] != n:
                     continue
-                kind = draws.type[d, j]
+                kind = worlds.kind[b, j]
                 o = _fastest(b, j, kind, tables, sizes, worlds)
                 held = rate_of(b, j, kind, tables, worlds)
                 saved = 0
@@ -63,7 +63,7 @@ def lend_round(d: int, b: int, tables: Record, sizes: Record, draws: Record, wor
                 break
             wanting &= ~(one << best)
             j = worlds.running[b, best]
-            kind = draws.type[d, j]
+            kind = worlds.kind[b, j]
             held = rate_of(b, j, kind, tables, worlds)
             offset = tables.shape_offset[tables.speed[kind, n]]
             worlds.progress[b, j] = _before(held, sizes.rate[option], offset, worlds.progress[b, j])

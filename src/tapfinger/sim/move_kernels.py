@@ -44,7 +44,7 @@ def first_moves(
         for i in range(moves.length[p]):
             row = p * moves.task.shape[1] + i
             if _legal(b, moves.task[p, i], moves.cluster[p, i], moves.allocation, row, tables, draws, after):
-                start(_ZERO, b, moves.task[p, i], moves.cluster[p, i], moves.allocation, row, draws, after)
+                start(_ZERO, b, moves.task[p, i], moves.cluster[p, i], moves.allocation, row, tables, draws, after)
         greedy_round(_ZERO, b, tables, sizes, plan_of(plans[p]), keys[p], draws, after)
         digest[b] = _digest(b, now.running_count[0], after)
 
@@ -54,7 +54,7 @@ def _legal(b: int, j: int, n: int, allocations: Array, row: int, tables: Record,
     """Mirror of `tapfinger.core.feasibility.can_start_with`: may waiting task j start on cluster n with that size?"""
     if not draws.eligible[0, j, n] or worlds.starts[b, n] >= tables.max_starts:
         return False
-    kind = draws.type[0, j]
+    kind = worlds.kind[b, j]
     for r in range(allocations.shape[1]):
         amount = allocations[row, r]
         most = min(tables.maximum[kind, r], max(0, worlds.free[b, n, r]))
@@ -92,7 +92,7 @@ def neighbours(
         for t in range(end - begin + after.queue_length[p]):
             j = after.running[p, begin + t] if begin + t < end else after.queue[p, begin + t - end]
             started = begin + t < end
-            kind = draws.type[0, j]
+            kind = after.kind[p, j]
             for n in range(clusters):
                 if not draws.eligible[0, j, n]:
                     continue

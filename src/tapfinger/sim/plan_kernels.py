@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tapfinger.core.estimates import LONGEST_STAGING
 from tapfinger.profiles.efficient_sizes import WORST_STRETCH
-from tapfinger.sim.compiled import compiled, inlined
+from tapfinger.sim.compiled import allocating, compiled, inlined
 from tapfinger.sim.kernels import end_slot, observe, play_turn, rate_of, reset, start, unit_uniform
 from tapfinger.sim.layout import GreedyPlan
 from tapfinger.sim.lend_kernels import lend_round
+from tapfinger.sim.staging_kernels import wait_for_data
 
 Array = Any
 Record = Any
@@ -39,9 +41,9 @@ def greedy_round(
     price = plan.queue_price * max(0.0, _carried_over(d, b, draws, worlds) / clusters - calm)
     for i in range(count):
         j = worlds.order[b, i]
-        option, n = _choose(d, b, j, draws.type[d, j], tables, sizes, plan, price, key, draws, worlds)
+        option, n = _choose(d, b, j, worlds.kind[b, j], tables, sizes, plan, price, key, draws, worlds)
         if option >= 0:
-            start(d, b, j, n, sizes.allocation, option, draws, worlds)
+            start(d, b, j, n, sizes.allocation, option, tables, draws, worlds)
 
 
 @compiled
@@ -66,7 +68,7 @@ def _order(d: int, b: int, sizes: Record, plan: Record, draws: Record, worlds: R
         for n in range(draws.eligible.shape[2]):
             choosy += draws.eligible[d, j, n]
         waited = worlds.slot[b] - draws.arrival[d, j]
-        rank = plan.short_first * sizes.least_slots[draws.type[d, j]] + plan.choosy_first * choosy - waited
+        rank = plan.short_first * sizes.least_slots[worlds.kind[b, j]] + plan.choosy_first * choosy - waited
         place = i
         while place > 0 and rank < worlds.rank[b, place - 1]:
             worlds.rank[b, place] = worlds.rank[b, place - 1]
@@ -93,10 +95,14 @@ def _choose(
 ) -> Any:
     """Best (option, cluster) for task j now, or (-1, -1): the inner loop of Greedy.decide."""
     clusters, amounts = tables.capacity.shape
-    ideal = math.inf
+    data = draws.data_gb.shape[1] > 0
+    ideal, soonest = math.inf, math.inf
     for n in range(clusters):
         if draws.eligible[d, j, n]:
             ideal = min(ideal, sizes.ideal[kind, n])
+            if data:
+                worlds.wait[b, n] = wait_for_data(d, b, kind, n, tables, draws, worlds)
+                soonest = min(soonest, worlds.wait[b, n])
     waited = worlds.slot[b] - draws.arrival[d, j]
     limit = math.inf if waited >= plan.max_wait * ideal else plan.patience * ideal
     best_score, best_share, best_option, best_cluster = math.inf, 0.0, -1, -1
@@ -107,6 +113,9 @@ def _choose(
         crowd = plan.crowd_price * (worlds.waiting[b, n] / clusters)
         before = _durations(b, n, -1, tables, sizes, worlds) if plan.room_price > 0.0 else 0.0
         speed = tables.speed[kind, n]
+        wait = worlds.wait[b, n] if data else 0.0
+        if wait > 0.0 and not staging_pays(wait - soonest, ideal, waited):
+            continue
         slowest = limit * sizes.pace[kind, n]
         for o in range(sizes.first[speed], sizes.first[speed + 1]):
             if sizes.slots[o] > slowest:
@@ -118,6 +127,8 @@ def _choose(
                     break
             if roomy:
                 this = sizes.slots[o] + price * sizes.cost[o]
+                if wait > 0.0:
+                    this += wait + price * sizes.cost[o] * (wait / sizes.slots[o])
                 if plan.jitter > 0.0:
                     u = unit_uniform(key, (j * clusters + n) * sizes.slots.shape[0] + o)
                     this *= 1.0 + plan.jitter * (2.0 * u - 1.0)
@@ -138,6 +149,12 @@ def _choose(
     if plan.hold > 0.0 and unit_uniform(key, -2 - j) < plan.hold:
         return -1, -1
     return best_option, best_cluster
+
+
+@compiled
+def staging_pays(later: float, shortest: float, waited: float) -> bool:
+    """Mirror of `tapfinger.core.estimates.staging_pays`."""
+    return later <= max(LONGEST_STAGING * shortest, waited)
 
 
 @inlined
@@ -199,10 +216,13 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
     target.queue_length[b] = source.queue_length[p]
     target.running_count[b] = source.running_count[p]
     for i in range(source.queue_length[p]):
-        target.queue[b, i] = source.queue[p, i]
+        j = source.queue[p, i]
+        target.queue[b, i] = j
+        target.kind[b, j] = source.kind[p, j]
     for i in range(source.running_count[p]):
         j = source.running[p, i]
         target.running[b, i] = j
+        target.kind[b, j] = source.kind[p, j]
         target.cluster[b, j] = source.cluster[p, j]
         target.progress[b, j] = source.progress[p, j]
         target.elapsed[b, j] = source.elapsed[p, j]
@@ -216,6 +236,25 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
         for r in range(source.free.shape[2]):
             target.free[b, n, r] = source.free[p, n, r]
             target.others[b, n, r] = source.others[p, n, r]
+    for kind in range(source.now.shape[1]):
+        target.now[b, kind] = source.now[p, kind]
+    if source.ready.shape[2] > 0:
+        _copy_staging(source, p, target, b)
+
+
+@compiled
+def _copy_staging(source: Record, p: int, target: Record, b: int) -> None:
+    for i in range(source.running_count[p]):
+        target.runs_from[b, source.running[p, i]] = source.runs_from[p, source.running[p, i]]
+    for place in range(source.ready.shape[1]):
+        for s in range(source.ready.shape[2]):
+            target.ready[b, place, s] = source.ready[p, place, s]
+        for n in range(source.busy.shape[2]):
+            target.busy[b, place, n] = source.busy[p, place, n]
+    for n in range(source.used.shape[1]):
+        for s in range(source.used.shape[2]):
+            target.used[b, n, s] = source.used[p, n, s]
+            target.users[b, n, s] = source.users[p, n, s]
 
 
 @compiled
@@ -263,7 +302,7 @@ def _advise(
         for place in range(worlds.running_count[b], scratch.running_count[b]):
             j = scratch.running[b, place]
             worlds.advised[b, j, a] = scratch.cluster[b, j]
-            speed = tables.speed[draws.type[b, j], scratch.cluster[b, j]]
+            speed = tables.speed[scratch.kind[b, j], scratch.cluster[b, j]]
             worlds.advised_size[b, j, a] = _place_of(speed, scratch.allocation[b, j], sizes, places)
 
 
@@ -332,23 +371,26 @@ def roll_out(
                 if step > 0:
                     greedy_round(future, _ZERO, tables, sizes, greedy, np.uint64(0), draws, worlds)
                 if lends:
-                    lend_round(future, _ZERO, tables, sizes, draws, worlds)
+                    lend_round(_ZERO, tables, sizes, worlds)
                 total += end_slot(future, _ZERO, tables, draws, worlds)
-            cost[p, future] = total + _still_to_run(future, _ZERO, tables, sizes, draws, worlds)
+            cost[p, future] = total + _still_to_run(_ZERO, tables, sizes, worlds)
 
 
 @compiled
-def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Record, worlds: Record) -> float:
+def _still_to_run(b: int, tables: Record, sizes: Record, worlds: Record) -> float:
     """Slots that the tasks left in world b will still spend in the system if no more tasks arrive.
 
     Mirror of `tapfinger.core.estimates.work`, summed over running tasks, and of least durations of waiting ones.
+    Placed tasks wait for their data before.
 
     Without it a long task would seem as well off waiting as running.
     """
     left = 0.0
     for i in range(worlds.running_count[b]):
         j = worlds.running[b, i]
-        kind = draws.type[future, j]
+        kind = worlds.kind[b, j]
+        if worlds.runs_from.shape[1] > 0:
+            left += max(0.0, worlds.runs_from[b, j] - worlds.slot[b])
         rate = rate_of(b, j, kind, tables, worlds)
         progress = worlds.progress[b, j]
         offset = tables.shape_offset[tables.speed[kind, worlds.cluster[b, j]]]
@@ -357,11 +399,11 @@ def _still_to_run(future: int, b: int, tables: Record, sizes: Record, draws: Rec
         else:
             left += (1.0 - progress) / rate
     for i in range(worlds.queue_length[b]):
-        left += 1.0 + sizes.least_slots[draws.type[future, worlds.queue[b, i]]]
+        left += 1.0 + sizes.least_slots[worlds.kind[b, worlds.queue[b, i]]]
     return left
 
 
-@compiled
+@allocating
 def judge_deviations(
     tables: Record,
     sizes: Record,
@@ -451,7 +493,7 @@ def _deviated(
     for _ in range(horizon - 1):
         greedy_round(b, b, tables, sizes, greedy, np.uint64(0), draws, scratch)
         total += end_slot(b, b, tables, draws, scratch)
-    return total + _still_to_run(b, b, tables, sizes, draws, scratch) + _still_to_wait(b, tables, scratch)
+    return total + _still_to_run(b, tables, sizes, scratch) + _still_to_wait(b, tables, scratch)
 
 
 @compiled

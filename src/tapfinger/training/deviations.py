@@ -60,7 +60,7 @@ class DeviationJudge:
         self._sizes = make_sizes(EfficientSizes(world.context(0)), world.task_types)
         self._horizon = horizon or horizon_for(self._sizes.least_slots)
         self._bases = np.array(bases, dtype=np.float64)
-        self._scratch = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
+        self._scratch = empty_worlds(len(sim.done), sim.draws, sim.tables)
         self._effort, self._rng = effort, np.random.default_rng(seed)
 
     def worth_trying(self, states: int) -> Ints:

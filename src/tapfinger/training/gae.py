@@ -32,6 +32,16 @@ def agent_costs(sim: BatchSim, slots: int) -> Floats:
     draws, worlds = sim.draws, sim.worlds
     world, task = np.nonzero(np.arange(draws.arrival.shape[1]) < draws.tasks[:, None])
     arrival, started, finished = (a[world, task] for a in (draws.arrival, worlds.started, worlds.finished))
+    cluster = worlds.cluster[world, task]
+    if sim.world.ladders:
+        # Attempts that ran out of memory: the task waited before each, and has waited since the last one.
+        rows, which = np.nonzero(np.arange(worlds.attempt.shape[2]) < worlds.attempts[world, task][:, None])
+        of = world[rows], task[rows]
+        begun, _, ended, where = np.moveaxis(worlds.attempt[of][np.arange(len(rows)), which, :4], -1, 0)
+        since = np.where(which == 0, arrival[rows], worlds.attempt[of][np.arange(len(rows)), which - 1, 2] + 1)
+        np.maximum.at(arrival, rows, ended + 1)
+        pairs = ((world, of[0]), (task, of[1]), (arrival, since), (started, begun), (finished, ended), (cluster, where))
+        world, task, arrival, started, finished, cluster = (np.append(*pair) for pair in pairs)
     # Starts and ends of stays, summed up; the row after the last slot collects everything beyond.
     change = np.zeros((len(draws.tasks), slots + 1, sim.tables.capacity.shape[0]))
     stop_waiting = np.where(started >= 0, started, slots)
@@ -40,7 +50,7 @@ def agent_costs(sim: BatchSim, slots: int) -> Floats:
     np.add.at(change, (world, np.minimum(arrival, slots)), waits)
     np.add.at(change, (world, np.minimum(stop_waiting, slots)), -waits)
     ran = started >= 0
-    place = (world[ran], started[ran], worlds.cluster[world, task][ran])
+    place = (world[ran], started[ran], cluster[ran])
     np.add.at(change, place, 1.0)
     np.add.at(change, (place[0], np.minimum(stop_running[ran], slots), place[2]), -1.0)
     played = np.arange(slots) < worlds.slot[:, None]  # a world that was cut off has no costs beyond

@@ -102,7 +102,7 @@ def open_site(world: World, seeds: Sequence[int], pending: int) -> tuple[Profile
 
 def greedy_means(sim: AdvisedSim, plan: GreedyPlan) -> Any:
     """(B,) mean completion times of a greedy plan on the simulator's workloads."""
-    worlds = empty_worlds(len(sim.done), sim.draws.arrival.shape[1], sim.tables)
+    worlds = empty_worlds(len(sim.done), sim.draws, sim.tables)
     plan_kernels.play_greedy(sim.tables, sim.sizes, plan, sim.draws, worlds)
     return worlds.total / sim.draws.tasks
 

@@ -222,11 +222,12 @@ def _write_parquet(path: Path, workload: WorkloadFile) -> None:
 
 def to_file(world: World, workload: Workload, source: str = "workload") -> WorkloadFile:
     """A drawn workload as the rows of a file: everything but the noise, which comes from the seed."""
-    clusters = [cluster.name for cluster in world.clusters]
+    # A task that may run on a cluster may run on each of its nodes, so the first node speaks for all.
+    eligible_wholes = workload.eligible[:, np.flatnonzero(np.diff(world.whole_of, prepend=-1))]
     types = [task_type.name for task_type in world.task_types]
     eligible = [
-        ALL_CLUSTERS if row.all() else SEPARATOR.join(clusters[n] for n in np.flatnonzero(row))
-        for row in workload.eligible
+        ALL_CLUSTERS if row.all() else SEPARATOR.join(world.wholes[n] for n in np.flatnonzero(row))
+        for row in eligible_wholes
     ]
     return WorkloadFile(
         source,

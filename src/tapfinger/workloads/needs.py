@@ -74,9 +74,9 @@ def climbed(task_type: TaskType, resource: int, amounts: Sequence[int]) -> tuple
 
 
 def needed(task_type: TaskType, ladders: Mapping[str, Ladder]) -> Resources:
-    """The least with which a task of this type ends."""
+    """The most that a task of this type may have to wait for: the first step of its ladder that is enough."""
     ladder = ladders.get(task_type.family)
     if ladder is None:
         return task_type.minimum
-    need = ladder.need
-    return Resources([max(low, need) if r == ladder.resource else low for r, low in enumerate(task_type.minimum)])
+    enough = next(step.minimum for step in ladder.steps if ladder.enough(step.minimum))
+    return Resources([max(amounts) for amounts in zip(task_type.minimum, enough, strict=True)])

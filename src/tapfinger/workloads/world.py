@@ -388,13 +388,14 @@ def _draw_eligible(
             label = f"{drawn.where(first)}: " if drawn.where and i in present else ""
             shown = [f"{c.name} with {world.resources.describe(c.capacity)}" for c in world.clusters[:MOST_SHOWN]]
             more = len(world.clusters) - len(shown)
-            need = needed(task_type, world.ladders)
-            what = f"{label}task type {task_type.name!r}: minimum {world.resources.describe(need)} fits no"
-            if need != task_type.minimum:
-                what = f"{label}task type {task_type.name!r} needs {world.resources.describe(need)}, which fits no"
+            need, who = needed(task_type, world.ladders), f"{label}task type {task_type.name!r}"
+            amounts = world.resources.describe(need)
+            what = (
+                f": minimum {amounts} fits" if need == task_type.minimum else f" needs a step of {amounts}, which fits"
+            )
             raise ConfigError(
-                f"{what} cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum or raise "
-                "a capacity"
+                f"{who}{what} no cluster: {'; '.join(shown)}{f' and {more} more' if more else ''}; lower the minimum "
+                "or raise a capacity"
             )
     if world.scenario.eligibility.kind == "all":
         return np.ones((len(types), len(world.wholes)), dtype=np.bool_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
@@ -19,11 +18,12 @@ from tapfinger.live.agent.output import Shipping
 from tapfinger.live.agent.reports import Following
 from tapfinger.live.agent.starts import load_began
 from tapfinger.live.backends.base import LAUNCH, Run
-from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
-from tapfinger.live.protocol.messages import AttemptId, Launch
+from tapfinger.live.backends.spool import read_json
+from tapfinger.live.protocol.messages import AttemptId, Finite, Launch, Number
 
 logger = logging.getLogger(__name__)
-_launches = TypeAdapter(Launch)
+_launches, _sizes = TypeAdapter(Launch), TypeAdapter[int](Number)
+_devices, _amounts = TypeAdapter(dict[str, tuple[int, ...]]), TypeAdapter(dict[str, Finite])
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def register(directory: Path, cluster: str) -> tuple[str, int]:
     """Name of the agent of a directory, and the number of this start of it."""
     path = directory / "agent.json"
     try:
-        known = json.loads(read_part(path, 0, LARGEST_NOTE))
+        known = read_json(path)
     except FileNotFoundError:
         known = {"name": secrets.token_hex(8), "cluster": cluster, "incarnation": 0}
     if known["cluster"] != cluster:
@@ -85,9 +85,10 @@ def find_runs(directory: Path, lease: Path) -> tuple[list[KeptRun], list[Path]]:
     found, useless = [], []
     for place in sorted((directory / "runs").glob("[0-9]*")):
         try:
-            saved = json.loads(read_part(place / LAUNCH, 0, LARGEST_NOTE))
+            saved = read_json(place / LAUNCH)
             launch, began = _launches.validate_python(saved["launch"]), load_began(saved)
-            devices, size = {k: tuple(v) for k, v in saved["devices"].items()}, int(saved.get("size", 0))
+            _amounts.validate_python(launch.allocation)  # it goes into every report, which would be refused
+            devices, size = _devices.validate_python(saved["devices"]), _sizes.validate_python(saved.get("size", 0))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             useless.append(place)
             continue

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from tapfinger.live.backends.spool import make_anew, read_part
+from tapfinger.live.backends.spool import make_anew, read_json
 
 #: Length of the file with the end of a lease, in bytes.
 LEASE_LENGTH = 128
@@ -52,9 +52,9 @@ def write_lease(path: Path, until: float) -> str:
 def read_lease(path: Path) -> float:
     """The end of the lease on the boot clock; 0 if there is none, or if it is from another boot."""
     try:
-        lease = json.loads(read_part(path, 0, 2 * LEASE_LENGTH))
+        lease = read_json(path, 2 * LEASE_LENGTH)
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return 0.0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tapfinger.live.protocol.messages import (
     LONGEST,
@@ -138,6 +139,9 @@ LIVELY = 1.0
 #: Characters of the reasons in a report, of all attempts together, and of each one in any case: a character may take
 #: six bytes in a message, and one that is too long for the coordinator would be sent again and again.
 REASONS, SHORTEST = 500_000, 50
+#: Metrics and faults in a report, of all attempts together: many attempts with many of them would be too long as well.
+#: What an attempt reports beyond its share is left out, until there are fewer attempts.
+SAID = 10_000
 
 #: Reports whose times are kept while no coordinator answers: an answer to an older one renews no lease.
 MOST_UNANSWERED = 1000
@@ -246,7 +250,8 @@ class Agent:
             del self._sent[next(iter(self._sent))]  # the oldest
         self._last_report, self._next_report = now, now + self._beat
         most = max(SHORTEST, min(LONGEST, REASONS // max(1, len(self._runs))))
-        runs = tuple(_reported(ident, run, most) for ident, run in sorted(self._runs.items()))
+        said = SAID // max(1, len(self._runs))
+        runs = tuple(_reported(ident, run, most, said) for ident, run in sorted(self._runs.items()))
         return Report(
             self.cluster,
             self.agent,
@@ -337,9 +342,11 @@ class Agent:
         return [StopRun(ident, at_once=False)]
 
 
-def _reported(ident: AttemptId, run: _AttemptState, most: int) -> RunReport:
-    """An attempt for a report; ``most``: characters of its reason."""
+def _reported(ident: AttemptId, run: _AttemptState, reason: int, told: int) -> RunReport:
+    """An attempt for a report; ``reason``: characters of its reason, ``told``: number of its metrics and faults."""
     allocation, said, outcome = None if run.allocation is None else dict(run.allocation), run.said, run.outcome
-    if outcome is not None and len(outcome.reason) > most:
-        outcome = replace(outcome, reason=outcome.reason[:most])
-    return RunReport(ident, outcome, run.size, allocation, said.progress, dict(said.metrics), said.ran, said.faults)
+    if outcome is not None and len(outcome.reason) > reason:
+        outcome = replace(outcome, reason=outcome.reason[:reason])
+    metrics = dict(islice(said.metrics.items(), told))
+    faults = said.faults[: told - len(metrics)]
+    return RunReport(ident, outcome, run.size, allocation, said.progress, metrics, said.ran, faults)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
 from tapfinger.live.agent.trees import make_open, remove_tree, size_of
 from tapfinger.live.backends.base import TASK, WORK, Run
-from tapfinger.live.backends.spool import LARGEST_NOTE, read_part
+from tapfinger.live.backends.spool import read_json
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 
 logger = logging.getLogger(__name__)
@@ -177,9 +176,9 @@ class Results:
         if (known := self._noted.get(path.name)) is not None:
             return known
         try:
-            saved = json.loads(read_part(self._note(path), 0, LARGEST_NOTE))
+            saved = read_json(self._note(path))
             kept = {"boot": str(saved["boot"]), **{name: float(saved[name]) for name in ("at", "wall", "size")}}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             # Nothing is noted: it counts from now on.
             kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(path)}
             try:

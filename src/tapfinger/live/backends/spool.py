@@ -10,10 +10,12 @@ What is no regular file does not count.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 from contextlib import suppress
+from typing import Any
 
 #: Name of a file in the directory with the last bytes.
 _SEGMENT = re.compile(r"[0-9]{20}", re.ASCII)
@@ -145,3 +147,12 @@ def read_part(path: str | os.PathLike[str], position: int, most: int) -> bytes:
             raise OSError(f"{os.fspath(path)} is no regular file")
         file.seek(position)
         return file.read(most)
+
+
+def read_json(path: str | os.PathLike[str], most: int = LARGEST_NOTE) -> Any:
+    """The JSON in a regular file. Raises OSError as ``read_part`` does, and ValueError for whatever is no such text."""
+    data = read_part(path, 0, most)
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError(f"{os.fspath(path)} is nested too deeply") from None

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from tapfinger.live.backends import starting
-    from tapfinger.live.backends.spool import Spool, make_anew, read_part
+    from tapfinger.live.backends.spool import Spool, make_anew, read_json
 else:  # files next to this one, wherever they were copied
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     spool, starting = import_module("spool"), import_module("starting")
-    Spool, make_anew, read_part = spool.Spool, spool.make_anew, spool.read_part
+    Spool, make_anew, read_json = spool.Spool, spool.make_anew, spool.read_json
 
 _AT_ONCE = signal.SIGUSR1
 SIGNALS = starting.SIGNALS
@@ -61,9 +61,9 @@ def boot_id() -> str:
 def lease_end(path: str) -> float:
     """Same as ``leases.read_lease``, without imports."""
     try:
-        lease = json.loads(read_part(path, 0, _LONGEST_LEASE))
+        lease = read_json(path, _LONGEST_LEASE)
         return float(lease["until"]) if lease["boot"] == boot_id() else 0.0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return 0.0
 
 

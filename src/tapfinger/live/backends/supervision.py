@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import logging
 import os
 import secrets
@@ -30,7 +29,7 @@ from tapfinger.live.backends import supervise
 from tapfinger.live.backends.base import BackendContext, Run, TooLittle
 from tapfinger.live.backends.environment import ALLOWED, task_environment, visible_devices
 from tapfinger.live.backends.process_reader import environments, may_be_read
-from tapfinger.live.backends.spool import LARGEST_NOTE, Spool, read_part
+from tapfinger.live.backends.spool import Spool, read_json
 from tapfinger.live.backends.starting import MARK, SHORTAGES, is_shortage, may_be_the_machines
 from tapfinger.live.protocol.messages import AttemptId, Outcome
 from tapfinger.live.state_dir import exited
@@ -383,7 +382,7 @@ def _read_end(run: Run) -> Outcome | None:
 def _read(run: Run, name: str) -> dict[str, Any] | None:
     """A note in the run's directory; None if there is none, or none that makes sense."""
     try:
-        note = json.loads(read_part(run.directory / name, 0, LARGEST_NOTE))
+        note = read_json(run.directory / name)
     except ValueError:  # the machine went down before it was on disk, or the task has written it
         return None
     except OSError as error:

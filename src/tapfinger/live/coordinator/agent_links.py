@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tapfinger.core.contract import ClusterView
-from tapfinger.core.model import Resources, ResourceTypes
+from tapfinger.core.model import Cluster, Resources, ResourceTypes
 from tapfinger.live.protocol import events
 from tapfinger.live.protocol.events import Amounts, LiveEvent
 
@@ -120,15 +120,17 @@ def used_by_others(said: Amounts | None, capacity: Resources, resources: Resourc
 
 def shown(
     view: ClusterView,
+    cluster: Cluster,
     link: Link,
     tasks: Iterable[int],
     natural: Callable[[Resources], Amounts],
-    configured: Amounts,
     now: float,
 ) -> dict[str, object]:
-    """A cluster as shown to people: its capacity, what is free, whether its agent is connected."""
+    """A cluster or node as shown to people: its capacity, what is free, whether its agent is connected."""
     return {
         "name": view.name,
+        "part_of": cluster.part_of,
+        "kind": cluster.hardware,
         "capacity": natural(view.capacity),
         "free": natural(view.free),
         "others": None if view.others is None else natural(view.others),
@@ -140,5 +142,7 @@ def shown(
         "isolates": link.isolates,
         "trouble": link.trouble,
         "lease_ends_in": max(0.0, link.ends - now),
-        "disagreement": None if link.reported is None else {"configured": configured, "agent": link.reported},
+        "disagreement": None
+        if link.reported is None
+        else {"configured": natural(cluster.capacity), "agent": link.reported},
     }

@@ -58,6 +58,8 @@ from tapfinger.live.protocol.records import ENDED, LostAttempt, TaskRecord, laun
 
 #: Most warnings in the history of a task, of all its attempts: their texts come from agents.
 MOST_WARNED = 100
+#: Most old attempts of a task whose refused results are noted: their numbers come from agents.
+MOST_REFUSED = 100
 #: Late reports of an agent in a row after which it is told that they are ignored.
 MOST_LATE = 20
 #: Seconds after which an agent that is ahead of the store may make the coordinator hold again.
@@ -433,9 +435,9 @@ class Coordinator:
         if not sign:
             return
         soon = now < link.ahead + self._leases.lease
+        if soon and (report.epoch > self.epoch or any(run.id[0] >= self._next_id for run in report.runs)):
+            raise AgentRefused(f"cluster {report.cluster!r}: {sign}, again; restart the agent")
         if report.epoch > self.epoch:
-            if soon:
-                raise AgentRefused(f"cluster {report.cluster!r}: {sign}, again; restart the agent")
             self.epoch, self._raised = report.epoch + 1, True
         for task, attempt in (run.id for run in report.runs):
             if task >= self._next_id:
@@ -518,7 +520,7 @@ class Coordinator:
                 self._recover(record, lost, outcome, now)
                 return
             known = self._refused.setdefault(task, set())
-            news = 1 <= attempt <= record.attempt and attempt not in known
+            news = 1 <= attempt <= record.attempt and attempt not in known and len(known) < MOST_REFUSED
             known |= {attempt} if news else set()
         if news:
             self._history.append(events.AttemptRefused(now, task, attempt, report.cluster, result=outcome.result))
@@ -767,8 +769,8 @@ class Coordinator:
         """Each cluster as shown to people: its capacity, what is free, whether its agent is connected."""
         natural = self._site.resources.natural
         return [
-            shown(view, self._links[view.name], self._on[view.name], natural, self._configured[view.name], now)
-            for view in self._rounds.clusters
+            shown(view, cluster, self._links[view.name], self._on[view.name], natural, now)
+            for view, cluster in zip(self._rounds.clusters, self._site.clusters, strict=True)
         ]
 
     def _note(self, kind: type[LiveEvent], record: TaskRecord, now: float, **own: Any) -> None:

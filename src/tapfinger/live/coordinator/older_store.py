@@ -12,8 +12,9 @@ from tapfinger.errors import AgentRefused
 from tapfinger.live.protocol.messages import Report
 from tapfinger.live.protocol.records import TaskRecord
 
-#: Furthest that an agent can be ahead, in epochs and tasks, and in attempts of a task. One that says more is wrong, and
-#: must not use up the numbers of everybody.
+#: Furthest that an agent can be ahead, in epochs and tasks, and in attempts of a task beyond those that have ended: not
+#: beyond the latest number, which each report could raise again. One that says more is wrong, and must not use up the
+#: numbers of everybody.
 FAR, FAR_ATTEMPTS = 1_000_000, 1_000
 
 
@@ -31,7 +32,7 @@ def signs(report: Report, epoch: int, next_id: int, tasks: Mapping[int, TaskReco
             _refuse(report, task - next_id, FAR, found)
         elif record is not None and attempt > record.attempt:
             found = found or f"its agent has attempt {attempt} of task {task}, and the store knows {record.attempt}"
-            _refuse(report, attempt - record.attempt, FAR_ATTEMPTS, found)
+            _refuse(report, attempt - record.failures - record.losses, FAR_ATTEMPTS, found)
     return found
 
 

@@ -15,6 +15,26 @@ const STATES = {
 const OTHERS = "\u0000others";
 const titles = { "": "other tasks", [OTHERS]: "others, not scheduled here" };
 const place = (type) => (type in titles ? `~${type}` : typeColourName(type)); // what is of no type comes last
+
+/** The clusters; those with nodes come last, each as an item of its own before its nodes. */
+function grouped(clusters) {
+  const groups = Map.groupBy(clusters, (cluster) => cluster.part_of ?? "");
+  const alone = groups.get("") ?? [];
+  groups.delete("");
+  return [...alone, ...[...groups].flatMap(([name, nodes]) => [{ name, nodes }, ...nodes])];
+}
+
+const heading = ({ name }) => h("li", { class: "whole" }, h("h3", {}, name), h("span", { class: "note" }));
+
+/** What is free of all nodes of a cluster together. */
+function total(row, { nodes }) {
+  const parts = Object.keys(nodes[0].capacity).map((name) => {
+    const [free, capacity] = ["free", "capacity"].map((what) => nodes.reduce((sum, node) => sum + node[what][name], 0));
+    return `${number(free)} of ${number(capacity)} ${name}`;
+  });
+  say(row.querySelector(".note"), `${plural(nodes.length, "node", "nodes")}, free: ${parts.join(", ")}`);
+}
+
 const byType = ([a], [b]) => place(a).localeCompare(place(b));
 
 export class Clusters {
@@ -27,10 +47,10 @@ export class Clusters {
     const running = Map.groupBy(this.feed.running(), (attempt) => attempt.cluster);
     keyed(
       byId("clusters"),
-      this.feed.clusters,
-      (cluster) => cluster.name,
-      (cluster) => this.make(cluster),
-      (card, cluster) => this.refresh(card, cluster, running.get(cluster.name) ?? []),
+      grouped(this.feed.clusters),
+      (item) => (item.nodes ? `whole ${item.name}` : item.name),
+      (item) => (item.nodes ? heading(item) : this.make(item)),
+      (card, item) => (item.nodes ? total(card, item) : this.refresh(card, item, running.get(item.name) ?? [])),
     );
   }
 
@@ -40,7 +60,7 @@ export class Clusters {
       .map((name) => h("li", { "data-resource": name },
         h("span", { class: "resource" }, name), h("div", { class: "bar" }), h("span", { class: "amount" })));
     return h("li", { class: "cluster", "data-cluster": cluster.name },
-      h("h3", {}, cluster.name),
+      h("h3", {}, cluster.name, cluster.kind ? h("span", { class: "kind" }, ` ${cluster.kind}`) : null),
       h("span", { class: "state" }),
       h("ul", { class: "bars" }, ...bars),
       h("div", { class: "foot" }, h("span", { class: "note" }), this.may.has("operate") ? this.button(cluster) : null));

@@ -185,18 +185,22 @@ export class Detail {
     if (this.task !== task) return;
     const section = this.part("why");
     const estimate = typeof why.estimate?.seconds === "number"
-      ? ` It should start in about ${duration(why.estimate.seconds)} (${why.estimate.how}).` : "";
+      ? ` It should start in about ${duration(why.estimate.seconds)}${there(why.estimate)} (${why.estimate.how}).` : "";
     say(section.querySelector(".summary"), `${why.summary}${estimate}`);
     const reasons = why.clusters.map((each) => {
       const odds = typeof each.probability === "number" ? ` (probability ${percent(each.probability)})` : "";
-      return h("li", {}, h("strong", {}, each.cluster), ` ${each.text}`, h("span", { class: "note" }, odds));
+      return h("li", {}, h("strong", {}, where(each)), ` ${each.text}`, h("span", { class: "note" }, odds));
     });
-    if (why.placement) reasons.unshift(h("li", {}, h("strong", {}, why.placement.cluster), ` ${why.placement.text}`));
+    if (why.placement) reasons.unshift(h("li", {}, h("strong", {}, where(why.placement)), ` ${why.placement.text}`));
     const others = (why.overtaken_by ?? []).map((id) => `#${id}`).join(", ");
     if (others) reasons.push(h("li", {}, `Overtaken by ${others}.`));
     section.querySelector("ul").replaceChildren(...reasons);
   }
 }
+
+/** A cluster or node with its kind of hardware: "lab:0 (a100)". */
+const where = ({ cluster, kind }) => (kind ? `${cluster} (${kind})` : cluster);
+const there = (estimate) => (estimate.cluster ? ` on ${where(estimate)}` : "");
 
 function later(at, submitted) {
   return at === null ? null : `${time(at)}, ${duration(at - submitted, true)} after submission`;

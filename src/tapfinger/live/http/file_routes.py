@@ -26,10 +26,12 @@ FilePath = Annotated[str, Query(max_length=4096, pattern=r"^[^\x00]*$", descript
 def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Callable[[str], Any]) -> None:
     """Add the routes."""
 
-    async def check(request: Request, task: int, token: Token) -> None:
-        check_sees(token, await workers.run(request, partial(service.task, task)), "a file")
+    async def place(request: Request, task: int, attempt: int | None, token: Token) -> tuple[int, str]:
+        record = await workers.run(request, partial(service.task, task))
+        check_sees(token, record, "a file")
+        return await workers.run(request, partial(service.place_of_files, record, attempt))
 
-    async def ask(request: Request, asked: Callable[[], Awaitable[tuple[int, FileAnswer]]]) -> tuple[int, FileAnswer]:
+    async def ask(request: Request, asked: Callable[[], Awaitable[FileAnswer]]) -> FileAnswer:
         try:
             answer = await service.bridge.run(asked)
         except TooMany as error:
@@ -47,10 +49,11 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
         after: Annotated[str, Query(max_length=1024)] = "",
     ) -> dict[str, Any]:
         """A directory that the task has left, from the name after ``after`` on; ``more``: it has further entries."""
-        await check(request, task, token)
-        asked = partial(service.files_of, task, attempt, path, listed=True, after=after, asker=token.name)
-        which, answer = await ask(request, asked)
-        return {"attempt": which, "files": [asdict(entry) for entry in answer.entries], "more": answer.more}
+        where = await place(request, task, attempt, token)
+        answer = await ask(
+            request, partial(service.files_of, task, where, path, listed=True, after=after, asker=token.name)
+        )
+        return {"attempt": where[0], "files": [asdict(entry) for entry in answer.entries], "more": answer.more}
 
     @app.get(
         "/api/v1/tasks/{task}/files/content",
@@ -67,10 +70,9 @@ def add_files(app: FastAPI, service: Service, workers: AnswerThreads, may: Calla
     ) -> Response:
         """A piece of a file from ``offset`` on; empty at its end. Headers give the size of the whole file, and when it
         was changed last."""
-        await check(request, task, token)
-        asked = partial(service.files_of, task, attempt, path, offset=offset, asker=token.name)
-        which, answer = await ask(request, asked)
-        headers = {"X-Attempt": str(which), "X-Size": str(answer.size), "X-Modified": repr(answer.modified)}
+        where = await place(request, task, attempt, token)
+        answer = await ask(request, partial(service.files_of, task, where, path, offset=offset, asker=token.name))
+        headers = {"X-Attempt": str(where[0]), "X-Size": str(answer.size), "X-Modified": repr(answer.modified)}
         data = answer.data.encode("latin-1")
         # A file of a task must never be shown as a page of this server.
         headers |= {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}

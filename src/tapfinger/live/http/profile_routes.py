@@ -13,7 +13,7 @@ from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.live.protocol.records import Name
 from tapfinger.live.service.service import Service
 
-#: Most sizes in one answer.
+#: Most sizes in one answer; on sites with kinds of hardware, each counts once for every kind.
 MOST_CELLS = 20_000
 
 
@@ -39,7 +39,7 @@ def add_profiles(app: FastAPI, service: Service, workers: AnswerThreads, may: Ca
         if name not in found:
             raise NotFound(f"there is no task type {name!r}; there are {', '.join(found)}")
         known = found[name]
-        count = len(known.configured.profile.rates)
+        count = len(known.configured.profile.rates) * max(1, len(known.configured.profiles))
         if every and count > MOST_CELLS:
             raise ConfigError(
                 f"{name} has {count:,} sizes, an answer at most {MOST_CELLS:,}; ask for those that were seen"

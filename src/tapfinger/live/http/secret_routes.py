@@ -36,9 +36,12 @@ def add_secrets(app: FastAPI, service: Service, workers: AnswerThreads, may: Cal
         return await workers.answer(request, lambda: {"secrets": [asdict(one) for one in kept(token.name)]})
 
     @app.put("/api/v1/secrets/{name}")
-    async def keep(name: Variable, body: NewSecret, token: Annotated[Token, may("submit")]) -> dict[str, str]:
+    async def keep(
+        request: Request, name: Variable, body: NewSecret, token: Annotated[Token, may("submit")]
+    ) -> dict[str, str]:
         """Keep a secret for later tasks of the token's holder, or give it another value."""
-        await service.bridge.run(partial(service.keep_secret, token.name, name, body.value))
+        await service.bridge.run(service.all_saved)
+        await workers.run(request, partial(service.keep_secret, token.name, name, body.value))
         return {"kept": name}
 
     @app.delete("/api/v1/secrets/{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,6 +27,9 @@ class ClusterVerdict:
     text: str
     #: Probability that the scheduler gave this cluster when it last decided; None if unknown.
     probability: float | None = None
+    #: Kind of hardware and whole cluster, of a node or where clusters have kinds; else empty.
+    kind: str = ""
+    part_of: str = ""
     #: Seconds until its data would be there if it were started now.
     data: float = 0.0
 
@@ -52,9 +56,13 @@ def verdicts(
     """
     waits = snapshot.staging_of(task)
     return [
-        _with_data(
-            _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
-            waits.get(cluster.index, 0) * slot_seconds,
+        replace(
+            _with_data(
+                _verdict(task, cluster, has, resources, closed, odds.get((task.id, cluster.index))),
+                waits.get(cluster.index, 0) * slot_seconds,
+            ),
+            kind=has.hardware,
+            part_of=has.part_of,
         )
         for cluster, has in zip(snapshot.clusters, configured, strict=True)
     ]
@@ -80,8 +88,9 @@ def _verdict(
         return ClusterVerdict(name, "not eligible", "it may not run there")
     needs = f"it needs at least {some(natural(minimum))}"
     if not ever_fits(minimum, configured.capacity):
+        what = "node" if configured.part_of else "cluster"
         return ClusterVerdict(
-            name, "never fits", f"{needs}, and the whole cluster has {some(natural(configured.capacity))}"
+            name, "never fits", f"{needs}, and the whole {what} has {some(natural(configured.capacity))}"
         )
     if not ever_fits(minimum, cluster.capacity):
         both = (
@@ -115,7 +124,7 @@ def rests(record: TaskRecord, now: float) -> str:
 
 def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> str:
     """Why a task waits, in one sentence. ``overtaken``: number of later tasks that started before it."""
-    by = {kind: [v.cluster for v in found if v.verdict == kind] for kind in ("fits", "does not fit now", "closed")}
+    by = {verdict: _places(found, verdict) for verdict in ("fits", "does not fit now", "closed")}
     if by["fits"]:
         why = f"it could start on {_listed(by['fits'])}, and the scheduler has not started it yet"
         waits = [v.data for v in found if v.verdict == "fits"]
@@ -129,6 +138,15 @@ def summary(task: TaskView, found: Sequence[ClusterVerdict], overtaken: int) -> 
         why = f"{_listed(by['closed'])} {_take(by['closed'])}" if by["closed"] else "no cluster could ever hold it"
     later = f"; {overtaken} later {'task was' if overtaken == 1 else 'tasks were'} started before it"
     return f"Task {task.id} waits: {why}{later if overtaken else ''}."
+
+
+def _places(found: Sequence[ClusterVerdict], verdict: str) -> list[str]:
+    """Names of clusters with this verdict; a cluster whose nodes all have it is named instead of them."""
+    mine = [one for one in found if one.verdict == verdict]
+    nodes, alike = Counter(one.part_of for one in found), Counter(one.part_of for one in mine)
+    whole = {name for name, count in alike.items() if name and count == nodes[name] > 1}
+    names = (f"{o.part_of} (all {nodes[o.part_of]} nodes)" if o.part_of in whole else o.cluster for o in mine)
+    return list(dict.fromkeys(names))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.estimates import left_at_pace
@@ -31,6 +31,8 @@ class Forecast:
     #: Number of tasks that were played forward, and the latest start among them.
     played: int
     until: float
+    #: Index of the cluster on which each of them starts.
+    clusters: dict[int, int] = field(default_factory=dict)
 
     def of(self, task: int, position: int) -> tuple[float | None, str]:
         """Seconds until a task starts, and how that was estimated."""
@@ -54,7 +56,7 @@ def forecast(snapshot: Snapshot, recent_sizes: RecentSizes, most: int = MOST) ->
     play = _ForecastPlay(snapshot, recent_sizes, most)
     play.run()
     played = min(most, len(snapshot.queue))
-    return Forecast(play.starts, played, max(play.starts.values(), default=0.0))
+    return Forecast(play.starts, played, max(play.starts.values(), default=0.0), play.clusters)
 
 
 class _ForecastPlay:
@@ -65,6 +67,7 @@ class _ForecastPlay:
         self._hardware = [c.hardware for c in snapshot.clusters]
         self._ends: list[tuple[float, int, Resources]] = []
         self.starts: dict[int, float] = {}
+        self.clusters: dict[int, int] = {}
         kinds: dict[tuple[str, tuple[int, ...]], _Kind] = {}
         for position, view in enumerate(snapshot.queue[:most]):
             kind = kinds.setdefault((view.type.name, view.eligible), _Kind(view, deque()))
@@ -112,7 +115,8 @@ class _ForecastPlay:
         self._free[cluster] = self._free[cluster] - size
         seconds = self._recent_sizes.seconds(task_type.on(self._hardware[cluster]), size)
         heapq.heappush(self._ends, (self._begins(task_type, cluster, now) + seconds, cluster, size))
-        self.starts[kind.waiting.popleft()[1]] = now
+        _, ident = kind.waiting.popleft()
+        self.starts[ident], self.clusters[ident] = now, cluster
         return True
 
     def _begins(self, task_type: TaskType, cluster: int, now: float) -> float:

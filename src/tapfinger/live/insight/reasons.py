@@ -122,12 +122,14 @@ class Reasons:
         clusters = verdicts(
             view, snapshot, self._site.resources, self._site.clusters, closed, odds, self._site.slot_seconds
         )
-        when, how = (await self._ahead(snapshot, 0.0)).of(view.id, position)
+        ahead = await self._ahead(snapshot, 0.0)
+        when, how = ahead.of(view.id, position)
+        index = ahead.clusters.get(view.id)
         return found | {
             "summary": " ".join([summary(view, clusters, len(overtakers)), *self._more(record), *self._faulty()]),
             "waiting_since": since,
             "waited": now - since,
-            "estimate": {"seconds": when, "how": how},
+            "estimate": {"seconds": when, "how": how, **({} if index is None else self._where(index))},
             "clusters": [asdict(verdict) for verdict in clusters],
             "overtaken_by": overtakers[:OVERTAKERS],
             "placement": None,
@@ -231,6 +233,11 @@ class Reasons:
             return f"Task {record.id}: {record.phase.value} before it ran{why}."
         return f"Task {record.id}: {record.phase.value} after {words.seconds(record.ended - begun)}{where}{why}."
 
+    def _where(self, index: int) -> dict[str, str]:
+        """A cluster or node by name, with its kind of hardware if it has one."""
+        cluster = self._site.clusters[index]
+        return {"cluster": cluster.name, **({"kind": cluster.hardware} if cluster.hardware else {})}
+
     def _placement(self, record: TaskRecord) -> dict[str, Any] | None:
         if record.cluster is None or record.allocation is None:
             return None
@@ -241,8 +248,12 @@ class Reasons:
             "allocation": self._site.resources.natural(size),
             "text": words.detail(lines[-1]) if lines else "",
         }
+        index = self._site.index.get(record.cluster)
+        found |= {} if index is None else self._where(index)
         try:
             task_type = self._site.task_of(record, 0).type
+            if index is not None:
+                task_type = task_type.on(self._site.clusters[index].hardware)
             names = ("expected_seconds", "minimum_seconds", "maximum_seconds")
             found |= dict(zip(names, durations(self._site, task_type, size), strict=True))
             found["measured_factor"] = self._learning.known[task_type.family].factor

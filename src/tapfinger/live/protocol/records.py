@@ -30,6 +30,7 @@ MAX_AMOUNTS, MAX_CLUSTERS = 100, 1000
 #: Most secrets of a task, and most characters of the value of one.
 MAX_SECRETS, MAX_VALUE = 16, 16 * 1024
 #: Most characters in the orders of one message to start tasks. Each may take six bytes there, as control characters do.
+#: Every text counts whose length a submitter chooses, except for empty arguments, which ``max_waiting_mb`` limits.
 MAX_LAUNCHES = 4 * 1024 * 1024
 
 #: Task type of the default site, and of tasks that name none on the command line.
@@ -272,7 +273,7 @@ def launches(records: Iterable[TaskRecord], resources: ResourceTypes) -> tuple[L
     size = 0
     for record in records:
         spec = record.spec
-        size += length(spec) + MAX_VALUE * len(spec.secrets)
+        size += length(spec) + len(spec.cwd or "") + MAX_VALUE * len(spec.secrets)
         if found and size > MAX_LAUNCHES:
             break
         found.append(launch_of(record, resources))

@@ -158,14 +158,22 @@ class Service(Leading):
                 "tasks use with 'tapfinger secret set'"
             )
 
-    async def keep_secret(self, owner: str, name: str, value: str) -> None:
-        """Keep a secret for later tasks of its owner, or give it another value."""
+    async def all_saved(self) -> None:
+        """Wait until everything so far is on disk."""
+        self.check_leading()
+        await self._commits.flush()
+
+    def keep_secret(self, owner: str, name: str, value: str) -> None:
+        """Keep a secret for later tasks of its owner, or give it another value. For any thread but the loop's.
+
+        To be called when what was there before is saved: tasks that were accepted have lower numbers than those in the
+        store only then.
+        """
         if refused := refused_names([name], self.config.env_names):
             raise ConfigError(
                 f"variable {refused[0]!r} may not be set; this site allows {', '.join(self.config.env_names)}"
             )
         self.check_leading()
-        await self._commits.flush()  # tasks that were accepted before have lower numbers than those in the store
         self.store.secrets.keep(owner, name, value, self.store.next_id(), self.now())
 
     def remove_secret(self, owner: str, name: str) -> None:
@@ -313,26 +321,36 @@ class Service(Leading):
             send(message)
         return send is not None
 
+    def place_of_files(self, record: TaskRecord, attempt: int | None) -> tuple[int, str]:
+        """The number of an attempt of a task, by default the latest, and the cluster where its files are.
+
+        The history of the task may be long, so this is for any thread but the loop's.
+        """
+        self.check_leading()
+        which = attempt or record.attempt
+        where = self._place_of(record, which)
+        if where is None:
+            raise NotFound(f"task {record.id} has no attempt {which}" if which else f"task {record.id} has not run yet")
+        if record.spec.cwd is not None:
+            raise NotFound(
+                f"task {record.id} ran in {record.spec.cwd} on cluster {where}; TapFinger keeps no files of it"
+            )
+        return which, where
+
     async def files_of(
         self,
         task: int,
-        attempt: int | None,
+        place: tuple[int, str],
         path: str,
         listed: bool = False,
         after: str = "",
         offset: int = 0,
         asker: str = "",
-    ) -> tuple[int, FileAnswer]:
-        """Part of the files that a task has left on its cluster, and the number of the attempt. ``asker``: who asks."""
+    ) -> FileAnswer:
+        """Part of the files that a task has left. ``place``: as ``place_of_files`` says. ``asker``: who asks."""
         self.check_leading()
-        record = self.task(task)
-        which = attempt or record.attempt
-        where = self._place_of(record, which)
-        if where is None:
-            raise NotFound(f"task {task} has no attempt {which}" if which else f"task {task} has not run yet")
-        if record.spec.cwd is not None:
-            raise NotFound(f"task {task} ran in {record.spec.cwd} on cluster {where}; TapFinger keeps no files of it")
-        return which, await self.files.ask(where, (task, which), path, listed, after, offset, asker)
+        attempt, cluster = place
+        return await self.files.ask(cluster, (task, attempt), path, listed, after, offset, asker)
 
     def _place_of(self, record: TaskRecord, attempt: int) -> str | None:
         """The cluster of an attempt; None if there is none."""

@@ -36,6 +36,8 @@ def clusters(site: Site, store: Store) -> list[dict[str, object]]:
         found.append(
             {
                 "name": cluster.name,
+                "part_of": cluster.part_of,
+                "kind": cluster.hardware,
                 "capacity": natural(capacity),
                 "free": natural(Resources([max(0, amount) for amount in free])),
                 "others": None,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tapfinger.errors import ConfigError
 from tapfinger.live.protocol.records import ENDED, TaskRecord
 from tapfinger.live.store.database import Database, Transaction
+from tapfinger.live.store.totals import marks
 
 #: Most secrets that an owner may keep.
 MAX_KEPT = 64
@@ -78,10 +79,11 @@ class Secrets:
         return int(count)
 
     def values(self, owner: str, names: Sequence[str], task: int) -> dict[str, str | None]:
-        """The values for a task; None where there is none for it (any more)."""
+        """The values for a task; None where there is none for it (any more). No others are read: they may be long."""
         rows = self._db.query(
-            "SELECT name, value FROM secrets WHERE owner = ? AND (task = ? OR (task = 0 AND since <= ?)) ORDER BY task",
-            (owner, task, task),
+            f"SELECT name, value FROM secrets WHERE owner = ? AND name IN ({marks(names)}) "
+            "AND (task = ? OR (task = 0 AND since <= ?)) ORDER BY task",
+            (owner, *names, task, task),
         )
         found: Mapping[str, str] = dict(rows)  # what was given with the task comes last, and wins
         return {name: found.get(name) for name in names}

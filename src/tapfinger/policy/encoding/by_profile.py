@@ -234,6 +234,8 @@ class ProfileEncoder(StateEncoder):
             site=self._site,
             clusters=node.shape[1],
             share=free / self._size,
+            used_by_others=obs.others / self._size,
+            others_change=(obs.others - obs.others_lately) / self._size,
             rank=rank,
             load=load,
             real=~dummy,

@@ -141,6 +141,8 @@ class ProfileState:
     site: SiteFacts
     clusters: int
     share: Any  # (B, N, R) free share of each resource
+    used_by_others: Any  # (B, N, R) share that other people use
+    others_change: Any  # (B, N, R) the same minus what they used lately
     rank: Ints  # (B, N) 0 for the emptiest cluster
     load: Any  # (B,) work that recently arrived per slot, as a share of what all clusters together can do
     real: Bools  # (B, M) nodes with a task
@@ -241,6 +243,10 @@ CLUSTER = FeatureTable(
             lambda s: np.log1p((s.site.least_cost[s.node_kind] * s.real).sum(axis=1) / s.clusters)[:, None] / 2.0,
             of_others=True),
     Feature("can_start", "0 or 1", "Whether any task can start on the cluster.", lambda s: s.obs.startable.any(axis=2)),
+    Feature("others", "share", "Largest share of a resource that other people use.",
+            lambda s: s.used_by_others.max(axis=2)),
+    Feature("others_change", "share", "How much more they use now than lately, of the resource in which that is most.",
+            lambda s: s.others_change.max(axis=2)),
 )
 
 #: Features of a waiting task besides those of its type.
@@ -315,6 +321,10 @@ PAIR = FeatureTable(
     Feature("copies", "log(1 + tasks) / 3", "How many tasks of the minimum size fit here.", lambda s: _log(s.copies)),
     Feature("advised", "0 or 1", "Whether the adviser would start the task here.",
             lambda s: s.advised >= 0, per="adviser", of_others=True),
+    Feature("staging", "log(1 + slots) / 3", "Slots until the task would have its data here.",
+            lambda s: _log(s.obs.staging)),
+    Feature("staging_to_ideal", "log(ratio), at most 4", "The same and the task's shortest duration, over the latter.",
+            lambda s: np.log1p(s.obs.staging / s.site.ideal[s.kind]).clip(0.0, 4.0)),
 )
 
 PROFILES = Schema(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tapfinger.errors import DataError
 from tapfinger.profiles.table import MAX_NUMBER, csv_rows
 
+if TYPE_CHECKING:
+    from tapfinger.workloads.importers.nodes import NodeShape
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class RecordedTask:
     """One task of a foreign trace, in common terms."""
 
@@ -27,6 +31,8 @@ class RecordedTask:
     group: str = ""
     #: The cluster it ran on, if the trace says it.
     cluster: str = ""
+    #: Kinds of GPU it may run on, if the trace says it; tasks of one group have the same.
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass
@@ -38,6 +44,17 @@ class RecordedTrace:
     tasks: list[RecordedTask] = field(default_factory=list)
     #: Reason -> number of rows.
     dropped: Counter[str] = field(default_factory=Counter)
+    #: Resources of which a task may have parts of a device.
+    shares: tuple[str, ...] = ()
+    #: Number of nodes of every shape, if there is a list of them.
+    nodes: Mapping[NodeShape, int] = field(default_factory=dict)
+    #: The file that names kinds of GPU, for messages: the node list, or else the trace.
+    kinds_from: str = "the trace"
+    _requests: dict[tuple[float, ...], Mapping[str, float]] = field(default_factory=dict)
+
+    def request(self, **amounts: float) -> Mapping[str, float]:
+        """A request, the same object for equal amounts: a trace has millions of tasks, but few different requests."""
+        return self._requests.setdefault(tuple(amounts.values()), amounts)
 
     def collect(self, rows: Iterable[Mapping[str, str]], convert: Callable[[Mapping[str, str]], RecordedTask]) -> None:
         """Convert row by row; a row that cannot be used is dropped with its reason counted."""
@@ -72,10 +89,10 @@ def number(row: Mapping[str, str], name: str, above: float | None = None, least:
     return value
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, what: str = "trace file") -> str:
     """The whole file as text, with an error a user understands."""
     if not path.is_file():
-        raise DataError(f"there is no trace file {path}")
+        raise DataError(f"there is no {what} {path}; correct the path")
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -88,13 +105,11 @@ def header(text: str) -> list[str]:
     return [name.strip() for name in names]
 
 
-def table(text: str, dropped: Counter[str]) -> list[dict[str, str]]:
-    """The rows of a CSV text by column name; rows of another length are dropped."""
+def table(text: str, dropped: Counter[str]) -> Iterator[dict[str, str]]:
+    """The rows of a CSV text by column name, one at a time; rows of another length are dropped."""
     names = header(text)
-    rows = []
     for _, cells in itertools.islice(csv_rows(text), 1, None):
         if len(cells) == len(names):
-            rows.append(dict(zip(names, cells, strict=True)))
+            yield dict(zip(names, cells, strict=True))
         else:
             dropped["row has another number of values than the header"] += 1
-    return rows

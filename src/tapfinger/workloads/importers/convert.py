@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,22 +10,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tapfinger.config import MAX_CLUSTERS
 from tapfinger.errors import ConfigError
 from tapfinger.settings import check_settings
-from tapfinger.workloads.files import ALL_CLUSTERS, WorkloadFile
+from tapfinger.workloads.curves import tidy
+from tapfinger.workloads.files import WorkloadFile
 from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace
 from tapfinger.workloads.importers.binning import Bin, bin_tasks
+from tapfinger.workloads.importers.clusters import (
+    Amounts,
+    Kinds,
+    Layout,
+    distinct,
+    eligible_clusters,
+    homes,
+    lay_out,
+)
+from tapfinger.workloads.importers.gpu_speeds import speeds
 from tapfinger.workloads.importers.options import ConvertOptions
+from tapfinger.workloads.importers.sizing import TraceLoad
 
 #: Without a given slot length, the median task takes about this many slots.
 MEDIAN_SLOTS = 8
 #: Without a given slot length, neither the trace nor its longest task takes more slots than this.
 MOST_SLOTS = 200_000
-#: Most characters of a name that comes from a trace.
-LONGEST_NAME = 100
-#: Number of clusters to make if the trace names none.
-DEFAULT_CLUSTERS = 3
 
 
 @dataclass
@@ -39,11 +44,13 @@ class Imported:
     #: Tasks whose request was rounded to a more frequent one.
     rounded: int
     dropped: Mapping[str, int] = field(default_factory=dict)
+    #: Speed of every kind of GPU, relative to a V100.
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
     """Clusters, task types and arrivals from a trace whose tasks are sorted by arrival."""
-    _check(options, trace.resources)
+    _check(options, trace)
     tasks = _held(trace, options)[: options.limit]
     begin = tasks[0].arrival
     arrival = np.array([(task.arrival - begin) * options.time_scale for task in tasks])
@@ -51,8 +58,12 @@ def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
     of_bin = np.empty(len(tasks), dtype=np.int64)
     for b, one in enumerate(bins):
         of_bin[list(one.members)] = b
-    home = _homes(tasks, options)
-    capacities = _capacities(trace.resources, bins, of_bin, arrival, home, options)
+    home = homes(tasks, options)
+    # Tasks of a bin have the kinds of its group, also those whose rare request was rounded to another group's.
+    kinds_of = {task.group: task.kinds for task in tasks}
+    kinds = [kinds_of[one.group] for one in bins]
+    layout = lay_out(trace, TraceLoad(bins, of_bin, arrival), kinds, home, options)
+    fast = speeds(layout.gpus, options.gpu_speed, trace.kinds_from)
     slot = options.slot_seconds or _slot_seconds(tasks, arrival)
     names = _type_names(bins)
     scenario: dict[str, Any] = {
@@ -60,139 +71,108 @@ def convert(trace: RecordedTrace, options: ConvertOptions) -> Imported:
         "description": f"{len(tasks)} recorded tasks in {len(bins)} types",
         "mode": options.mode,
         "slot_seconds": slot,
-        "resources": trace.resources,
+        "resources": _resources(trace),
         "arrivals": {"kind": "trace", "file": "workload.csv"},
         "eligibility": {"kind": "subset"},
-        "clusters": [{"name": name, "capacity": capacity} for name, capacity in capacities.items()],
+        "clusters": layout.clusters,
         "task_types": [
-            _task_type(name, one, trace.resources, capacities, options) for name, one in zip(names, bins, strict=True)
+            _task_type(name, one, some, trace.resources, layout, fast, options)
+            for name, one, some in zip(names, bins, kinds, strict=True)
         ],
     }
-    everywhere = ALL_CLUSTERS if options.eligible == "all" else ""
     workload = WorkloadFile(
         "import",
         arrival,
         tuple(names[b] for b in of_bin),
-        tuple(home) if home is not None and options.eligible in (None, "own") else (everywhere,) * len(tasks),
+        eligible_clusters(layout, of_bin, kinds, home, options),
         tuple(range(1, len(tasks) + 1)),
     )
-    rounded = sum(tasks[i].request != one.request for one in bins for i in one.members)
-    return Imported(scenario, workload, rounded, dict(trace.dropped))
+    rounded = sum((tasks[i].group, tasks[i].request) != (one.group, one.request) for one in bins for i in one.members)
+    return Imported(scenario, workload, rounded, dict(trace.dropped), fast)
 
 
-def _check(options: ConvertOptions, resources: Mapping[str, float]) -> None:
+def _resources(trace: RecordedTrace) -> dict[str, Any]:
+    if not trace.shares:
+        return trace.resources
+    # All as tables: TOML has plain values before tables, and the order of resources counts.
+    return {
+        name: {"unit": unit, **({"role": "share"} if name in trace.shares else {})}
+        for name, unit in trace.resources.items()
+    }
+
+
+def _check(options: ConvertOptions, trace: RecordedTrace) -> None:
     check_settings(options, options=True)
+    listed = bool(trace.nodes)
     idle = {
-        "load": (options.capacity is not None, "--capacity gives the size of clusters"),
+        "load": (options.capacity is not None or listed, f"--{'nodes' if listed else 'capacity'} gives sizes"),
+        "capacity": (listed, "--nodes gives the size of clusters"),
+        "clusters": (listed, "--nodes gives the clusters"),
+        "node_share": (not listed, "there is no list of --nodes"),
         "maximum_factor": (options.elastic is None, "tasks are rigid without --elastic"),
-        "drop_oversized": (options.capacity is None, "clusters are made large enough without --capacity"),
+        "drop_oversized": (
+            options.capacity is None and not listed,
+            "clusters are made large enough without --capacity",
+        ),
     }
     for name, (useless, why) in idle.items():
-        if useless and getattr(options, name) != ConvertOptions.__dataclass_fields__[name].default:
+        if useless and getattr(options, name) != getattr(ConvertOptions(""), name):
             raise ConfigError(f"--{name.replace('_', '-')} has no effect: {why}; change that, or leave it out")
-    if options.eligible not in (None, "own", "all", "draw"):
-        raise ConfigError(f"eligible = {options.eligible!r} must be own, all or draw")
-    if options.capacity is not None and set(options.capacity) != set(resources):
+    if options.eligible not in (None, "own", "kinds", "all", "draw"):
+        raise ConfigError(f"eligible = {options.eligible!r} must be own, kinds, all or draw")
+    if options.capacity is not None and set(options.capacity) != set(trace.resources):
         raise ConfigError(
             f"capacity is given for {', '.join(options.capacity) or 'nothing'}, but this trace has "
-            f"{', '.join(resources)}; give each of them, for example {','.join(f'{name}=64' for name in resources)}"
+            f"{', '.join(trace.resources)}; give each of them, for example "
+            f"{','.join(f'{name}=64' for name in trace.resources)}"
         )
 
 
 def _held(trace: RecordedTrace, options: ConvertOptions) -> list[RecordedTask]:
-    """The tasks that a given capacity can hold; without one, clusters are made large enough."""
-    if options.capacity is None:
+    """The tasks that given nodes or a given capacity can hold; without them, clusters are made large enough."""
+    if options.capacity is None and not trace.nodes:
         return trace.tasks
+    by_kind = trace.nodes and options.eligible in (None, "kinds")
+    faults: dict[tuple[int, Kinds], str] = {}
     held = []
     for task in trace.tasks:
-        over = [name for name, amount in task.request.items() if amount > options.capacity[name]]
-        if not over:
+        kinds = task.kinds if by_kind else ()
+        key = (id(task.request), kinds)  # equal requests are one object
+        if key not in faults:
+            faults[key] = _fault(task.request, kinds, trace, options)
+        if not faults[key]:
             held.append(task)
-        elif options.drop_oversized:
-            trace.dropped[f"request exceeds the {over[0]} of a cluster"] += 1
         else:
-            raise ConfigError(
-                f"a task asks for {task.request[over[0]]:g} {over[0]}, but clusters have {options.capacity[over[0]]:g}"
-                "; raise --capacity, or leave such tasks out with --drop-oversized"
-            )
+            trace.dropped[faults[key]] += 1
     if not held:
-        raise ConfigError("no task fits the given --capacity; raise it")
+        given = f"nodes of {trace.kinds_from}; give another list" if trace.nodes else "--capacity; raise it"
+        raise ConfigError(f"no task fits the given {given}")
     return held
 
 
-def _homes(tasks: Sequence[RecordedTask], options: ConvertOptions) -> list[str] | None:
-    """Each task's own cluster under a clean name, or None if clusters must be made up."""
-    known = all(task.cluster for task in tasks)
-    if options.clusters is not None or not known:
-        if options.eligible == "own":
-            why = "--clusters replaces them" if known else "not every task of this trace names one"
-            raise ConfigError(f"eligible = own needs the trace's own clusters, but {why}")
-        return None
-    clean = _distinct({task.cluster: task.cluster for task in tasks})
-    if len(clean) > MAX_CLUSTERS:
-        raise ConfigError(
-            f"the trace names {len(clean):,} clusters, at most {MAX_CLUSTERS:,} are possible; make up fewer with "
-            "--clusters"
-        )
-    return [clean[task.cluster] for task in tasks]
-
-
-def _distinct(wanted: Mapping[str, str]) -> dict[str, str]:
-    """Key -> name fit for files; names that would become equal get a number."""
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    last: Counter[str] = Counter()
-    for key, name in wanted.items():
-        base = clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:LONGEST_NAME]
-        while clean in taken:
-            last[base] = max(1, last[base]) + 1
-            clean = f"{base}-{last[base]}"
-        taken.add(clean)
-        names[key] = clean
-    return names
-
-
-def _capacities(
-    resources: Mapping[str, float],
-    bins: Sequence[Bin],
-    of_bin: npt.NDArray[np.int64],
-    arrival: npt.NDArray[np.float64],
-    home: Sequence[str] | None,
-    options: ConvertOptions,
-) -> dict[str, dict[str, float]]:
-    """Cluster name -> capacity: as given, or large enough for the wanted load and for each request."""
-    if home is not None:
-        names = sorted(set(home))
-        members = {name: np.flatnonzero(np.array(home) == name) for name in names}
-    else:
-        names = [f"cluster-{n}" for n in range(options.clusters or DEFAULT_CLUSTERS)]
-        members = dict.fromkeys(names, np.arange(len(of_bin)))
+def _fault(request: Amounts, kinds: Kinds, trace: RecordedTrace, options: ConvertOptions) -> str:
+    """Why a task is left out; empty if it fits."""
     if options.capacity is not None:
-        return {name: dict(options.capacity) for name in names}
-    # A task that may run elsewhere than where it was recorded shares all clusters with the others.
-    split = 1 if home is not None else len(names)
-    seconds = np.array([one.seconds for one in bins])[of_bin]
-    capacities: dict[str, dict[str, float]] = {name: {} for name in names}
-    for name, tasks in members.items():
-        for resource, unit in resources.items():
-            amounts = np.array([one.request[resource] for one in bins])[of_bin][tasks]
-            wanted = _mean_demand(arrival[tasks], seconds[tasks], amounts) / options.load / split
-            whole = max(unit, 1.0)  # tasks may share a GPU, but a cluster does not have a part of one
-            capacities[name][resource] = math.ceil(max(wanted, float(amounts.max())) / whole - 1e-9) * whole
-    return capacities
-
-
-def _mean_demand(
-    arrival: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64], amounts: npt.NDArray[np.float64]
-) -> float:
-    """Mean over tasks of the amount in use when a task arrives, itself included, if every task starts at once.
-
-    The mean over time would be far too low for traces with months of hardly any tasks before the rush.
-    """
-    ends = np.argsort(arrival + seconds, kind="stable")
-    gone = np.concatenate([[0.0], np.cumsum(amounts[ends])])
-    ended = np.searchsorted((arrival + seconds)[ends], arrival, side="right")
-    return float(np.mean(np.cumsum(amounts) - gone[ended]))
+        over = next((name for name, amount in request.items() if amount > options.capacity[name]), None)
+        if over is None:
+            return ""
+        reason = f"request exceeds the {over} of a cluster"
+        problem = f"a task asks for {request[over]:g} {over}, but clusters have {options.capacity[over]:g}"
+        remedy = "raise --capacity, or leave such tasks out with --drop-oversized"
+    else:
+        shapes = [shape for shape in trace.nodes if not kinds or shape.kind in kinds]
+        if not shapes:
+            return "no node has a GPU of a kind that it asks for"
+        if any(shape.holds(request) for shape in shapes):
+            return ""
+        reason = "request exceeds every node that it may run on"
+        amounts = ", ".join(f"{amount:g} {name}" for name, amount in request.items())
+        named = f" with {' or '.join(kinds)}" if kinds else ""
+        problem = f"a task asks for {amounts}, but no node{named} in {trace.kinds_from} has as much"
+        remedy = "leave such tasks out with --drop-oversized"
+    if options.drop_oversized:
+        return reason
+    raise ConfigError(f"{problem}; {remedy}")
 
 
 def _slot_seconds(tasks: Sequence[RecordedTask], arrival: npt.NDArray[np.float64]) -> float:
@@ -211,24 +191,40 @@ def round_up(seconds: float) -> float:
 def _task_type(
     name: str,
     one: Bin,
+    kinds: Kinds,
     resources: Mapping[str, float],
-    capacities: Mapping[str, Mapping[str, float]],
+    layout: Layout,
+    fast: Mapping[str, float],
     options: ConvertOptions,
 ) -> dict[str, Any]:
+    """``fast``: the speed of every kind of GPU."""
     minimum = dict(one.request)
     seconds = max(round(one.seconds, 3), 0.001)
     main = next(name for name in ("gpu", *minimum) if minimum.get(name))
     config: dict[str, Any] = {"name": name, "weight": len(one.members), "minimum": minimum}
     if options.elastic is None:
-        return {**config, "speed": {"kind": "constant", "seconds": seconds}}
-    unit = resources[main]
-    most = max(capacity[main] for capacity in capacities.values())
-    wanted = round(math.floor(minimum[main] * options.maximum_factor / unit + 1e-9) * unit, 6)
-    return {
-        **config,
-        "maximum": {main: max(minimum[main], min(most, wanted))},
-        "speed": {"kind": "amdahl", "seconds": seconds, "parallel": {main: options.elastic}},
-    }
+        config["speed"] = {"kind": "constant", "seconds": seconds}
+    else:
+        unit = resources[main]
+        rooms = [room for kind, some in layout.rooms.items() if not kinds or kind in kinds for room in some]
+        most = max((room[main] for room in rooms), default=0.0)
+        wanted = round(math.floor(minimum[main] * options.maximum_factor / unit + 1e-9) * unit, 6)
+        config["maximum"] = {main: max(minimum[main], min(most, wanted))}
+        config["speed"] = {"kind": "amdahl", "seconds": seconds, "parallel": {main: options.elastic}}
+    return {**config, "on": _factors(kinds, bool(minimum.get("gpu")), layout, fast)} if fast else config
+
+
+def _factors(kinds: Kinds, uses_gpus: bool, layout: Layout, fast: Mapping[str, float]) -> dict[str, float]:
+    """Kind of GPU -> factor on the speed.
+
+    The trace does not say on which of them a task ran, so its duration counts as that on the mean GPU of those it may
+    have run on.
+    """
+    if not uses_gpus:
+        return dict.fromkeys(fast, 1.0)
+    may = {kind: layout.gpus[kind] for kind in fast if kind in kinds} or layout.gpus
+    mean = sum(fast[kind] * count for kind, count in may.items()) / sum(may.values())
+    return {kind: tidy(speed / mean) for kind, speed in fast.items()}
 
 
 def _type_names(bins: Sequence[Bin]) -> list[str]:
@@ -237,7 +233,7 @@ def _type_names(bins: Sequence[Bin]) -> list[str]:
     for i, one in enumerate(bins):
         amounts = [f"{amount:g}{name}" for name, amount in reversed(list(one.request.items())) if amount]
         wanted[str(i)] = "-".join([*([one.group] if one.group else []), *amounts, _duration(one.seconds)])
-    return list(_distinct(wanted).values())
+    return list(distinct(wanted).values())
 
 
 def _duration(seconds: float) -> str:

@@ -27,6 +27,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "cpus_per_gpu": ("philly", "pollux"),
     "gpu_hours": ("pollux",),
     "memory": ("openb",),
+    "nodes": ("openb",),
+    "gpu_unit": ("openb",),
 }
 
 #: Most columns that a message lists.
@@ -71,15 +73,21 @@ def read_trace(path: Path, format_name: str | None, options: ReadOptions) -> tup
     if not trace.tasks:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in trace.dropped.most_common())
         raise DataError(f"{path}: no usable task in this {format_name} trace ({reasons or 'it has no rows'})")
+    trace.kinds_from = str(options.nodes or path)
     trace.tasks.sort(key=lambda task: task.arrival)  # stable: public traces are unsorted in places
     return format_name, trace
 
 
 def _check_options(format_name: str, options: ReadOptions) -> None:
-    """Refuse options that have no effect on this format: a user who gives one expects an effect."""
+    """Refuse options that have no effect on this format: a user who gives one expects an effect.
+
+    --flat is not among them: an import that is flat in any case is what was asked for.
+    """
     for option, formats in _OPTIONS.items():
         if format_name not in formats and getattr(options, option) != getattr(ReadOptions(), option):
             raise ConfigError(
                 f"--{option.replace('_', '-')} has no effect on a trace of format {format_name}, only on "
                 f"{' and '.join(formats)}; leave it out"
             )
+    if options.flat and options.nodes is not None:
+        raise ConfigError("--flat leaves out the nodes that --nodes reads; give only one of the two")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from tapfinger.settings import FieldHelp
@@ -17,7 +18,18 @@ class ReadOptions:
     gpu_hours: Annotated[
         Mapping[str, float], FieldHelp("GPU-hours per application (pollux), as bert=3,cifar10=0.5.")
     ] = field(default_factory=dict)
-    memory: Annotated[bool, FieldHelp("Make memory a resource (openb).", option="--memory")] = False
+    nodes: Annotated[
+        Path | None, FieldHelp("Node list of the trace (openb): clusters get its nodes and GPU models.", metavar="FILE")
+    ] = None
+    # None: 0.25, or 0.1 for a flat import.
+    gpu_unit: Annotated[
+        float | None, FieldHelp("Smallest share of a GPU (openb); 0.25 if left out, 0.1 with --flat.", above=0, max=1)
+    ] = None
+    flat: Annotated[
+        bool,
+        FieldHelp("One pool of CPUs and GPUs per cluster: no nodes, GPU models or memory.", option="--flat"),
+    ] = False
+    memory: Annotated[bool, FieldHelp("With --flat: still make memory a resource (openb).", option="--memory")] = False
 
 
 @dataclass(frozen=True)
@@ -35,10 +47,17 @@ class ConvertOptions:
     ] = None
     # Share of the capacity that is in use when a task arrives, if all tasks start at once.
     load: Annotated[float, FieldHelp("Wanted load where capacities are not given.", above=0)] = 0.9
-    # None: own if the trace names clusters, otherwise draw.
-    eligible: Annotated[str | None, FieldHelp("own (cluster it ran on), all, or draw (by the scenario's model).")] = (
-        None
-    )
+    # None: own if the trace names clusters, kinds if there are kinds of GPUs, otherwise draw.
+    eligible: Annotated[
+        str | None,
+        FieldHelp("own (cluster it ran on), kinds (GPU models it asks for), all, or draw (by the scenario's model)."),
+    ] = None
+    node_share: Annotated[
+        float, FieldHelp("Share of the nodes of every shape in --nodes, at least one of each.", above=0, max=1)
+    ] = 1.0
+    gpu_speed: Annotated[
+        Mapping[str, float], FieldHelp("Speeds of GPU models relative to a V100, as T4=0.3,G2=0.8.")
+    ] = field(default_factory=dict)
     # By Amdahl's law.
     elastic: Annotated[
         float | None,

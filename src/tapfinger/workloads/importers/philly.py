@@ -21,7 +21,7 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
         cluster = row["cluster"].strip()
         if not cluster:
             raise UnusableRow("cluster is empty")
-        request = {"cpu": max(1.0, math.ceil(gpus * options.cpus_per_gpu)), "gpu": math.ceil(gpus)}
+        request = trace.request(cpu=max(1.0, math.ceil(gpus * options.cpus_per_gpu)), gpu=math.ceil(gpus))
         return RecordedTask(_time(row["timestamp"].strip()), number(row, "duration", above=0), request, cluster=cluster)
 
     trace.collect(table(text, trace.dropped), convert)

@@ -28,9 +28,11 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
     """Tasks grouped by application; a task's duration is its GPU-hours over its replicas."""
     trace = RecordedTrace({"cpu": 1.0, "gpu": 1.0})
     hours = {**GPU_HOURS, **options.gpu_hours}
+    known: set[str] = set()
 
     def convert(row: Mapping[str, str]) -> RecordedTask:
         application = row["application"].strip()
+        known.add(application)
         if not application:
             raise UnusableRow("application is empty")
         replicas = number(row, "num_replicas", above=0)
@@ -43,12 +45,10 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:
                 f"application {application!r} (task {row['name']!r}): its length is not known and the trace has no "
                 f"durations; give it with --gpu-hours {application}=HOURS. Known: {', '.join(sorted(hours))}"
             )
-        request = {"cpu": max(1.0, math.ceil(replicas * options.cpus_per_gpu)), "gpu": math.ceil(replicas)}
+        request = trace.request(cpu=max(1.0, math.ceil(replicas * options.cpus_per_gpu)), gpu=math.ceil(replicas))
         return RecordedTask(number(row, "time"), seconds, request, group=application)
 
-    rows = table(text, trace.dropped)
-    trace.collect(rows, convert)
-    known = {row["application"].strip() for row in rows}
+    trace.collect(table(text, trace.dropped), convert)
     unused = [application for application in options.gpu_hours if application not in known]
     if unused:
         raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tapfinger.workloads.importers.base import RecordedTask, RecordedTrace, UnusableRow, number
 from tapfinger.workloads.importers.options import ReadOptions
@@ -27,21 +27,23 @@ def read(text: str, options: ReadOptions) -> RecordedTrace:  # noqa: ARG001 - on
     trace = RecordedTrace({"cpu": 1.0})
     names = ("submit time", "run time", "allocated processors", "requested processors", "partition")
     places = (SUBMIT, RUN_TIME, ALLOCATED, REQUESTED, PARTITION)
-    rows = []
-    for line in text.splitlines():
-        cells = line.partition(";")[0].split()
-        if cells and len(cells) < FIELDS:
-            trace.dropped[f"row has fewer than {FIELDS} values"] += 1
-        elif cells:
-            rows.append({name: cells[place] for name, place in zip(names, places, strict=True)})
-    trace.collect(rows, _convert)
+
+    def rows() -> Iterator[dict[str, str]]:
+        for line in text.splitlines():
+            cells = line.partition(";")[0].split()
+            if cells and len(cells) < FIELDS:
+                trace.dropped[f"row has fewer than {FIELDS} values"] += 1
+            elif cells:
+                yield {name: cells[place] for name, place in zip(names, places, strict=True)}
+
+    trace.collect(rows(), lambda row: _convert(row, trace))
     partitions = {task.cluster for task in trace.tasks}
     if len(partitions) < 2:  # one partition is no choice of clusters
         trace.tasks = [RecordedTask(t.arrival, t.seconds, t.request) for t in trace.tasks]
     return trace
 
 
-def _convert(row: Mapping[str, str]) -> RecordedTask:
+def _convert(row: Mapping[str, str], trace: RecordedTrace) -> RecordedTask:
     submitted = number(row, "submit time", above=-1)
     seconds = number(row, "run time", above=0)
     processors = max(number(row, "allocated processors"), 0) or number(row, "requested processors")
@@ -49,5 +51,5 @@ def _convert(row: Mapping[str, str]) -> RecordedTask:
         raise UnusableRow("neither allocated nor requested processors are known")
     partition = number(row, "partition")
     return RecordedTask(
-        submitted, seconds, {"cpu": processors}, cluster=f"partition-{partition:g}" if partition >= 0 else ""
+        submitted, seconds, trace.request(cpu=processors), cluster=f"partition-{partition:g}" if partition >= 0 else ""
     )

@@ -1,0 +1,69 @@
+"""What ``info`` tells of nodes and kinds of hardware; nothing on sites that have neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tapfinger.core.feasibility import stranded
+from tapfinger.core.model import Cluster
+from tapfinger.core.state import EdgeState
+
+
+class Places:
+    """Names of clusters, nodes and kinds, and how they were used when ``look`` was called last."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        """Nothing is in use."""
+        nodes, kinds = any(c.part_of for c in clusters), any(c.hardware for c in clusters)
+        self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64)
+        self._nodes = nodes
+        self._kind = np.array([c.hardware for c in clusters])
+        self._kinds = tuple(dict.fromkeys(c.hardware for c in clusters)) if kinds else ()
+        #: Key -> the text of each cluster.
+        self._names: dict[str, tuple[str, ...]] = {}
+        if nodes or kinds:
+            self._names["cluster"] = tuple(c.name for c in clusters)
+        if nodes:
+            self._names["whole_cluster"] = tuple(c.whole for c in clusters)
+        if kinds:
+            self._names["kind"] = tuple(c.hardware for c in clusters)
+        #: (clusters, resources) units that are free where no waiting task fits.
+        self._stranded: npt.NDArray[np.int64] = np.zeros_like(self._capacity)
+        #: (clusters, resources) units that tasks hold.
+        self._used: npt.NDArray[np.int64] = np.zeros_like(self._capacity)
+
+    def look(self, state: EdgeState) -> None:
+        """Note what is in use and what is stranded now."""
+        if not self._names:
+            return
+        views = state.cluster_views()
+        if self._nodes:
+            waiting = state.kinds()
+            self._stranded = np.array([stranded(view, waiting) for view in views], dtype=np.int64)
+        if self._kinds:
+            self._used = np.zeros_like(self._capacity)
+            for view in views:
+                for task in view.running:
+                    self._used[view.index] += task.allocation
+
+    def of(self, n: int) -> dict[str, Any]:
+        """What the info of one cluster's agent tells."""
+        mine: dict[str, Any] = {key: names[n] for key, names in self._names.items()}
+        return mine | ({"stranded": self._stranded[n]} if self._nodes else {}) | self._by_kind()
+
+    def all(self) -> dict[str, Any]:
+        """What the info of an agent for all clusters tells."""
+        return self._names | ({"stranded": self._stranded} if self._nodes else {}) | self._by_kind()
+
+    def _by_kind(self) -> dict[str, Any]:
+        if not self._kinds:
+            return {}
+        shares = {}
+        for kind in self._kinds:
+            mine = self._kind == kind
+            shares[kind] = self._used[mine].sum(axis=0) / np.maximum(1, self._capacity[mine].sum(axis=0))
+        return {"utilisation_per_kind": shares}
