@@ -48,6 +48,11 @@ class FreeCapacity:
         self._yielding: tuple[dict[int, Resources], npt.NDArray[np.int64]] | None = None
 
     @property
+    def unlike(self) -> bool:
+        """Whether clusters differ in hardware."""
+        return len(set(self._hardware)) > 1
+
+    @property
     def closed(self) -> bool:
         """Whether no cluster can start anything more."""
         return not self.open
@@ -86,7 +91,7 @@ class FreeCapacity:
         """
         if len(task.eligible) >= MANY and not (self._data is not None and task.type.data):
             return self._roomiest_of_many(task, allocation, yielding)
-        best, most, pace = None, -math.inf, self._paces(task.type)
+        best, most, pace = None, -math.inf, self.paces(task.type)
         for index in task.eligible:
             if self.fits(task, index, allocation):
                 room = self.left[index] - yielding[index] if yielding else self.left[index]
@@ -117,10 +122,10 @@ class FreeCapacity:
                 self._yielding = yielding, held
             room = room - self._yielding[1][found]
         needs = np.asarray(task.type.minimum)
-        copies = (room[:, needs > 0] / needs[needs > 0]).min(axis=1) * np.asarray(self._paces(task.type))[found]
+        copies = (room[:, needs > 0] / needs[needs > 0]).min(axis=1) * np.asarray(self.paces(task.type))[found]
         return int(found[np.argmax(copies)])
 
-    def _paces(self, task_type: TaskType) -> list[float]:
+    def paces(self, task_type: TaskType) -> list[float]:
         """For each cluster, how many times as fast the type's minimum is there as on the usual hardware."""
         if task_type.name not in self._pace:
             usual = task_type.profile.rate(task_type.minimum)

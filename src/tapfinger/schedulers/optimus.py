@@ -322,13 +322,14 @@ class Optimus:
                     continue
                 n = cluster.index
                 fitting = [t for t in pending.of(n, admitted) if free.fits(t, n, t.type.minimum)]
-                if fitting:
-                    task = fitting[int(self._rng.integers(len(fitting)))]
+                found = self._draw(fitting, n, free) if fitting else None
+                if found is not None:
+                    task, chance = found
                     if task.id in drawn and self._admission == "first":
-                        lost.append(Proposal(cluster.index, task.id, task.type.minimum))
+                        lost.append(Proposal(n, task.id, task.type.minimum))
                         continue
                     drawn[task.id] = task
-                    proposals.append(Proposal(cluster.index, task.id, task.type.minimum, 1.0 / len(fitting)))
+                    proposals.append(Proposal(n, task.id, task.type.minimum, chance))
             # What counts is what is free once all tasks are back at their minimum, not what was free before.
             rooms = [free.left.get(c.index, c.free) for c in snapshot.clusters]
             granted = resolve(proposals, rooms, {t.id: t.type.minimum for t in drawn.values()})
@@ -338,6 +339,19 @@ class Optimus:
                 free.take(drawn[placement.task], placement.cluster, placement.allocation)
             if not proposals or self._single:
                 return list(admitted.values())
+
+    def _draw(self, fitting: Sequence[TaskView], cluster: int, free: FreeCapacity) -> tuple[TaskView, float] | None:
+        """One of these tasks with the probability of drawing it.
+
+        Where hardware differs, a task is drawn by how fast it is here, compared with its best cluster; so a slow
+        cluster now and then draws none.
+        """
+        if not free.unlike:
+            return fitting[int(self._rng.integers(len(fitting)))], 1.0 / len(fitting)
+        paces = [free.paces(task.type) for task in fitting]
+        shares = [mine[cluster] / max(mine[n] for n in t.eligible) for mine, t in zip(paces, fitting, strict=True)]
+        place = int(np.searchsorted(np.cumsum(shares), self._rng.random() * len(fitting)))
+        return None if place == len(fitting) else (fitting[place], shares[place] / len(fitting))
 
     def _share(self, task: TaskView, cluster: int) -> _Share:
         model = self._models[task.type.name, self._hardware[cluster]]
