@@ -8,6 +8,7 @@ from tapfinger.config import load_scenario
 from tapfinger.core.events import TaskFinished, TaskOutOfMemory, TaskStaging, TaskStarted
 from tapfinger.evaluation.cells import run_once
 from tapfinger.evaluation.event_logs import measure_log
+from tapfinger.evaluation.gantt import Gantt
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.evaluation.stats import DATA_MEASURES, measures
 from tapfinger.workloads.world import build_world
@@ -41,3 +42,20 @@ def test_measures_follow_from_the_events_and_from_the_log(name, tmp_path):
 def types_of(starts, record):
     kinds = dict(zip(record.task.tolist(), record.type.tolist(), strict=True))
     return [kinds[event.task] for event in starts]
+
+
+@pytest.mark.parametrize("name", ["data-3", "memory-3"])
+def test_a_gantt_chart_shows_waits_for_data_and_ends_attempts_that_ran_out_of_memory(name):
+    world = build_world(load_scenario(name, ["tasks=60"]))
+    gpu = world.resources.names.index("gpu")
+    events, chart = [], Gantt(world.clusters, world.task_types, gpu)
+    record = run_once(world, parse_spec("min"), 3, None, events.append, chart)
+    bars = [(kind, units * (end - begin)) for _, kind, _, _, units, begin, end in chart._drawn]
+    staged = sum(e.allocation[gpu] * (e.until - e.slot) for e in events if isinstance(e, TaskStaging))
+    assert sum(held for kind, held in bars if kind == -1) == staged
+    used = (record.used * record.bin_lengths[:, None, None]).sum(axis=0)[:, gpu].sum()
+    assert sum(held for _, held in bars) == pytest.approx(used)
+    figure = chart.draw("chart", "gpu", 10.0, range(50), 0.25)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("waits for data" in labels) == (name == "data-3")
+    assert not [label for label in labels if "[" in label]

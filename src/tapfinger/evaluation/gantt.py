@@ -21,7 +21,9 @@ from tapfinger.core.events import (
     TaskArrived,
     TaskFailed,
     TaskFinished,
+    TaskOutOfMemory,
     TaskResized,
+    TaskStaging,
     TaskStarted,
 )
 from tapfinger.core.model import Cluster, TaskType
@@ -40,6 +42,8 @@ _LARGEST_ROW, _LEAST_ROW = 1.1, 0.3
 _NAME_HEIGHT = 0.25
 #: What others use.
 _OTHERS_COLOUR = "0.82"
+#: What tasks hold while they wait for data, in place of the kind of a task.
+_STAGING, _STAGING_COLOUR = -1, "0.55"
 
 
 @dataclass(slots=True)
@@ -57,7 +61,9 @@ class Gantt:
     def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], resource: int = -1) -> None:
         """``resource``: index of the resource to draw; the last one if left out."""
         self._clusters = tuple(clusters)
-        self._kinds = {task_type.name: index for index, task_type in enumerate(task_types)}
+        #: Tasks arrive with a type of the scenario, never with a higher step of a ladder.
+        own = [task_type for task_type in task_types if task_type.base is None]
+        self._kinds = {task_type.name: index for index, task_type in enumerate(own)}
         self._resource = resource
         self._free = [list(range(cluster.capacity[resource])) for cluster in clusters]
         self._kind_of: dict[int, int] = {}
@@ -86,16 +92,20 @@ class Gantt:
             self._resized.clear()
         if isinstance(event, TaskArrived):
             self._kind_of[event.task.id] = self._kinds[event.task.type.name]
-        elif isinstance(event, TaskStarted):
+        elif isinstance(event, TaskStarted) and event.task in self._bars:
+            self._draw_bar(event.task, event.slot, _STAGING)
+            self._bars[event.task].begin = event.slot
+        elif isinstance(event, TaskStarted | TaskStaging):
             self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
         elif isinstance(event, TaskResized):
             if event.allocation[self._resource] != len(self._bars[event.task].units):
                 self._end(event.task, event.slot)
                 self._resized.append(event)
-        elif isinstance(event, TaskFinished | TaskFailed):
+        elif isinstance(event, TaskFinished | TaskFailed | TaskOutOfMemory):
             self._end(event.task, event.slot + 1)
             self._share(event.cluster, event.slot + 1)
-            del self._kind_of[event.task]
+            if not isinstance(event, TaskOutOfMemory):
+                del self._kind_of[event.task]
         elif isinstance(event, OthersChanged):
             self._wanted[event.cluster] = event.amounts[self._resource]
             self._share(event.cluster, event.slot)
@@ -126,17 +136,22 @@ class Gantt:
             insort(free, unit)
 
     def _end(self, task: int, slot: int) -> None:
+        self._draw_bar(task, slot, self._kind_of[task])
         bar = self._bars.pop(task)
         self.slots = max(self.slots, slot)
         for unit in bar.units:
             insort(self._free[bar.cluster], unit)
+
+    def _draw_bar(self, task: int, slot: int, kind: int) -> None:
+        """Draw what the task has held until ``slot``."""
+        bar = self._bars[task]
         if bar.begin >= slot or bar.cluster >= MAX_CLUSTERS:
             return
         first = 0
         for i in range(1, len(bar.units) + 1):
             if i == len(bar.units) or bar.units[i] != bar.units[i - 1] + 1:
                 place = (bar.cluster, bar.units[first], i - first, bar.begin, slot)
-                self._drawn.append((task, self._kind_of[task], *place))
+                self._drawn.append((task, kind, *place))
                 first = i
 
     def busiest(self) -> range:
@@ -187,6 +202,8 @@ class Gantt:
         )
         figure.suptitle(f"{title}{': ' if left_out else ''}{', '.join(left_out)}", fontsize=10)
         handles = [Patch(color=COLOURS[i % len(COLOURS)], label=name) for name, i in self._kinds.items()]
+        if any(kind == _STAGING for _, kind, *_ in self._drawn):
+            handles.append(Patch(color=_STAGING_COLOUR, label="waits for data"))
         if self._others or any(self._taken):
             handles.append(Patch(color=_OTHERS_COLOUR, label="used by others"))
         figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
@@ -220,7 +237,7 @@ class Gantt:
         boxes = [
             Rectangle((begin, unit * low), end - begin, unit * height) for _, _, _, low, height, begin, end in mine
         ]
-        colours = [COLOURS[bar[1] % len(COLOURS)] for bar in mine]
+        colours = [_STAGING_COLOUR if bar[1] == _STAGING else COLOURS[bar[1] % len(COLOURS)] for bar in mine]
         axis.add_collection(PatchCollection(boxes, facecolor=colours, edgecolor="white", linewidth=0.6))
         taken = [(unit, begin, end) for where, unit, begin, end in self._others if where == index]
         taken += [(unit, begin, self.slots) for unit, begin in self._taken[index].items()]
