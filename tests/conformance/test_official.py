@@ -27,14 +27,14 @@ def test_pettingzoo(name: str, options: dict[str, Any]) -> None:
     parallel_seed_test(lambda: EdgeParallelEnv(world, **options), num_cycles=30)
 
 
-@pytest.mark.parametrize("name", ["nodes-3", "hardware-3", "shared-3"])
+@pytest.mark.parametrize("name", ["nodes-3", "hardware-3", "shared-3", "labs-4"])
 def test_pettingzoo_with_nodes_kinds_and_others(name: str) -> None:
     world = build_world(load_scenario(name, ["tasks=40"]))
     parallel_api_test(EdgeParallelEnv(world, max_slots=60), num_cycles=150)
     parallel_seed_test(lambda: EdgeParallelEnv(world), num_cycles=30)
 
 
-@pytest.mark.parametrize("name", ["synthetic-3", "hetero-6", "testbed-3", "nodes-3", "hardware-3", "shared-3"])
+@pytest.mark.parametrize("name", ["synthetic-3", "hetero-6", "testbed-3", "nodes-3", "hardware-3", "shared-3", "labs-4"])
 def test_gymnasium(name: str) -> None:
     # There is nothing to render.
     check_env(EdgeJointEnv(build_world(load_scenario(name, ["tasks=40"]))), skip_render_check=True)
