@@ -34,7 +34,9 @@ def test_pettingzoo_with_nodes_kinds_and_others(name: str) -> None:
     parallel_seed_test(lambda: EdgeParallelEnv(world), num_cycles=30)
 
 
-@pytest.mark.parametrize("name", ["synthetic-3", "hetero-6", "testbed-3", "nodes-3", "hardware-3", "shared-3", "labs-4"])
+@pytest.mark.parametrize(
+    "name", ["synthetic-3", "hetero-6", "testbed-3", "nodes-3", "hardware-3", "shared-3", "labs-4"]
+)
 def test_gymnasium(name: str) -> None:
     # There is nothing to render.
     check_env(EdgeJointEnv(build_world(load_scenario(name, ["tasks=40"]))), skip_render_check=True)

@@ -15,6 +15,21 @@ from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.workloads.world import build_world
 
 
+def test_info_tells_who_waits_for_data() -> None:
+    world = build_world(load_scenario("data-3", ["tasks=60"]))
+    collector = MetricsCollector(world.resources.names, world.clusters, world.task_types)
+    env = EdgeParallelEnv(world, sinks=[collector])
+    seen, infos = env.reset(seed=2)
+    for n, agent in enumerate(env.agents):
+        env.action_space(agent).seed(n)
+    staging = 0
+    while env.agents:
+        actions = {agent: env.action_space(agent).sample(seen[agent]["action_mask"]) for agent in env.agents}
+        seen, *_, infos = env.step(actions)
+        staging += sum(info["staging"] for info in infos.values() if info["settled"])
+    assert staging == collector.record("data-3", "sampled", 2).staging.sum() > 0
+
+
 @pytest.mark.parametrize("name", ["nodes-3", "hardware-3"])
 def test_info_adds_up_to_the_measures(name: str) -> None:
     world = build_world(load_scenario(name, ["tasks=60"]))

@@ -1,4 +1,4 @@
-"""What ``info`` tells of nodes and kinds of hardware; nothing on sites that have neither."""
+"""What ``info`` tells of nodes, kinds of hardware and data; nothing on sites that have none of them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,18 @@ class Places:
         self._stranded: npt.NDArray[np.int64] = np.zeros_like(self._capacity)
         #: (clusters, resources) units that tasks hold.
         self._used: npt.NDArray[np.int64] = np.zeros_like(self._capacity)
+        #: (clusters,) tasks that wait for data with what they hold.
+        self._staging: npt.NDArray[np.int64] = np.zeros(len(self._capacity), dtype=np.int64)
+        self._data = False
 
     def look(self, state: EdgeState) -> None:
-        """Note what is in use and what is stranded now."""
-        if not self._names:
+        """Note what is in use, what is stranded, and who waits for data now."""
+        self._data = state.data is not None
+        if not self._names and not self._data:
             return
         views = state.cluster_views()
+        if self._data:
+            self._staging = np.array([sum(task.staging > 0 for task in view.running) for view in views])
         if self._nodes:
             waiting = state.kinds()
             self._stranded = np.array([stranded(view, waiting) for view in views], dtype=np.int64)
@@ -53,11 +59,13 @@ class Places:
     def of(self, n: int) -> dict[str, Any]:
         """What the info of one cluster's agent tells."""
         mine: dict[str, Any] = {key: names[n] for key, names in self._names.items()}
+        mine |= {"staging": int(self._staging[n])} if self._data else {}
         return mine | ({"stranded": self._stranded[n]} if self._nodes else {}) | self._by_kind()
 
     def all(self) -> dict[str, Any]:
         """What the info of an agent for all clusters tells."""
-        return self._names | ({"stranded": self._stranded} if self._nodes else {}) | self._by_kind()
+        found: dict[str, Any] = {**self._names, **({"staging": self._staging} if self._data else {})}
+        return found | ({"stranded": self._stranded} if self._nodes else {}) | self._by_kind()
 
     def _by_kind(self) -> dict[str, Any]:
         if not self._kinds:
