@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tapfinger.errors import CheckpointMismatch
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import NetworkConfig, as_tensors
-from tapfinger.policy.checkpoint import CARD, WEIGHTS, load, save, shipped_checkpoint, take_over
+from tapfinger.policy.checkpoint import CARD, WEIGHTS, card_of, load, save, shipped_checkpoint, take_over
 from tapfinger.policy.encoding.profile_features import COLUMN_COUNTS, PROFILES
 from tapfinger.policy.export import random_inputs as inputs_for
 
@@ -100,12 +100,23 @@ def test_a_missing_weight_is_named(bad):
         load(bad)
 
 
+def universal():
+    """The shipped network, wide enough for all features that there are now, and its card."""
+    start = shipped_checkpoint("universal")
+    widths = {f"{kind}_features": table.width(COLUMN_COUNTS) for kind, table in PROFILES.tables.items()}
+    card = card_of(start)
+    card = replace(card, config={**card.config, **widths}, features=PROFILES.features, schema_digest="")
+    network = build(card.network, NetworkConfig(**card.config))
+    take_over(network, start)
+    return network, card
+
+
 #: Features that a network was not trained with, by kind of node.
 LATER = {"cluster": 3, "pending": 0, "running": 7, "pair": 5, "menu": 2}
 
 
 def test_training_goes_on_although_features_were_added(tmp_path):
-    network, card = load(shipped_checkpoint("universal"))
+    network, card = universal()
     columns = {kind: table.columns(COLUMN_COUNTS) for kind, table in PROFILES.tables.items()}
     gone = {kind: list(columns[kind].values())[at] for kind, at in LATER.items()}
     kept = {kind: [c for at in columns[kind].values() if at != gone[kind] for c in at] for kind in LATER}
@@ -134,7 +145,7 @@ def test_training_goes_on_although_features_were_added(tmp_path):
 
 
 def test_training_does_not_go_on_from_features_that_are_gone(tmp_path):
-    network, card = load(shipped_checkpoint("universal"))
+    network, card = universal()
     known = {**card.features, "pair": [*card.features["pair"][:-1], "phase_of_the_moon [0 to 1]"]}
     save(tmp_path, network, NetworkConfig(**card.config), replace(card, features=known, schema_digest=""))
     with pytest.raises(CheckpointMismatch, match="not made any more: phase_of_the_moon"):

@@ -127,12 +127,21 @@ def make_card(
         network=network,
         schema=schema,
         resources=tuple(scenario.resources),
-        task_types=tuple(t.name for t in scenario.task_types),
+        task_types=_type_names(scenario),
         scenario=scenario.resolved(),
         seeds=tuple(seeds),
         evaluation=dict(evaluation or {}),
         versions=_versions(),
     )
+
+
+def _type_names(scenario: Scenario) -> tuple[str, ...]:
+    """Names of the task types that schedulers are told of: also the higher steps of ladders, where there are any."""
+    if not any(t.needs for t in scenario.task_types):
+        return tuple(t.name for t in scenario.task_types)
+    from tapfinger.workloads.world import build_world
+
+    return tuple(t.name for t in build_world(scenario).task_types)
 
 
 def read_card(text: str, source: str) -> Card:

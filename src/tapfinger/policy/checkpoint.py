@@ -73,6 +73,11 @@ def shipped_checkpoint(name: str) -> Path:
     return folder
 
 
+def card_of(directory: str | Path) -> Card:
+    """The card of a checkpoint, also of one that was trained before features were added."""
+    return _read(Path(directory))[1]
+
+
 def take_over(network: nn.Module, directory: str | Path) -> None:
     """Start ``network`` from the checkpoint of a similar one.
 

@@ -16,7 +16,7 @@ from tapfinger.core.events import Event, TaskArrived, TaskFinished
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.policy.card import MAX_WAIT, PREVIOUS, Card, make_card
-from tapfinger.policy.checkpoint import load, save
+from tapfinger.policy.checkpoint import card_of, save
 from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.export import export
 from tapfinger.policy.files import card_file, change_card, read_card_file
@@ -66,7 +66,7 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
     earlier: tuple[dict[str, Any], ...] = ()
     if config.start:
         training["start"] = PREVIOUS
-        before = load(start_of(config))[1]
+        before = card_of(start_of(config))
         earlier = (*before.earlier, {**before.training, "scenario": before.scenario["name"]})
     if scenario is not None:
         card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
