@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,7 +181,8 @@ def test_a_run_without_a_supervisor_is_lost_although_something_hangs(
         monkeypatch.setattr(supervision, "DOUBT", 0.0)
         outcome = wait_for(lambda: backend.poll(run))
         assert outcome.result == "lost"
-        assert f"it cannot be told whether it has left process {one}" in caplog.text
+        # Others may hang for a moment, too, on a busy machine.
+        assert re.search(rf"it cannot be told whether it has left process (\d+, )*{one}\b", caplog.text)
         assert alive([one]) == [one]
 
 
