@@ -305,7 +305,7 @@ class UnknownSpeed(_Strict):
 
 
 class FactorSpeed(_Strict):
-    """So many times as fast as on another kind of hardware. A plain number is the factor."""
+    """A factor on the speed on another kind of hardware: 2 is twice as fast. A plain number is the factor."""
 
     kind: Literal["factor"]
     #: Above 1: faster.
