@@ -402,6 +402,23 @@ def test_no_step_waits_for_all_and_reads_cost_what_they_show(opened: Opener) -> 
     assert not [plan for plan in asked if "TEMP B-TREE" in plan]
 
 
+def test_to_remove_tasks_costs_the_same_however_many_others_there_are(tmp_path: Path) -> None:
+    def work(others: int) -> int:
+        store = Store(tmp_path / f"{others}.db")
+        end(store, *range(1, 11 + others), days=10)
+        instructions = [0]
+
+        def count() -> None:
+            instructions[0] += 1
+
+        store._db._writer.set_progress_handler(count, 10)  # type: ignore[attr-defined]
+        store.remove_tasks(list(range(1, 11)))
+        store.close()
+        return instructions[0]
+
+    assert work(3000) < 2 * work(50)
+
+
 def test_the_overview_stays_right(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     store = opened()
     end(store, *range(1, 20), days=10)

@@ -52,7 +52,7 @@ def remove_tasks(work: Transaction, ids: Sequence[int]) -> None:
     if not ended:
         return
     chosen = f"({marks(ended)})"
-    ((line,),) = work.query(f"SELECT coalesce(max(seq), 0) FROM history WHERE task IN {chosen}", ended)
+    ((line,),) = work.query(f"SELECT coalesce(max(+seq), 0) FROM history WHERE task IN {chosen}", ended)
     totals.at_least(work, totals.LAST_TASK, max(ended))
     totals.at_least(work, totals.LAST_LINE, int(line))
     remove_output(work, ended)
@@ -67,7 +67,8 @@ def _remove_latecomers(work: Transaction) -> None:
     """Remove events of tasks that were removed before: the result of a lost attempt may come after its task is gone."""
     ((first,),) = work.query("SELECT min(id) FROM tasks", ())
     if first is not None:
-        ((line,),) = work.query("SELECT coalesce(max(seq), 0) FROM history WHERE task < ?", (first,))
+        # The plus keeps SQLite from walking all events, the latest first, until it meets such a task: there is none.
+        ((line,),) = work.query("SELECT coalesce(max(+seq), 0) FROM history WHERE task < ?", (first,))
         if line:
             totals.at_least(work, totals.LAST_LINE, int(line))
             work.execute("DELETE FROM history WHERE task < ?", (first,))
