@@ -182,10 +182,10 @@ def report() -> list[str]:
     lines = [
         "## Live: slots and starts",
         "",
-        f"A real coordinator and {AGENTS} agents with fake backends on loopback, on the same cores (all agents in one "
-        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is from the "
-        "question to the schedulers until all that they decided is granted. "
-        "Starts wait for the agents' one process, which writes each launch to disk before it begins.",
+        f"A real coordinator and {AGENTS} agents with fake backends on loopback, on the same cores (all agents in one",
+        f"process); {RATE} tasks a second for {SECONDS} s, {AGENTS} clusters of 8 cpu. A slot is from the question to",
+        "the schedulers until all that they decided is granted. Starts wait for the agents' one process, which writes",
+        "each launch to disk before it begins.",
         "",
         "| scheduler | slots | p50 | p99 | longest | longest, processor | submission to start p50 | p99 |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -199,7 +199,7 @@ def report() -> list[str]:
     took = f"p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms, longest {1000 * soon.max():.0f} ms"
     lines += [
         "",
-        f"Submission to the process's first act on a free site (`tapfinger up`, process backend, {STARTS} tasks one "
+        f"Submission to the process's first act on a free site (`tapfinger up`, process backend, {STARTS} tasks one",
         f"after the other): {took}.",
     ]
     return lines
