@@ -164,13 +164,19 @@ def test_a_task_that_removes_its_own_directory_is_stopped_and_lost(
     assert backend.poll(run) == end
 
 
+def removed(directory: Path) -> bool:
+    """Remove it, if nothing is written there meanwhile."""
+    shutil.rmtree(directory, ignore_errors=True)
+    return not directory.exists()
+
+
 def test_what_a_killed_supervisor_leaves_is_found_without_its_directory(start: Callable[..., Run]) -> None:  # noqa: F811
     run = start(HEADLESS, "child")
     backend = Process()
     assert backend.poll(run) is None
     pid = headless(run)
     supervisor = supervisor_of(run) or 0
-    shutil.rmtree(run.directory)
+    wait_for(lambda: removed(run.directory))
     os.kill(supervisor, signal.SIGKILL)
     assert wait_for(lambda: backend.poll(run)).result == "lost"
     assert alive([pid]) == []
