@@ -122,7 +122,7 @@ def compare(
 def _usual(scenario: Scenario) -> tuple[SchedulerSpec, ...]:
     """The usual schedulers; the learned one only if there is a model for this scenario."""
     from tapfinger.evaluation.specs import USUAL_SCHEDULERS, parse_specs
-    from tapfinger.schedulers.tapfinger import has_model
+    from tapfinger.schedulers.model_choice import has_model
     from tapfinger.workloads.world import build_world
 
     left_out = () if has_model(build_world(scenario).context(0)) else ("tapfinger",)

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 #: Most clusters that are printed, also of a conflict; the file has all of them.
 MAX_CLUSTERS = 12
 
+#: Stage -> why a task starts that it led to. Conflicts have a table of their own.
+_REASONS = {
+    "waiting": "because it has waited for the longest time allowed, whatever the network says",
+    "greedy": "because Greedy chose so in the network's place",
+    "again": "after its cluster had lost another task and chose again",
+    "lending": "because running tasks shrink for it",
+}
+
 
 @runtime_checkable
 class Explains(Scheduler, Protocol):
@@ -83,7 +91,7 @@ def report(watched: Watched, world: World, record: RunRecord, out: Path | None) 
 
 
 def show(explanation: Explanation, resources: ResourceTypes, console: Console) -> None:
-    """Print one decision: a table per cluster that could start something, conflicts, and what guards did."""
+    """Print one decision: a table per cluster that could start something, conflicts, and reasons."""
     words = _Words(explanation, resources)
     console.print(f"Slot {explanation.slot}, turn {explanation.turn}: {words.outcome()}", style="bold")
     busy = [a for a in explanation.agents if any(o.startable for o in a.options)]
@@ -98,7 +106,7 @@ def show(explanation: Explanation, resources: ResourceTypes, console: Console) -
         console.print(f"Nothing to start on {', '.join(idle)}.")
     for table in words.contests():
         console.print(table)
-    for line in words.guards():
+    for line in words.reasons():
         console.print(line)
 
 
@@ -170,42 +178,18 @@ class _Words:
                 table.caption = f"and {len(contest.rivals) - MAX_CLUSTERS} clusters more"
             yield table
 
-    def guards(self) -> Iterator[str]:
-        wanted_there = {agent.cluster: agent.wants.task for agent in self._it.agents if agent.wants is not None}
-        for p in self._it.late:
-            yield (
-                f"Late: {self._names[p.cluster]} starts task {p.task} with {self._amounts(p.allocation)} instead of "
-                f"task {wanted_there[p.cluster]}: it will take longer than nearly all did."
-            )
-            wanted_there[p.cluster] = p.task
-        for p in self._it.older:
-            yield (
-                f"Seniority: {self._names[p.cluster]} starts task {p.task} instead of task {wanted_there[p.cluster]}, "
-                "which is of the same type and younger."
-            )
-        for p in self._it.moved:
-            yield f"Moved: task {p.task} starts on {self._names[p.cluster]}, which loses less by it."
-        for p in self._it.forced:
-            yield (
-                f"Guard: task {p.task} starts on {self._names[p.cluster]} with {self._amounts(p.allocation)}, "
-                "whatever the network says."
-            )
-        for wanted in self._it.held_back:
-            yield f"Guard: {self._names[wanted.cluster]} is not given task {wanted.task}, which the network wants."
-        for p in self._it.second:
-            yield f"Second choice: {self._names[p.cluster]} starts task {p.task}, after others had chosen."
+    def reasons(self) -> Iterator[str]:
+        """What led to starts, other than the network's choice."""
+        for p, because in zip(self._it.decision.placements, self._it.because, strict=False):
+            for name in because:
+                if name in _REASONS:
+                    yield f"{name.capitalize()}: task {p.task} starts on {self._names[p.cluster]} {_REASONS[name]}."
 
     def _fate(self, wants: Proposal | None) -> str:
         if wants is None:
             return "waits"
         if (wants.task, wants.cluster) in self._placed:
             return f"starts task {wants.task}"
-        moved = next((p.cluster for p in self._it.moved if p.task == wants.task), None)
-        if moved is not None:
-            return f"wants task {wants.task}, which starts on {self._names[moved]}"
-        other = next((p.task for p in (*self._it.older, *self._it.late) if p.cluster == wants.cluster), None)
-        if other is not None:
-            return f"starts task {other}, wants task {wants.task}"
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:
@@ -239,7 +223,7 @@ def write(
         if explanation.attention is None:
             return written, "No picture: the network has no graph, or was exported by an older version."
         if not explanation.attention.tasks:
-            continue  # guards have left no tasks to show
+            continue  # overdue tasks have left none to show
         path = folder / f"attention-{explanation.slot}-{explanation.turn}.png"
         save(draw(explanation, explanation.attention, f"{about['scenario']}, seed {about['seed']}"), path)
         written.append(path)

@@ -6,7 +6,6 @@ A model is two files: NAME.onnx with the graph, and NAME.card.json with the card
 from __future__ import annotations
 
 import json
-import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -44,9 +43,9 @@ _UNNAMED = {"types-3": ("types", "1aa8c42add9c4358"), "profiles-1": ("profiles",
 #: ``start`` of a run that begins with the network of the run before it; a card never holds a path.
 PREVIOUS = "previous"
 
-#: Default of ``max_wait`` in ideal durations, for the scheduler and for cards without a value; long enough to cost
-#: nothing.
-MAX_WAIT = 40.0
+#: What surrounds a network when it decides: "paper" is the network and Bayes' rule, and nothing else.
+DEFAULT_PIPELINE = "default"
+PIPELINES = (DEFAULT_PIPELINE, "paper")
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,8 @@ class Card:
     earlier: tuple[dict[str, Any], ...] = ()
     #: Where the recipe does not tell everything that happened.
     notes: str = ""
-    #: Ideal durations after which a waiting task comes first while few tasks wait, whatever the network says.
-    max_wait: float = MAX_WAIT
-    #: Ideal durations: while few tasks wait, sizes at which a task would take longer are rejected; 0: no limit.
-    max_stretch: float = 0.0
+    #: Name of the pipeline that the network decides in, unless another one is asked for.
+    pipeline: str = DEFAULT_PIPELINE
     #: Mean completion times on unseen workloads: seeds, tapfinger, rivals, and per_seed of tapfinger.
     evaluation: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -157,12 +154,10 @@ def read_card(text: str, source: str) -> Card:
             got = repr(data[name]) if name in data else "nothing"
             raise CheckpointMismatch(f"{source}: field {name!r} of the card must be a {kind.__name__}, got {got}")
     _check_features(data, source)
-    for name in ("max_wait", "max_stretch"):
-        limit = data.get(name, 0.0)
-        if not isinstance(limit, int | float) or not math.isfinite(limit) or limit < 0:
-            raise CheckpointMismatch(
-                f"{source}: field {name!r} of the card must be a number, zero or more, got {limit!r}"
-            )
+    if data.get("pipeline", DEFAULT_PIPELINE) not in PIPELINES:
+        raise CheckpointMismatch(
+            f"{source}: field 'pipeline' of the card must be {' or '.join(PIPELINES)}, got {data['pipeline']!r}"
+        )
     known = {f.name for f in fields(Card)}
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known}
     return Card(**values)

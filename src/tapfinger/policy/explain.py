@@ -78,18 +78,8 @@ class Explanation:
     contests: tuple[Contest, ...]
     #: What was decided.
     decision: Decision
-    #: Placements made by a guard, not by the network.
-    forced: tuple[Placement, ...]
-    #: Proposals of the network that a guard held back.
-    held_back: tuple[Proposal, ...]
-    #: Placements of a task that is late, in place of one that the network wanted to start there.
-    late: tuple[Placement, ...]
-    #: Placements of an older task, in place of one of the same type that the network wanted to start there.
-    older: tuple[Placement, ...]
-    #: Placements after a move to another cluster, where they cost less.
-    moved: tuple[Placement, ...]
-    #: Placements on clusters that chose again among the remaining tasks; all other fields are about the first choice.
-    second: tuple[Placement, ...]
+    #: For each placement, the names of what led to it; empty if only the network did.
+    because: tuple[tuple[str, ...], ...]
     #: None if the network has no graph, or was exported by a version that did not include attention.
     attention: AttentionView | None
 
@@ -107,7 +97,7 @@ def explain(
     decision: Decision,
     top: int = 3,
 ) -> Explanation:
-    """Explain a decision made on a snapshot, before any rule changed who starts or where.
+    """Explain a decision made on a snapshot.
 
     ``inputs``: a batch of one, made from the snapshot; ``task`` (N, K): id in each place, -1 for none; ``top``:
     number of allocations to report per task. Nothing is sampled and nothing is changed.
@@ -119,24 +109,14 @@ def explain(
     agents = tuple(_agents(network, scores, inputs, task, meaning, snapshot, wants, top))
     proposals = [agent.wants for agent in agents if agent.wants is not None]
     lost = {(p.task, p.cluster) for p in decision.lost}
-    placed = {(p.task, p.cluster, p.allocation) for p in decision.placements}
-    held_back = tuple(
-        p for p in proposals if (p.task, p.cluster, p.allocation) not in placed and (p.task, p.cluster) not in lost
-    )
-    rivals = [[p for p in proposals if p.task == j and p not in held_back] for j in sorted({j for j, _ in lost})]
-    proposed = {(p.task, p.cluster, p.allocation) for p in proposals}
+    rivals = [[p for p in proposals if p.task == j] for j in sorted({j for j, _ in lost})]
     return Explanation(
         slot=snapshot.slot,
         turn=snapshot.turn,
         agents=agents,
         contests=tuple(contest(r, snapshot.free, queue[r[0].task].type.minimum) for r in rivals if len(r) > 1),
         decision=decision,
-        forced=tuple(p for p in decision.placements if (p.task, p.cluster, p.allocation) not in proposed),
-        held_back=held_back,
-        late=(),
-        older=(),
-        moved=(),
-        second=(),
+        because=tuple(() for _ in decision.placements),
         attention=_attention(network, inputs, task) if network.layers else None,
     )
 
@@ -231,13 +211,10 @@ def plain(explanation: Explanation, resources: ResourceTypes) -> dict[str, Any]:
     return {
         "slot": explanation.slot,
         "turn": explanation.turn,
-        "placements": [proposal(p) for p in explanation.decision.placements],
-        "late_first": [proposal(p) for p in explanation.late],
-        "older_first": [proposal(p) for p in explanation.older],
-        "moved": [proposal(p) for p in explanation.moved],
-        "forced_by_guard": [proposal(p) for p in explanation.forced],
-        "held_back_by_guard": [proposal(p) for p in explanation.held_back],
-        "second_choices": [proposal(p) for p in explanation.second],
+        "placements": [
+            {**proposal(p), "because": list(because)}
+            for p, because in zip(explanation.decision.placements, explanation.because, strict=True)
+        ],
         "clusters": [agent(a) for a in explanation.agents],
         "conflicts": [conflict(c) for c in explanation.contests],
         "attention": look

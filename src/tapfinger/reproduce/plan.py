@@ -15,7 +15,7 @@ from tapfinger.policy.exported import load_model
 from tapfinger.reproduce.declare import Figure, Setting
 from tapfinger.reproduce.figure_data import FigureData, SettingRuns
 from tapfinger.reproduce.styles import scheduler_of
-from tapfinger.schedulers.tapfinger import has_model
+from tapfinger.schedulers.model_choice import has_model
 from tapfinger.workloads.sites import rate_for
 from tapfinger.workloads.world import build_world
 

@@ -8,11 +8,8 @@ from typing import Any
 from tapfinger.drawing import look
 from tapfinger.reproduce.declare import Figure
 
-#: Only the network and the resolution of conflicts: every rule around them is switched off.
-WITHOUT_RULES = (
-    "tapfinger@max_wait=1000000@calm_wait=1000000@max_stretch=0@seniority=false@lend=false@share=false@crowd=0"
-    "@again=false@move=false@late_first=false"
-)
+#: Only the network and the resolution of conflicts: the paper's method, without a bound on waiting.
+PAPER_PIPELINE = "tapfinger@pipeline=paper"
 
 #: Label -> scheduler as in ``--schedulers``. The order gives the colours; the first seven have solid lines.
 SCHEDULERS = {
@@ -35,7 +32,7 @@ SCHEDULERS = {
     "mappo": "tapfinger@model=multi-3-mappo",
     "no-pointer": "tapfinger@model=short-long-3-no-pointer",
     "vanilla": "tapfinger@model=synthetic-3-vanilla",
-    "without guards": WITHOUT_RULES,
+    "without guards": PAPER_PIPELINE,
     "lending": "tapfinger@lend=true",
     "brief": "tapfinger@model=multi-3-brief",
     "no own features": "tapfinger@model=multi-3-no-self",

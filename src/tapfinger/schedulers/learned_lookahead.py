@@ -59,9 +59,9 @@ def learned(
     futures: int = 128,
     horizon: int | None = None,
     caution: float = 1.5,
-    lend: bool = True,
+    lend: bool = False,
 ) -> Lookahead:
     """Lookahead over the plans of a network and of the greedies."""
     lookahead = Lookahead(budget_ms, plans, futures, horizon, caution, lend)
-    lookahead.proposer = PolicyPlans(TapFinger(model, lend=False))
+    lookahead.proposer = PolicyPlans(TapFinger(model))
     return lookahead

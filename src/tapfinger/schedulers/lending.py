@@ -22,16 +22,14 @@ from tapfinger.core.estimates import progress_of
 from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Resources
 from tapfinger.profiles.site_tables import SiteTables
-from tapfinger.schedulers.counters import Counting
 from tapfinger.schedulers.making_room import MakingRoom
 
 
-class Lending(Counting):
+class Lending:
     """Lends and takes back resources; remembers the own allocation of each task that holds another one."""
 
-    def __init__(self, site: SiteTables, counters: dict[str, int] | None = None) -> None:
+    def __init__(self, site: SiteTables) -> None:
         """Start with nothing lent."""
-        super().__init__(counters)
         self._cost = site.context.switching_cost
         #: Own allocations of tasks that hold another one now, by task id.
         self._own: dict[int, Resources] = {}
@@ -105,7 +103,6 @@ class Lending(Counting):
             if now is not None:
                 self._before.setdefault(step.task, self._own.get(step.task, now))
                 self._own[step.task] = step.size
-        self.counters["made_room"] += len(found)
         return replace(decision, placements=(*decision.placements, *(room.placement for room in found)))
 
     def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
@@ -124,8 +121,7 @@ class Lending(Counting):
         changes = []
         for ident, size in plan.items():
             if size != now[ident]:
-                own = self._own.setdefault(ident, now[ident])
-                self.counters["lent"] += size != own
+                self._own.setdefault(ident, now[ident])
                 changes.append(Resize(ident, size))
         return changes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,37 +12,26 @@ from torch import nn
 
 from tapfinger.config import Scenario
 from tapfinger.core.contract import Scheduler
-from tapfinger.core.events import Event, TaskArrived, TaskFinished
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.card import MAX_WAIT, PREVIOUS, Card, make_card
+from tapfinger.policy.card import PREVIOUS, Card, make_card
 from tapfinger.policy.checkpoint import card_of, save
 from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.export import export
 from tapfinger.policy.files import card_file, change_card, read_card_file
-from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
+from tapfinger.schedulers.model_choice import UNIVERSAL
+from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.config import TrainConfig
-from tapfinger.training.seeds import FINAL_SEEDS, SELECTION_SEEDS
+from tapfinger.training.seeds import FINAL_SEEDS
 from tapfinger.training.selection import RIVALS
-from tapfinger.training.trainer import start_of, training_worlds
+from tapfinger.training.trainer import start_of
 from tapfinger.training.universal import site_world
 from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
 
-#: Candidate bounds on waiting and on slow sizes, in ideal durations, and the share of the mean that a bound may cost.
-WAITS = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
-STRETCHES = (0.0, 3.5, 3.0, 2.5, 2.0)
-COST = 0.005
-
-#: Bound on waiting of a model for any site (docs/policy.md).
-ANY_SITE_WAIT = 3.0
-
 #: Name of the scenario of a model for any site.
 ANY_SITE = "sites"
-
-#: Number of tasks that a bound is tried on, at each load.
-_TASKS_TRIED = 6000
 
 
 def publish_universal(
@@ -72,7 +61,6 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
         card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
     else:
         card = Card(name, config.network, PROFILES.name, (), (), {"name": ANY_SITE}, seeds=(config.seed,))
-        card = replace(card, max_wait=ANY_SITE_WAIT)
         training["ranges"] = ranges()
     return replace(card, training=training, earlier=earlier)
 
@@ -102,9 +90,6 @@ def publish(
     neither training nor selection has seen.
     """
     path = export(network, sizes, card_for(world.scenario, config, name), folder / f"{name}.onnx")
-    wait, stretch = best_limits(training_worlds(world, config), str(path))
-    card = replace(read_card_file(card_file(path))[0], max_wait=wait, max_stretch=stretch)
-    change_card(path, card)
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + runs)
     mine = [_mean(world, TapFinger(model=str(path)), seed) for seed in seeds]
     evaluation: dict[str, Any] = {"seeds": f"{seeds.start}:{seeds.stop}", "tapfinger": round(float(np.mean(mine)), 4)}
@@ -112,52 +97,10 @@ def publish(
         means = [_mean(world, parse_spec(rival).create(), seed) for seed in seeds]
         evaluation[rival] = round(float(np.mean(means)), 4)
     evaluation["per_seed"] = mine
-    card = replace(card, evaluation=evaluation)
+    card = replace(read_card_file(card_file(path))[0], evaluation=evaluation)
     change_card(path, card)
     save(folder / "checkpoint", network, sizes, card)
     return path, evaluation
-
-
-def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:
-    """The bounds on waiting and on slow sizes with the best tail, among those that cost next to nothing at any load.
-
-    They are tried on selection workloads of each load: first the bound on waiting, then, combined with it, the bound on
-    sizes. Among equal bounds, the tighter one on waiting and the looser one on sizes win.
-    """
-    runs = max(2, _TASKS_TRIED // (worlds[0].scenario.tasks or _TASKS_TRIED))
-
-    def times(load: int, wait: float, stretch: float) -> list[int]:
-        seeds = range(SELECTION_SEEDS + load, SELECTION_SEEDS + len(worlds) * runs, len(worlds))
-        scheduler = TapFinger(model, calm_wait=wait, max_stretch=stretch)
-        return [t for s in seeds for t in completion_times(worlds[load], scheduler, s)]
-
-    def tried(wait: float, stretch: float) -> list[list[int]]:
-        return [times(load, wait, stretch) for load in range(len(worlds))]
-
-    free = [np.mean(t) for t in tried(MAX_WAIT, 0.0)]
-
-    def best(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-        found = {pair: tried(*pair) for pair in pairs}
-        cheap = [p for p, t in found.items() if all(np.mean(m) <= (1 + COST) * f for m, f in zip(t, free, strict=True))]
-        return min(cheap or [(MAX_WAIT, 0.0)], key=lambda pair: sum(max(t) for t in found.get(pair, [[0]])))
-
-    wait, _ = best([(wait, 0.0) for wait in (*WAITS, MAX_WAIT)])
-    return best([(wait, stretch) for stretch in STRETCHES])
-
-
-def completion_times(world: World, scheduler: Scheduler, seed: int) -> list[int]:
-    """Completion time of every task, in slots."""
-    arrived: dict[int, int] = {}
-    found = []
-
-    def see(event: Event) -> None:
-        if isinstance(event, TaskArrived):
-            arrived[event.task.id] = event.slot
-        elif isinstance(event, TaskFinished):
-            found.append(event.slot - arrived[event.task] + 1)
-
-    run_scheduler(world, scheduler, seed, [see])
-    return found
 
 
 def _mean(world: World, scheduler: Scheduler, seed: int) -> float:

@@ -157,7 +157,7 @@ class Decider(SchedulerWrapper):
     @property
     def _left_to_others(self) -> int:
         """How often another scheduler decided instead, as far as it is counted: probabilities are void then."""
-        return self.counters.get("fallbacks", 0) + self.counters.get("crowded", 0)
+        return self.counters.get("fallbacks", 0)
 
     def odds(self) -> Mapping[tuple[int, int], float]:
         """(task, cluster) -> the probability that the scheduler gave the pair in its last turn; empty if unknown.
