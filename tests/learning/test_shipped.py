@@ -10,7 +10,8 @@ import pytest
 from tapfinger.config import load_scenario, parse_scenario
 from tapfinger.evaluation.specs import parse_seeds
 from tapfinger.policy.exported import shipped_models
-from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
+from tapfinger.schedulers.model_choice import UNIVERSAL
+from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.universal import site_world
 from tapfinger.workloads.world import build_world

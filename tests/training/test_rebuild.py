@@ -84,15 +84,6 @@ def test_a_rebuild_goes_on_and_publishes(
     assert listed.count("finished") == 2
 
 
-def quick_publish(*arguments: Any) -> Any:
-    """As publish, without the search for bounds."""
-    from tapfinger.training import publish as module
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "best_limits", lambda *_: (3.0, 0.0))
-        return module.publish(*arguments)
-
-
 def test_no_shipped_model_is_replaced_by_a_poor_one() -> None:
     with pytest.raises(ConfigError, match="give --into DIR"):
         models.rebuild(["multi-3"], quick=True, updates=None)
