@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tapfinger.core.contract import Placement, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start, ever_fits, largest_allocation
+from tapfinger.core.model import Task
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.stages.base import Plan, Stage, Start
@@ -91,7 +92,7 @@ class Waiting(Stage):
                 found.append(task)
         return found
 
-    def unit(self, task: TaskView) -> float:
+    def unit(self, task: Task | TaskView) -> float:
         """Unit of waiting, in slots. A long task may wait no longer than a usual one: it ends late enough as it is."""
         key = (task.type.name, task.eligible)
         if key not in self._units:
