@@ -111,21 +111,24 @@ class TapFinger:
 
     def _make_stages(self, site: SiteTables) -> tuple[Stage, ...]:
         """The stages of the pipeline, in their order, without those that are left out."""
-        context = site.context
-        single = context.mode is Mode.SINGLE
-        name = self._pipeline or DEFAULT_PIPELINE
-        chooser: Stage = GreedyChoice()
-        self._network = None
-        if self._uses_network:
-            self._network = load_model(self._model or choose_model(context))
-            name = self._pipeline or self._network.card.pipeline
-            warn_outside(self._network.card, site)
-            chooser = NetworkChoice(self._network, context.seed, self._budget_ms, self.clock)
+        single = site.context.mode is Mode.SINGLE
+        chooser, name = self._make_chooser(site)
         core = self._kept(chooser, Conflicts())
         stages = core
         if name == DEFAULT_PIPELINE:
             stages = (*self._kept(Waiting(self._max_wait)), *core, *(self._kept(Again(core)) if single else ()))
         return (*stages, *(self._kept(Lends(every_turn_is_last=single)) if self._lend else ()))
+
+    def _make_chooser(self, site: SiteTables) -> tuple[Stage, str]:
+        """The stage that chooses what starts, and the name of its pipeline."""
+        self._network = None
+        if not self._uses_network:
+            return GreedyChoice(), self._pipeline or DEFAULT_PIPELINE
+        self._network = load_model(self._model or choose_model(site.context))
+        card = self._network.card
+        warn_outside(card, site)
+        chooser = NetworkChoice(self._network, site.context.seed, self._budget_ms, self.clock)
+        return chooser, self._pipeline or card.pipeline
 
     def _kept(self, *stages: Stage) -> tuple[Stage, ...]:
         """These stages without those that are left out."""

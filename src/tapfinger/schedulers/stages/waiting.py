@@ -21,7 +21,7 @@ class Waiting(Stage):
 
     Overdue tasks come first: each one that fits somewhere is started, oldest first, on the cluster and at the size that
     Greedy gives it. If a task fits nowhere, a cluster is reserved for it, which starts nothing else until the task
-    fits; one cluster per task, one task per cluster. Without outages:
+    fits; one cluster per task, one task per cluster. What is lent to running tasks counts as free. Without outages:
 
     - an overdue task that fits a cluster is started in the same turn, unless older overdue tasks take the room (or, in
       single-task mode, the start), or the cluster is reserved for another;
