@@ -157,8 +157,7 @@ def report_universal() -> list[str]:
     return [
         "### Decisions of the universal model",
         "",
-        "As above, without the guard that leaves long queues to a Greedy. It also asks three greedies in every turn",
-        "and looks up menus of sizes.",
+        "As above. It also asks three greedies in every turn and looks up menus of sizes.",
         "",
         "| clusters | shared | own | to reach |",
         "|---|---|---|---|",

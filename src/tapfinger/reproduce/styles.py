@@ -32,7 +32,7 @@ SCHEDULERS = {
     "mappo": "tapfinger@model=multi-3-mappo",
     "no-pointer": "tapfinger@model=short-long-3-no-pointer",
     "vanilla": "tapfinger@model=synthetic-3-vanilla",
-    "without guards": PAPER_PIPELINE,
+    "paper pipeline": PAPER_PIPELINE,
     "lending": "tapfinger@lend=true",
     "brief": "tapfinger@model=multi-3-brief",
     "no own features": "tapfinger@model=multi-3-no-self",
