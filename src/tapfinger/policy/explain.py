@@ -127,7 +127,8 @@ def _wants(
     """cluster -> place and amounts of the network's proposal; void clusters are left out."""
     if network.card.network == "no-pointer":
         # This network samples its tasks: the decision holds the result. A cluster may lose more than once in a turn.
-        drawn = {p.cluster: p.task for p in (*decision.placements, *reversed(decision.lost))}
+        first = {p.cluster: p.task for p in reversed(decision.lost)}
+        drawn = {p.cluster: p.task for p in decision.placements} | first
         logits = np.full_like(scores.task_logits, -np.inf)
         for n, row in enumerate(task.tolist()):
             logits[0, n, row.index(drawn[n]) if drawn.get(n) in row else len(row)] = 0.0
