@@ -431,7 +431,7 @@ class Coordinator:
 
     def _catch_up(self, report: Report, link: Link, now: float) -> None:
         """If the agent is ahead of the store, go on above all numbers that it knows."""
-        sign = older_store.signs(report, self.epoch, self._next_id, self.tasks)
+        sign = older_store.signs(report, self.epoch, self._next_id, self.tasks, now, self._site.may_run)
         if not sign:
             return
         soon = now < link.ahead + self._leases.lease
