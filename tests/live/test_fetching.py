@@ -42,6 +42,7 @@ def telling(*pages: list[tuple[str, str]]) -> Ask:
         ("", [[("a", "file"), ("a", "file")]]),
         ("", [[("..", "directory")]]),
         ("", [[("a/b", "file")]]),
+        ("", [[("a\0b", "file")]]),
     ],
 )
 def test_lists_that_cannot_be_are_refused(path: str, pages: list[list[tuple[str, str]]]) -> None:

@@ -81,7 +81,7 @@ def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[
         itself = bool(path.strip("/")) and [(entry["name"], entry["kind"]) for entry in entries] == [("", "file")]
         for entry in entries:
             name = entry["name"]
-            if "/" in name or name in (".", "..") or (name <= after and not (itself and not more)):
+            if "/" in name or "\0" in name or name in (".", "..") or (name <= after and not (itself and not more)):
                 raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be there")
             after = name
             inner = "/".join(part for part in (path.strip("/"), name) if part)
