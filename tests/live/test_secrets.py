@@ -327,6 +327,8 @@ def test_options_with_values_in_files(tmp_path: Path) -> None:
     (tmp_path / "value").write_text("two\nlines\r\n")
     assert given_secrets("--secret", ["A", f"B={tmp_path / 'value'}"]) == {"A": None, "B": "two\nlines"}
     (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="/dev/zero has more than 1,000,000 characters"):
+        given_secrets("--secret", ["A=/dev/zero"])
     for wrong in (["A", "A"], ["=x"], [f"A={tmp_path / 'missing'}"], [f"A={tmp_path / 'bytes'}"]):
         with pytest.raises(ConfigError, match="--secret"):
             given_secrets("--secret", wrong)
