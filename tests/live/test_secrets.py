@@ -181,7 +181,7 @@ def test_long_values_are_given_with_few_tasks(service: Service) -> None:
     service.config = service.config.model_copy(update={"max_waiting": 10_000})
 
     async def submit_long() -> None:
-        with pytest.raises(TooMany, match="may have 4,194,304 characters together, and with these .* 4,210,688"):
+        with pytest.raises(TooMany, match=r"may have 4,194,304 characters together, and with these .* 4,210,688"):
             await service.submit(**many(1, 257, MAX_VALUE))
         await service.submit(**many(1, 256, MAX_VALUE))
         with pytest.raises(TooMany, match="characters together"):

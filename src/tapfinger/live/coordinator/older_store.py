@@ -16,8 +16,8 @@ from tapfinger.live.protocol.records import TaskRecord
 #: beyond the latest number, which each report could raise again. One that says more is wrong, and must not use up the
 #: numbers of everybody.
 FAR, FAR_ATTEMPTS = 1_000_000, 1_000
-#: The same of attempts of a task that was just submitted, and how many more they may be with each hour since then: after
-#: setbacks it rests, so not even one long attempt and five short ones in turn make more (``pauses``).
+#: The same of attempts of a task that was just submitted, and how many more they may be with each hour since then:
+#: after setbacks it rests, so not even one long attempt and five short ones in turn make more (``pauses``).
 FIRST_ATTEMPTS, ATTEMPTS_AN_HOUR = 100, 24
 
 
