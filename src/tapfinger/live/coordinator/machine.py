@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -639,14 +640,15 @@ class Coordinator:
 
     def _raise_some(self) -> None:
         """Show some waiting tasks with what their family has shown to need."""
-        owners: dict[str, list[TaskRecord]] = {}
+        owners: dict[str, list[Task]] = {}
         for ident in list(islice(self._raising, RAISED_AT_ONCE)):
             del self._raising[ident]
             record = self.tasks.get(ident)
             if record is not None and record.phase is Phase.QUEUED and ident not in self._resting:
-                owners.setdefault(record.owner, []).append(record)
-        for owner, records in owners.items():
-            self._rounds.change(map(self._task, records), owner)
+                with suppress(TapfingerError):  # else it stays as it is: a tick must not fail
+                    owners.setdefault(record.owner, []).append(self._task(record))
+        for owner, tasks in owners.items():
+            self._rounds.change(tasks, owner)
 
     def _requeue(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Let a task wait again: at once after a long attempt, else after a rest in which schedulers do not see it."""
