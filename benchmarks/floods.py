@@ -1,8 +1,8 @@
 """Floods against a real site: no lease may be missed, no running task touched, and memory must stay small.
 
 ``python benchmarks/floods.py --minutes 10`` floods for ten minutes with all kinds of each sender at once, a site
-without and then one with TLS; without options, for ten seconds. ``--alone`` floods with one kind after the other. All
-of it stays on this machine.
+without and then one with TLS; without options, for ten seconds. ``--alone`` floods with one kind after the other,
+``--only submitter`` with the kinds of one sender. All of it stays on this machine.
 """
 
 from __future__ import annotations
@@ -88,20 +88,23 @@ def row(site: Flooded, names: Sequence[str], seconds: float) -> str:
     return f"| {names[0].partition(':')[0]} | {told} | {watch.lag:.2f} | {watch.memory:.0f} | {missed} | {touched} |"
 
 
-def kinds(alone: bool) -> list[list[str]]:
-    """Kinds that flood at once: those of one sender, or each by itself."""
+def kinds(alone: bool, only: str = "") -> list[list[str]]:
+    """Kinds that flood at once: those of one sender, or each by itself. ``only``: of this sender; empty: of all."""
+    chosen = [name for name in FLOODS if name.startswith(only)]
     if alone:
-        return [[name] for name in FLOODS]
-    return [list(names) for _, names in groupby(FLOODS, lambda name: name.partition(":")[0])]
+        return [[name] for name in chosen]
+    return [list(names) for _, names in groupby(chosen, lambda name: name.partition(":")[0])]
 
 
-def report(minutes: float = 1.0, alone: bool = False, sites: Sequence[bool] = (False, True)) -> list[str]:
-    """The section of BENCHMARKS.md. ``sites``: for each, whether it has TLS."""
+def report(
+    minutes: float = 1.0, alone: bool = False, sites: Sequence[bool] = (False, True), only: str = ""
+) -> list[str]:
+    """The section of BENCHMARKS.md. ``sites``: for each, whether it has TLS. ``only``: floods of this sender."""
     lines = [
         "## Floods",
         "",
         f"`python benchmarks/floods.py --minutes {minutes:g}{' --alone' if alone else ''}"
-        f"{'' if len(sites) > 1 else ' --without-tls'}`. A real site with a lease "
+        f"{f' --only {only}' if only else ''}{'' if len(sites) > 1 else ' --without-tls'}`. A real site with a lease "
         f"of {LEASE:g} s and 3,000 waiting tasks, flooded for {minutes:g} minutes with "
         f"{'each kind' if alone else 'all kinds of each sender at once'}, by clients on the same machine. To reach: no "
         "lease missed, no task touched, memory below 400 MB. The lag is how late the loop that serves agents was at "
@@ -114,7 +117,7 @@ def report(minutes: float = 1.0, alone: bool = False, sites: Sequence[bool] = (F
         with tempfile.TemporaryDirectory(prefix="tapfinger-floods-") as folder:
             site = Flooded(Path(folder), certificate(Path(folder)) if encrypted else None)
             try:
-                for names in kinds(alone):
+                for names in kinds(alone, only):
                     lines.append(row(site, names, 60.0 * minutes))
                     print(lines[-1], file=sys.stderr, flush=True)
             finally:
@@ -127,5 +130,7 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=1 / 6, help="of each flood")
     parser.add_argument("--alone", action="store_true", help="one kind after the other")
     parser.add_argument("--without-tls", action="store_true", help="only the site without TLS: half of the time")
+    parser.add_argument("--only", default="", help="floods of one sender: nobody, viewer or submitter")
     asked = parser.parse_args()
-    print("\n".join(report(asked.minutes, asked.alone, (False,) if asked.without_tls else (False, True))))
+    sites = (False,) if asked.without_tls else (False, True)
+    print("\n".join(report(asked.minutes, asked.alone, sites, asked.only)))

@@ -136,6 +136,35 @@ async def unread(target: Target) -> None:
     await asyncio.sleep(0.01)
 
 
+async def scrapes(target: Target) -> None:
+    """Metrics, of which some are made from the machine."""
+    await ask(target, head("GET", "/metrics", target.viewer))
+
+
+async def kept_secrets(target: Target) -> None:
+    """A submitter's secrets, each of which is a transaction of its own."""
+    body = json.dumps({"value": "x" * 16_000}).encode()
+    name = f"KEY_{target.count % 64}"
+    await ask(target, head("PUT", f"/api/v1/secrets/{name}", target.submitter, Content_Length=len(body)), body)
+
+
+async def given_secrets(target: Target) -> None:
+    """A submitter's tasks that all bring a long secret, in a short body."""
+    tasks = [{"argv": ["true"], "type": "demo", "minimum": {"cpu": 4}, "secrets": ["KEY"]}] * 100
+    body = json.dumps({"tasks": tasks, "secrets": {"KEY": "x" * 16_000}}).encode()
+    await ask(target, head("POST", "/api/v1/tasks", target.submitter, Content_Length=len(body)), body)
+
+
+async def submits_and_cancels(target: Target) -> None:
+    """A submitter's tasks, each cancelled at once, and files and output of theirs."""
+    body = json.dumps({"tasks": [{"argv": ["true"], "type": "demo", "minimum": {"cpu": 4}}]}).encode()
+    answer = await ask(target, head("POST", "/api/v1/tasks", target.submitter, Content_Length=len(body)), body)
+    task = answer.rpartition(b"[")[2].partition(b"]")[0].decode() or "1"
+    for path in ("files", "logs", "explain"):
+        await ask(target, head("GET", f"/api/v1/tasks/{task}/{path}", target.submitter, Connection="close"))
+    await ask(target, head("POST", f"/api/v1/tasks/{task}/cancel", target.submitter, Content_Length=0))
+
+
 async def wrong_batches(target: Target) -> None:
     """A submitter's long batches with a fault at their end."""
     tasks = [{"argv": ["x", "y" * 1000], "type": "demo"}] * 9_999 + [{"argv": [], "type": "demo"}]
@@ -156,9 +185,13 @@ FLOODS: dict[str, tuple[Flood, int]] = {
     "viewer: long lists": (long_lists, 40),
     "viewer: questions": (questions, 16),
     "viewer: answers not read": (unread, 8),
+    "viewer: scrapes": (scrapes, 40),
     "submitter: length and chunks": (both_ways, 8),
     "submitter: half bodies": (half_bodies, 4),
     "submitter: wrong batches": (wrong_batches, 8),
+    "submitter: secrets": (kept_secrets, 16),
+    "submitter: secrets with tasks": (given_secrets, 16),
+    "submitter: submits and cancels": (submits_and_cancels, 16),
 }
 
 #: Connections that a flood holds at most; the oldest are dropped.

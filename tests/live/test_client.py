@@ -170,3 +170,24 @@ def test_a_task_that_names_no_type_gets_the_sites(
         else:
             with pytest.raises(chosen, match="several task types: a, b; say which with --type"):
                 client.default_type()
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://a\nb", "http://\udcff"])
+def test_what_is_no_address_is_told(address: str) -> None:
+    with pytest.raises(CoordinatorError, match="is no address of a coordinator"):
+        Client(address, "t")
+
+
+def test_words_that_are_no_text_are_told() -> None:
+    """As a shell hands over what is not UTF-8."""
+    odd = "a\udcff"
+    with Client("http://127.0.0.1:1", "t") as client:
+        for call in (
+            lambda: client.drain(odd),
+            lambda: client.new_token(odd, "viewer"),
+            lambda: client.revoke(odd),
+            lambda: client.remove_secret(odd),
+            lambda: list(client.files(1, odd)),
+        ):
+            with pytest.raises(ConfigError, match="is no text that could be sent"):
+                call()

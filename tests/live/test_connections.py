@@ -102,6 +102,22 @@ async def _gone(receive: Any) -> None:
         pass
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "FOO"])
+def test_what_is_no_http_within_a_request_leaves_no_traceback(caplog: pytest.LogCaptureFixture, method: str) -> None:
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        await _gone(receive)
+
+    with serving(app) as (_, come):
+        client = come()
+        client.sendall(request(method, "/", "Transfer-Encoding: chunked") + b"zz\r\n")
+        said = b""
+        while part := client.recv(65536):
+            said += part
+        client.close()
+    assert said.startswith(b"HTTP/1.1 400")
+    assert not [line for line in caplog.records if line.exc_info or line.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_is_no_http_within_a_request_ends_it(caplog: pytest.LogCaptureFixture, begun: bool) -> None:
     ended: list[str] = []

@@ -154,7 +154,7 @@ with open(os.environ["TAPFINGER_REPORT"], "a") as file:
 
 
 def test_directories_are_listed_however_deep_they_are() -> None:
-    depth = 3000
+    depth = 2000
 
     def ask(_path: str, params: dict[str, str]) -> object:
         level = params["path"].count("a")

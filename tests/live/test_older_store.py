@@ -17,7 +17,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.errors import AgentRefused
 from tapfinger.live.coordinator.inputs import Decided, Instructions, Leases, Submit, Tick
 from tapfinger.live.coordinator.machine import MOST_REFUSED, Coordinator, Predecessor
-from tapfinger.live.coordinator.older_store import FAR, FAR_ATTEMPTS
+from tapfinger.live.coordinator.older_store import FAR, FAR_ATTEMPTS, FIRST_ATTEMPTS, most_attempts
 from tapfinger.live.coordinator.rounds import Rounds
 from tapfinger.live.protocol.messages import AttemptId, Orders, Outcome, Report, RunReport
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
@@ -145,10 +145,29 @@ def test_an_agent_cannot_use_up_the_attempts_of_a_task_bit_by_bit() -> None:
     site = Restored(WAITING)
     for cluster in CLUSTERS:
         site.report(cluster)
-    site.report("c1", (1, FAR_ATTEMPTS))
+    site.report("c1", (1, FIRST_ATTEMPTS))
     with pytest.raises(AgentRefused, match="too far apart"):
-        site.report("c1", (1, FAR_ATTEMPTS + 1))
-    assert site.machine.tasks[1].attempt == FAR_ATTEMPTS
+        site.report("c1", (1, FIRST_ATTEMPTS + 1))
+    assert site.machine.tasks[1].attempt == FIRST_ATTEMPTS
+
+
+def test_an_agent_knows_no_more_attempts_than_a_task_can_have_made_since_it_was_submitted() -> None:
+    assert [most_attempts(WAITING, 3600.0 * hours) for hours in (-1, 0, 1, 10, 1000)] == [100, 100, 124, 340, 1000]
+    assert FAR_ATTEMPTS == 1000
+    site = Restored(replace(WAITING, failures=50))
+    site.report("c1", (1, 150))
+    with pytest.raises(AgentRefused, match="too far apart"):
+        site.report("c1", (1, 151))
+
+
+@pytest.mark.parametrize("epoch", [None, 3])
+def test_an_agent_cannot_make_a_task_older_that_may_not_run_on_its_cluster(epoch: int | None) -> None:
+    site = Restored(replace(WAITING, spec=replace(SPEC, clusters=("c0", "c2"))))
+    with pytest.raises(AgentRefused, match="its agent has task 1, which may not run there"):
+        site.report("c1", (1, 2), epoch=epoch)
+    assert (site.machine.tasks[1].attempt, site.machine.epoch) == (0, 2)
+    site.report("c0", (1, 2), epoch=epoch)
+    assert site.machine.tasks[1].attempt == 2
 
 
 def test_an_agent_cannot_use_up_the_numbers_of_tasks_bit_by_bit() -> None:
@@ -161,9 +180,9 @@ def test_an_agent_cannot_use_up_the_numbers_of_tasks_bit_by_bit() -> None:
 
 
 def test_refused_results_do_not_fill_the_history() -> None:
-    site = Restored(WAITING)
-    site.report("c1", (1, FAR_ATTEMPTS))
-    runs = tuple(RunReport((1, attempt), Outcome("finished", 0)) for attempt in range(1, FAR_ATTEMPTS + 1))
+    site = Restored(replace(WAITING, failures=MOST_REFUSED))
+    site.report("c1", (1, 2 * MOST_REFUSED))
+    runs = tuple(RunReport((1, attempt), Outcome("finished", 0)) for attempt in range(1, 2 * MOST_REFUSED + 1))
     site.tell(Report("c1", "c1's", 1, 100, site.machine.epoch, runs), 100.2)
     site.tell(Report("c1", "c1's", 1, 101, site.machine.epoch, runs), 100.3)
     assert site.kinds.count("refused") == MOST_REFUSED

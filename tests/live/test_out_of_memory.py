@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.config import build_site
-from tapfinger.live.coordinator import shown_needs
+from tapfinger.live.coordinator import machine, shown_needs
 from tapfinger.live.coordinator.inputs import Cancel, Submit, Tick
 from tapfinger.live.coordinator.shown_needs import ShownNeeds, next_amount
 from tapfinger.live.coordinator.site import Site
@@ -134,6 +135,31 @@ def test_what_one_has_shown_counts_for_its_family() -> None:
     assert [least(found, task) for task in (8, 9)] == [16.0, 16.0], "later ones, too"
     assert run_out(found, again(found, now)).least == {"memory": 32.0}
     assert [least(found, task) for task in (5, 9)] == [24.0, 24.0], "more than that has none of their clusters"
+
+
+def test_a_long_queue_of_a_family_is_changed_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else 100,000 waiting tasks would keep the loop with the leases busy for a second."""
+    monkeypatch.setattr(machine, "RAISED_AT_ONCE", 3)
+    found = driven(SPEC)
+    found.tell(Submit([replace(SPEC, clusters=("c1",))] * 8, "ann"), 0.3)
+    found.tell(Cancel(7), 0.3)
+    record = run_out(found, 0.4)
+
+    def changed() -> list[int]:
+        return [task for task in (2, 3, 4, 5, 6, 8, 9) if task in found.machine.tasks and least(found, task) == 8.0]
+
+    assert record.least == {"memory": 8.0}
+    assert changed() == [2, 3, 4], "the oldest first"
+    assert found.machine.next_due < 0.0, "the next turn comes at once"
+    assert not found.machine.wants_round
+    found.tell(Cancel(5), 0.4)
+    found.tell(Tick(), 0.4)
+    assert changed() == [2, 3, 4, 6, 8]
+    found.tell(Tick(), 0.4)
+    assert changed() == [2, 3, 4, 6, 8, 9]
+    assert found.machine.next_due == record.not_before
+    assert [view.id for view in found.machine.snapshot.queue] == [2, 3, 4, 6, 8, 9], "at their old places"
+    assert again(found, 0.5) > 0.5
 
 
 def test_a_task_gets_no_more_than_one_of_its_clusters_has() -> None:

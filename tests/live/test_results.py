@@ -23,7 +23,8 @@ from tapfinger.cli import app
 from tapfinger.errors import AgentUnavailable, CoordinatorError, NotFetched, NotFound, TooMany
 from tapfinger.live.agent import files, results
 from tapfinger.live.agent.disk import DiskRules
-from tapfinger.live.agent.results import Results
+from tapfinger.live.agent.results import LEAST, Results
+from tapfinger.live.agent.trees import Extent
 from tapfinger.live.backends.base import Run
 from tapfinger.live.backends.fake import Fake
 from tapfinger.live.http import fetching
@@ -132,6 +133,46 @@ def test_a_look_reads_no_note_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     later.tidy()
     later.tidy()
     assert sorted(read) == [".1.1.json", ".2.1.json", ".3.1.json"], "of an earlier agent once each"
+
+
+def test_directories_with_very_many_files_are_measured_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread keeps, removes and measures for all attempts: none of them may keep it busy."""
+    clock, given = [0.0], list[tuple[str, float]]()
+
+    def slow(path: Path, seconds: float) -> Extent:
+        given.append((path.name, seconds))
+        clock[0] += seconds
+        return Extent(int(seconds * 1000), 1, complete=False)
+
+    monkeypatch.setattr(results, "extent_of", slow)
+    monkeypatch.setattr(results.time, "monotonic", lambda: clock[0])
+    kept = keep_three(tmp_path, DiskRules())
+    assert given == [("1.1", 0.5), ("2.1", 0.5), ("3.1", 0.5)]
+    given.clear()
+    kept._prune(False)
+    assert [seconds for _, seconds in given] == [5.0, 5.0]
+    kept._prune(False)
+    assert [seconds for _, seconds in given] == [5.0, 5.0, 5.0]
+    assert len({name for name, _ in given}) == 3
+    kept._prune(False)
+    again = Results(tmp_path, DiskRules())
+    again._prune(False)
+    assert len(given) == 3, "after a whole turn nothing is measured again"
+    assert [entry.size for entry in again._entries(again._below(tmp_path / "results", "*.1"))] == [5000] * 3
+
+
+def test_what_was_noted_by_an_earlier_version_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_three(tmp_path, DiskRules())
+    note = tmp_path / "results" / ".1.1.json"
+    note.write_text(json.dumps({"boot": "b", "at": 1.0, "wall": time.time(), "size": 7000}))
+    (tmp_path / "results" / ".2.1.json").write_text("[]")
+    monkeypatch.setattr(results, "TURNS", 0.0)  # no time for measuring
+    kept = Results(tmp_path, DiskRules())
+    sizes = {entry.path.name: entry.size for entry in kept._entries(kept._below(tmp_path / "results", "*.1"))}
+    assert (sizes["1.1"], sizes["2.1"]) == (7000, LEAST), "where nothing is noted, it is measured by a later look"
+    assert sizes["3.1"] >= 100_000
 
 
 def test_they_go_when_their_time_is_over_whatever_the_wall_clock_says(

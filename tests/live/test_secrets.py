@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from live.services import services
 from live.sites import RealSite, python
 from waiting import PATIENCE, wait_for
 
-from tapfinger.errors import ConfigError, NotFound
+from tapfinger.errors import ConfigError, NotFound, TooMany
 from tapfinger.live.agent.devices import Devices
 from tapfinger.live.agent.leases import boot_clock, write_lease
 from tapfinger.live.agent.runtime import Host
@@ -29,7 +30,7 @@ from tapfinger.live.protocol.messages import Launch, Orders
 from tapfinger.live.protocol.records import MAX_VALUE
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.service import Service
-from tapfinger.live.store.secrets import MAX_GIVEN, MAX_KEPT
+from tapfinger.live.store.secrets import MAX_GIVEN, MAX_GIVEN_TEXT, MAX_KEPT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its test client would rather have another HTTP library than ours
@@ -117,11 +118,11 @@ def test_a_value_given_with_a_task_is_kept_until_it_ends(http: TestClient, servi
     assert submit(http, ann, "KEY", "OTHER", given={"KEY": VALUE, "OTHER": "o"}).status_code == 201
     assert submit(http, ann, "KEY").status_code == 201
     assert (sent(service, 1), sent(service, 2)) == ({"KEY": VALUE, "OTHER": "o"}, {"KEY": "kept"})
-    assert service.store.secrets.given("ann") == 2
+    assert service.store.secrets.given("ann") == (2, len(VALUE) + 1)
     orders = Orders("left", "a", 1, 1, 1, 1, 1.0, (Launch((1, 1), ("x",), {}, {}),))
     assert with_secrets(orders, {}, service.store.secrets).starts == (), "an ended task does not run without them"
     http.post("/api/v1/tasks/1/cancel", headers=ann)
-    assert service.store.secrets.given("ann") == 0
+    assert service.store.secrets.given("ann") == (0, 0)
     assert sent(service, 2) == {"KEY": "kept"}
 
 
@@ -132,7 +133,7 @@ def test_a_task_that_is_submitted_again_needs_its_secrets_no_more(http: TestClie
         answer = submit(http, ann, "KEY", "OWN", key="once", given={"OWN": VALUE})
         assert answer.json() == {"ids": [1]}
         http.delete("/api/v1/secrets/KEY", headers=ann)
-    assert service.store.secrets.given("ann") == 1
+    assert service.store.secrets.given("ann") == (1, len(VALUE))
 
 
 def test_what_cannot_be_a_secret_is_refused(
@@ -163,10 +164,46 @@ def test_what_cannot_be_a_secret_is_refused(
         "ann has 2 secrets, which is the most; remove one first",
     )
     assert keep(http, ann, "SECOND", "again").status_code == 200
-    monkeypatch.setattr("tapfinger.live.service.service.MAX_GIVEN", 1)
+    monkeypatch.setattr("tapfinger.live.service.given_secrets.MAX_GIVEN", 1)
     assert submit(http, ann, "G", given={"G": "1"}).status_code == 201
     assert submit(http, ann, "G", given={"G": "1"}).status_code == 429
     assert (MAX_KEPT, MAX_GIVEN) == (64, 1000)
+
+
+def many(names: int, tasks: int, length: int) -> dict[str, Any]:
+    """Tasks that each bring long secrets of their own, in a short body."""
+    given = {f"K{n}": "x" * length for n in range(names)}
+    specs = [make_spec(argv=["x"], type="demo", secrets=list(given)) for _ in range(tasks)]
+    return {"specs": specs, "owner": "ann", "secrets": given}
+
+
+def test_long_values_are_given_with_few_tasks(service: Service) -> None:
+    service.config = service.config.model_copy(update={"max_waiting": 10_000})
+
+    async def submit_long() -> None:
+        with pytest.raises(TooMany, match=r"may have 4,194,304 characters together, and with these .* 4,210,688"):
+            await service.submit(**many(1, 257, MAX_VALUE))
+        await service.submit(**many(1, 256, MAX_VALUE))
+        with pytest.raises(TooMany, match="characters together"):
+            await service.submit(**many(1, 1, 1))
+
+    asyncio.run(submit_long())
+    assert service.store.secrets.given("ann") == (256, MAX_GIVEN_TEXT)
+
+
+@pytest.mark.parametrize(("tasks", "length", "fit"), [(60, 1, 16), (16, MAX_VALUE, 16)])
+def test_values_count_before_they_are_saved(service: Service, tasks: int, length: int, fit: int) -> None:
+    service.config = service.config.model_copy(update={"max_waiting": 10_000})
+
+    async def all_at_once() -> list[object]:
+        ones = (service.submit(**many(1, tasks, length)) for _ in range(40))
+        return await asyncio.gather(*ones, return_exceptions=True)
+
+    found = asyncio.run(all_at_once())
+    assert [type(one) for one in found] == [list] * fit + [TooMany] * (40 - fit)
+    count, text = service.store.secrets.given("ann")
+    assert count <= MAX_GIVEN
+    assert text <= MAX_GIVEN_TEXT
 
 
 def test_names_that_a_site_does_not_allow(http: TestClient, service: Service) -> None:
@@ -290,6 +327,8 @@ def test_options_with_values_in_files(tmp_path: Path) -> None:
     (tmp_path / "value").write_text("two\nlines\r\n")
     assert given_secrets("--secret", ["A", f"B={tmp_path / 'value'}"]) == {"A": None, "B": "two\nlines"}
     (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="/dev/zero has more than 1,000,000 characters"):
+        given_secrets("--secret", ["A=/dev/zero"])
     for wrong in (["A", "A"], ["=x"], [f"A={tmp_path / 'missing'}"], [f"A={tmp_path / 'bytes'}"]):
         with pytest.raises(ConfigError, match="--secret"):
             given_secrets("--secret", wrong)

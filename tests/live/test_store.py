@@ -196,7 +196,7 @@ def test_secrets_are_for_one_owner_or_one_task_and_end_with_them(opened: Opener)
     assert [(one.name, one.at) for one in store.secrets.kept("me")] == [("KEY", 2.0)]
     assert store.owners([7, 8]) == {7: "me"}
     store.save([replace(record, phase=Phase.CANCELLED, ended=4.0)], [])
-    assert (store.secrets.given("me"), len(store.secrets.kept("me"))) == (0, 1)
+    assert (store.secrets.given("me"), len(store.secrets.kept("me"))) == ((0, 0), 1)
     assert store.remove_token("me")
     assert (store.secrets.kept("me"), len(store.secrets.kept("you"))) == ([], 1)
     assert store.secrets.remove("you", "KEY")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -15,6 +15,9 @@ from tapfinger.errors import ConfigError
 app = typer.Typer(
     no_args_is_help=True, help="Keep, list and remove secrets, which your tasks get as environment variables."
 )
+
+#: Most characters that are read; far fewer are possible, which the coordinator says.
+LONGEST = 1_000_000
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment variable.")]
 
@@ -65,7 +68,8 @@ def given_secrets(option: str, given: list[str] | None) -> dict[str, str | None]
 def read_value(option: str, file: Path) -> str:
     """The value in a file, without the line end after it."""
     try:
-        return _without_line_end(file.read_text(encoding="utf-8"))
+        with file.open(encoding="utf-8") as opened:
+            return _read(opened, f"{option}: {file}")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(f"{option}: {file} cannot be read: {why}") from None
@@ -77,10 +81,14 @@ def _typed(name: str) -> str:
 
         return getpass(f"{name}: ")
     try:
-        return _without_line_end(sys.stdin.read())
+        return _read(sys.stdin, "standard input")
     except UnicodeDecodeError:
         raise ConfigError("standard input is not text in UTF-8") from None
 
 
-def _without_line_end(text: str) -> str:
+def _read(opened: TextIO, where: str) -> str:
+    """The text without the line end after it. It may be a device that never ends."""
+    text = opened.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise ConfigError(f"{where} has more than {LONGEST:,} characters; give tasks the name of a file instead")
     return text.removesuffix("\n").removesuffix("\r")

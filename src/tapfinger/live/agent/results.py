@@ -15,7 +15,7 @@ from typing import Any
 
 from tapfinger.live.agent.disk import GB, DiskRules
 from tapfinger.live.agent.leases import boot_clock, boot_id, replace_file
-from tapfinger.live.agent.trees import make_open, remove_tree, size_of
+from tapfinger.live.agent.trees import extent_of, make_open, remove_tree
 from tapfinger.live.backends.base import TASK, WORK, Run
 from tapfinger.live.backends.spool import read_json
 from tapfinger.live.protocol.messages import AttemptId, Outcome
@@ -27,7 +27,8 @@ RESULTS = "results"
 #: Beginning of the names of directories that are being removed.
 GONE = ".gone-"
 #: Most seconds for removing a directory: at once, at each later turn of what is left of it, and all such turns of one
-#: look together. A living task that has got hold of it may go on filling it.
+#: look together. A living task that has got hold of it may go on filling it. The same for measuring what is kept, which
+#: may be hundreds of thousands of files: what was not seen after a whole turn counts nothing.
 AT_ONCE, TURN, TURNS = 0.5, 5.0, 10.0
 #: Most attempts whose files are kept, and the bytes that each counts at least: names and notes take room as well.
 MOST, LEAST = 10_000, 4096
@@ -93,7 +94,7 @@ class Results:
                 logger.error("the files of task %d attempt %d could not be kept: %s", *run.id, error)
             else:
                 self._noted.pop(place.name, None)
-                self._kept(place)  # on a full disk nothing is noted, and it counts from the next look on
+                self._kept(place, AT_ONCE)  # on a full disk nothing is noted, and it counts from the next look on
         self.discard(run.directory)
 
     def discard(self, path: Path, seconds: float = AT_ONCE) -> None:
@@ -165,26 +166,39 @@ class Results:
 
     def _entries(self, places: Iterable[Path]) -> list[_Entry]:
         found = []
+        until = time.monotonic() + TURNS
         for path in places:
-            kept = self._kept(path)
+            kept = self._kept(path, min(TURN, max(0.0, until - time.monotonic())))
             # The wall clock may jump: within one boot of the machine it is not asked.
             age = boot_clock() - kept["at"] if kept["boot"] == boot_id() else time.time() - kept["wall"]
             found.append(_Entry(path, age, max(LEAST, kept["size"])))
         return found
 
-    def _kept(self, path: Path) -> dict[str, Any]:
-        if (known := self._noted.get(path.name)) is not None:
+    def _kept(self, path: Path, seconds: float) -> dict[str, Any]:
+        """Since when an attempt's files are kept, and how large they are; measured for so many seconds, if need be."""
+        known = self._noted.get(path.name) or self._read(path)
+        if known is not None and (known["measured"] or seconds <= 0.0):
             return known
+        extent = extent_of(path, seconds)
+        # Where nothing is noted, it counts from now on.
+        kept = dict(known or {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": 0.0})
+        kept["size"] = max(kept["size"], float(extent.size))
+        kept["measured"] = extent.complete or seconds >= TURN
+        try:
+            replace_file(self._note(path), kept)
+        except OSError:
+            return kept
+        self._noted[path.name] = kept
+        return kept
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """What is noted of an attempt's files; None if that is nothing of use."""
         try:
             saved = read_json(self._note(path))
-            kept = {"boot": str(saved["boot"]), **{name: float(saved[name]) for name in ("at", "wall", "size")}}
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            # Nothing is noted: it counts from now on.
-            kept = {"boot": boot_id(), "at": boot_clock(), "wall": time.time(), "size": size_of(path)}
-            try:
-                replace_file(self._note(path), kept)
-            except OSError:
-                return kept
+            kept: dict[str, Any] = {name: float(saved[name]) for name in ("at", "wall", "size")}
+            kept |= {"boot": str(saved["boot"]), "measured": saved.get("measured", True) is True}
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, AttributeError):
+            return None
         self._noted[path.name] = kept
         return kept
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from tapfinger.core.contract import Phase, Snapshot
@@ -62,6 +64,8 @@ MOST_WARNED = 100
 MOST_REFUSED = 100
 #: Late reports of an agent in a row after which it is told that they are ignored.
 MOST_LATE = 20
+#: Tasks of a family that are shown with larger bounds in one turn: so agents and their leases have theirs in between.
+RAISED_AT_ONCE = 2_000
 #: Seconds after which an agent that is ahead of the store may make the coordinator hold again.
 HOLD_AGAIN = 3600.0
 #: Why nothing is started while the coordinator holds.
@@ -145,6 +149,8 @@ class Coordinator:
         self._on: dict[str, dict[int, TaskRecord]] = {name: {} for name in self._links}
         #: Waiting tasks that schedulers do not see yet.
         self._resting = pauses.Resting()
+        #: Waiting tasks that schedulers see with bounds from before their family was raised.
+        self._raising: dict[int, None] = {}
         self._dirty: dict[int, TaskRecord] = {}
         self._history: list[LiveEvent] = [events.OlderStore(now, sign=left.older, epoch=epoch)] if left.older else []
         self._asked = False
@@ -243,13 +249,16 @@ class Coordinator:
 
     @property
     def next_due(self) -> float:
-        """When the next rest is over, and a tick is needed; infinite if no task rests."""
-        return self._resting.next
+        """When a tick is needed: when the next rest is over, or at once. Infinite if nothing is due."""
+        return -math.inf if self._raising else self._resting.next
 
     @property
     def wants_round(self) -> bool:
-        """Whether there may be something to decide, and no question is open."""
-        return self._rounds.stale and not self._asked and not self._holding
+        """Whether there may be something to decide, and no question is open.
+
+        Not while a family is raised: each question would sort the whole queue again.
+        """
+        return self._rounds.stale and not (self._asked or self._holding or self._raising)
 
     def ask(self) -> RoundQuestion | None:
         """The next question, if there is one. The caller must hand in its answer (``Decided``), however late.
@@ -431,7 +440,7 @@ class Coordinator:
 
     def _catch_up(self, report: Report, link: Link, now: float) -> None:
         """If the agent is ahead of the store, go on above all numbers that it knows."""
-        sign = older_store.signs(report, self.epoch, self._next_id, self.tasks)
+        sign = older_store.signs(report, self.epoch, self._next_id, self.tasks, now, self._site.may_run)
         if not sign:
             return
         soon = now < link.ahead + self._leases.lease
@@ -621,9 +630,25 @@ class Coordinator:
         self._requeue(record, outcome, now)
         if self._site.needs.learn(record.owner, record.spec.type, {short: least[short]}):
             self._shown = True
-            family = [r for r in self.tasks.values() if (r.owner, r.spec.type) == (record.owner, record.spec.type)]
-            waiting = [r for r in family if r.phase is Phase.QUEUED and r.id not in self._resting]
-            self._rounds.change(map(self._task, waiting), record.owner)
+            family = record.owner, record.spec.type
+            self._raising |= {
+                r.id: None
+                for r in self.tasks.values()
+                if (r.owner, r.spec.type) == family and r.phase is Phase.QUEUED and r.id not in self._resting
+            }
+            self._raise_some()
+
+    def _raise_some(self) -> None:
+        """Show some waiting tasks with what their family has shown to need."""
+        owners: dict[str, list[Task]] = {}
+        for ident in list(islice(self._raising, RAISED_AT_ONCE)):
+            del self._raising[ident]
+            record = self.tasks.get(ident)
+            if record is not None and record.phase is Phase.QUEUED and ident not in self._resting:
+                with suppress(TapfingerError):  # else it stays as it is: a tick must not fail
+                    owners.setdefault(record.owner, []).append(self._task(record))
+        for owner, tasks in owners.items():
+            self._rounds.change(tasks, owner)
 
     def _requeue(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Let a task wait again: at once after a long attempt, else after a rest in which schedulers do not see it."""
@@ -668,6 +693,7 @@ class Coordinator:
     def _tick(self, now: float) -> None:
         self._rounds.advance(self._slot_of(now))
         self._wake(now)
+        self._raise_some()
         for name, link in self._links.items():
             was = link.open
             if link.missing(now, self._leases.silence):

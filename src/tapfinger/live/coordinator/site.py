@@ -174,6 +174,10 @@ class Site:
             self._known[kind] = known
         return Task(ident, known[0], arrival, known[1])
 
+    def may_run(self, record: TaskRecord, cluster: str) -> bool:
+        """Whether a task may run on a cluster or node, as far as it says itself."""
+        return not record.spec.clusters or self.index[cluster] in self._eligible(record.spec)
+
     def _eligible(self, spec: TaskSpec) -> tuple[int, ...]:
         for name in spec.clusters:
             if name not in self._pools:

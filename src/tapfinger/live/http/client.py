@@ -119,6 +119,19 @@ def _checked(answer: httpx.Response) -> httpx.Response:
     raise kinds.get(answer.status_code, CoordinatorError)(str(detail))
 
 
+def _part(name: str) -> str:
+    """A name as a part of an address."""
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise _no_text(name) from None
+
+
+def _no_text(given: str) -> ConfigError:
+    """The error about words of a command that are no text in UTF-8."""
+    return ConfigError(f"{given[:100]!r} is no text that could be sent; use characters of Unicode")
+
+
 class Client:
     """Talks to the coordinator that leads. Use it as a context manager, or call ``close``."""
 
@@ -146,15 +159,15 @@ class Client:
     def _line(self, url: str) -> httpx.Client:
         """Connections to one coordinator."""
         if url not in self._lines:
-            local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
             try:
+                local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
                 self._lines[url] = httpx.Client(
                     base_url=f"{url}/api/v1/",
                     headers=self._headers,
                     trust_env=not local,  # no proxy for this machine
                     verify=trust(self._ca) if url.startswith("https:") else True,
                 )
-            except (httpx.InvalidURL, UnicodeError) as error:
+            except (httpx.InvalidURL, ValueError) as error:
                 raise CoordinatorError(f"{url!r} is no address of a coordinator: {error}") from None
         return self._lines[url]
 
@@ -192,6 +205,8 @@ class Client:
                 if answer.status_code != 503 or "X-Leader" not in answer.headers:
                     return _checked(answer)
                 following = answer.headers["X-Leader"]
+            except UnicodeEncodeError as error:
+                raise _no_text(error.object) from None
             except httpx.HTTPError as error:
                 fault = f"no answer from the coordinator at {url}: {error}"
                 unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
@@ -334,7 +349,7 @@ class Client:
 
     def profile(self, name: str, every: bool = False) -> Mapping[str, Any]:
         """One task type, with the sizes seen so far or with every size."""
-        path = f"profiles/{quote(name, safe='')}"
+        path = f"profiles/{_part(name)}"
         found: Mapping[str, Any] = self._call("GET", path, params={"all": every}).json()
         return found
 
@@ -374,11 +389,11 @@ class Client:
 
     def drain(self, cluster: str, undo: bool = False) -> None:
         """Drain a cluster so that it takes no new tasks; ``undo``: let it take them again."""
-        self._call("POST", f"clusters/{quote(cluster, safe='')}/drain", params={"undo": undo})
+        self._call("POST", f"clusters/{_part(cluster)}/drain", params={"undo": undo})
 
     def give_up(self, cluster: str) -> None:
         """Declare a silent cluster gone for good, with nothing on it alive."""
-        self._call("POST", f"clusters/{quote(cluster, safe='')}/give-up")
+        self._call("POST", f"clusters/{_part(cluster)}/give-up")
 
     def events(
         self, after: int = 0, limit: int = 1000, wait: float = 0.0, last: int | None = None
@@ -414,7 +429,7 @@ class Client:
 
     def revoke(self, name: str) -> None:
         """Revoke the token of this name."""
-        self._call("DELETE", f"tokens/{quote(name, safe='')}")
+        self._call("DELETE", f"tokens/{_part(name)}")
 
     def prune(self, days: float, dry_run: bool = False) -> int:
         """Remove tasks that ended this many days ago or earlier. Returns their number; ``dry_run``: only that."""
@@ -424,7 +439,7 @@ class Client:
 
     def keep_secret(self, name: str, value: str) -> None:
         """Keep a secret for later tasks of the token's holder, or give it another value."""
-        self._call("PUT", f"secrets/{quote(name, safe='')}", json={"value": value})
+        self._call("PUT", f"secrets/{_part(name)}", json={"value": value})
 
     def secrets(self) -> Sequence[Mapping[str, Any]]:
         """Names of the secrets that the token's holder keeps, and when each was set; never their values."""
@@ -433,7 +448,7 @@ class Client:
 
     def remove_secret(self, name: str) -> None:
         """Remove a secret. Tasks that wait with it will fail when they are to start."""
-        self._call("DELETE", f"secrets/{quote(name, safe='')}")
+        self._call("DELETE", f"secrets/{_part(name)}")
 
     def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """The latest lines of the audit log, oldest first."""

@@ -116,7 +116,10 @@ class WatchedProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
+            try:
+                super().send_400_response(msg)
+            except h11.LocalProtocolError:  # to HEAD there are answers without a body only
+                self.transport.close()
         else:  # an answer was begun
             self.transport.close()
 

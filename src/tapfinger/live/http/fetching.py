@@ -15,6 +15,10 @@ from tapfinger.errors import ConfigError, CoordinatorError, NotFetched, NotFound
 
 #: Ending of files that are not complete yet.
 PART = ".part"
+#: Most files and directories of a task that are listed: a task may go on making them.
+MOST_LISTED = 1_000_000
+#: Longest path that is asked for, in characters: the coordinator takes no longer ones.
+LONGEST_PATH = 4096
 
 #: Asks the coordinator: a path of the API, and parameters.
 Ask = Callable[[str, dict[str, Any]], httpx.Response]
@@ -34,16 +38,37 @@ class TaskFile:
     modified: float
 
 
-def listed(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[TaskFile]:
-    """Everything at or below a path, directories before what is in them."""
-    open_folders = [_in_folder(ask, task, path, attempt)]
+#: Told of a path below which nothing is listed, and why.
+Missed = Callable[[str, str], None]
+
+
+def listed(
+    ask: Ask, task: int, path: str, attempt: int | None, missed: Missed = lambda _path, _why: None
+) -> Iterator[TaskFile]:
+    """Everything at or below a path, directories before what is in them; at most ``MOST_LISTED`` of it."""
+    open_folders = [(path, _in_folder(ask, task, path, attempt))]
+    count = 0
     while open_folders:
-        if (entry := next(open_folders[-1], None)) is None:
+        folder, entries = open_folders[-1]
+        try:
+            entry = next(entries, None)
+        except NotFound as error:  # a task that runs may have removed it
+            if len(open_folders) == 1:
+                raise
+            missed(folder, str(error))
+            entry = None
+        if entry is None:
             open_folders.pop()
-            continue
-        yield entry
-        if entry.kind == "directory":
-            open_folders.append(_in_folder(ask, task, entry.path, attempt))
+        elif count == MOST_LISTED:
+            missed(entry.path, f"only the first {MOST_LISTED:,} files and directories of a task are listed")
+            return
+        elif len(entry.path) > LONGEST_PATH:
+            missed(entry.path, f"its path has more than {LONGEST_PATH} characters")
+        else:
+            count += 1
+            yield entry
+            if entry.kind == "directory":
+                open_folders.append((entry.path, _in_folder(ask, task, entry.path, attempt)))
 
 
 def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[TaskFile]:
@@ -56,7 +81,7 @@ def _in_folder(ask: Ask, task: int, path: str, attempt: int | None) -> Iterator[
         itself = bool(path.strip("/")) and [(entry["name"], entry["kind"]) for entry in entries] == [("", "file")]
         for entry in entries:
             name = entry["name"]
-            if "/" in name or name in (".", "..") or (name <= after and not (itself and not more)):
+            if "/" in name or "\0" in name or name in (".", "..") or (name <= after and not (itself and not more)):
                 raise CoordinatorError(f"the coordinator names a file {name!r}, which cannot be there")
             after = name
             inner = "/".join(part for part in (path.strip("/"), name) if part)
@@ -67,10 +92,15 @@ def fetch_all(ask: Ask, task: int, path: str, to: Path, attempt: int | None) -> 
     """Fetch a file, or all files below a directory, into the directory ``to``. Returns where they are.
 
     A file that cannot be written, or is gone, does not keep others from being fetched; NotFetched then names it.
+    Of a file that grows meanwhile, as much is fetched as it had when it was listed.
     """
     done: list[Path] = []
     failed: list[str] = []
-    for entry in listed(ask, task, path, attempt):
+
+    def missed(below: str, why: str) -> None:
+        failed.append(f"{to / below} cannot be fetched: {why}")
+
+    for entry in listed(ask, task, path, attempt, missed):
         if entry.kind == "file":
             target = to / entry.path
             try:
@@ -92,11 +122,11 @@ def _fetch(ask: Ask, task: int, entry: TaskFile, target: Path, attempt: int | No
     part = target.with_name(part_of(entry))
     target.parent.mkdir(parents=True, exist_ok=True)
     with part.open("ab") as file:
-        while True:
+        while (left := entry.size - file.tell()) > 0:
             params = _params(path=entry.path, offset=file.tell(), attempt=attempt)
-            answer = ask(f"tasks/{task}/files/content", params)
-            file.write(answer.content)
-            if not answer.content or file.tell() >= int(answer.headers["X-Size"]):
+            content = ask(f"tasks/{task}/files/content", params).content
+            file.write(content[:left])  # it may have grown since, and may go on growing
+            if not content:
                 break
     os.replace(part, target)
     return target

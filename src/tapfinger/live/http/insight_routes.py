@@ -15,7 +15,7 @@ from tapfinger.core.contract import Phase
 from tapfinger.live.http.answer_threads import AnswerThreads
 from tapfinger.live.http.pages import MOST, page_of, with_tasks
 from tapfinger.live.http.task_view import seen_by
-from tapfinger.live.http.waiting import explained
+from tapfinger.live.http.waiting import asked, explained
 from tapfinger.live.insight.metrics import CountRequests
 from tapfinger.live.protocol.records import TaskRecord
 from tapfinger.live.service.service import Service
@@ -50,7 +50,7 @@ def add_insight(app: FastAPI, service: Service, workers: AnswerThreads, may: Cal
     @app.get("/api/v1/shadow", dependencies=[may("read")], response_model=dict[str, Any])
     async def shadow(request: Request) -> Response:
         """What the shadow schedulers would have done."""
-        report = await service.bridge.ask(insight.shadows.report)
+        report = await asked(request, service, insight.shadows.report)
         return await workers.answer(request, lambda: {"scheduler": service.config.scheduler, "shadows": report})
 
     @app.get("/api/v1/site", dependencies=[may("read")], response_model=dict[str, Any])
@@ -86,10 +86,10 @@ def add_insight(app: FastAPI, service: Service, workers: AnswerThreads, may: Cal
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}},
     )
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         # On the service's loop: gauges are made from the machine.
-        found = await service.bridge.ask(partial(generate_latest, insight.telemetry.registry))
+        found = await asked(request, service, partial(generate_latest, insight.telemetry.registry))
         return Response(found, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Query, Request, Response
 
 from tapfinger.errors import ConfigError, NotFound
 from tapfinger.live.http.answer_threads import AnswerThreads
+from tapfinger.live.http.waiting import asked
 from tapfinger.live.insight.profile_views import cells, described
 from tapfinger.live.protocol.records import Name
 from tapfinger.live.service.service import Service
@@ -24,7 +25,7 @@ def add_profiles(app: FastAPI, service: Service, workers: AnswerThreads, may: Ca
     @app.get("/api/v1/profiles", dependencies=[may("read")], response_model=dict[str, Any])
     async def profiles(request: Request) -> Response:
         """Every task type: runs seen, seconds at its usual size as believed and as configured, doubt, drift."""
-        found = await service.bridge.ask(lambda: dict(service.insight.known()))
+        found = await asked(request, service, lambda: dict(service.insight.known()))
 
         def look() -> dict[str, Any]:
             rows = [described(known, site) for known in found.values()]
@@ -35,7 +36,7 @@ def add_profiles(app: FastAPI, service: Service, workers: AnswerThreads, may: Ca
     @app.get("/api/v1/profiles/{name:path}", dependencies=[may("read")], response_model=dict[str, Any])
     async def profile(request: Request, name: Name, every: Annotated[bool, Query(alias="all")] = False) -> Response:
         """One task type, with the sizes seen so far or with ``all`` sizes."""
-        found = await service.bridge.ask(lambda: dict(service.insight.known()))
+        found = await asked(request, service, lambda: dict(service.insight.known()))
         if name not in found:
             raise NotFound(f"there is no task type {name!r}; there are {', '.join(found)}")
         known = found[name]

@@ -78,8 +78,26 @@ async def _gone(request: Request) -> None:
 async def clusters_of(request: Request, service: Service, workers: AnswerThreads) -> list[dict[str, object]]:
     """Every cluster: from the leader's machine on its loop, or from the store."""
     if service.role == "leader":
-        return await service.bridge.ask(service.clusters)
+        return await asked(request, service, service.clusters)
     return await workers.run(request, service.clusters)
+
+
+async def asked(request: Request, service: Service, question: Callable[[], Result]) -> Result:
+    """The answer to a quick question on the service's loop; its time counts as work of the request."""
+    took = 0.0
+
+    def timed() -> Result:
+        nonlocal took
+        began = time.thread_time()
+        try:
+            return question()
+        finally:
+            took = time.thread_time() - began
+
+    try:
+        return await service.bridge.ask(timed)
+    finally:
+        request.state.work = getattr(request.state, "work", 0.0) + took
 
 
 async def explained(request: Request, service: Service, question: Callable[[], Awaitable[Result]]) -> Result:

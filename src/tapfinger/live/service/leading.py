@@ -52,6 +52,7 @@ from tapfinger.live.protocol.wire import Message, Refusal
 from tapfinger.live.service import standby
 from tapfinger.live.service.deciding import Deciding
 from tapfinger.live.service.earlier_tasks import EarlierTasks
+from tapfinger.live.service.given_secrets import GivenSecrets
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import LoopLag
@@ -108,6 +109,7 @@ class Leading:
         self._senders: dict[str, Callable[[Message], None]] = {}
         self._bulk = asyncio.Lock()
         self._earlier = EarlierTasks(self.store)
+        self._given = GivenSecrets(self.store)
         self._wanted = asyncio.Event()
         self.changes = Announcer()
         #: Each is called, in any thread, with the name of a token that is void from now on.
@@ -335,6 +337,7 @@ class Leading:
             logger.critical("the coordinator cannot go on: %s", error, exc_info=None if foreseen else error)
         self._commits.stop(error)
         self._earlier.clear()
+        self._given.clear()
         self._wanted.set()
 
     def _start_over(self, stimulus: Stimulus, error: Exception) -> None:
@@ -349,6 +352,7 @@ class Leading:
         self._leave(over)
         self._commits.stop(over)
         self._earlier.clear()
+        self._given.clear()
         self._wanted.set()
 
     def _leave(self, why: TapfingerError) -> None:

@@ -24,7 +24,6 @@ from tapfinger.live.service.files import FileDesk
 from tapfinger.live.service.leading import Leading
 from tapfinger.live.store import tokens
 from tapfinger.live.store.retention import DAY
-from tapfinger.live.store.secrets import MAX_GIVEN, TaskSecret
 from tapfinger.live.store.store import Piece
 
 logger = logging.getLogger(__name__)
@@ -123,14 +122,9 @@ class Service(Leading):
             self._machine.texts.check_room(fresh, owner, self.config.max_waiting_mb)
         made = self._act(Submit(fresh, owner)) if fresh else ()
         unsaved = self._earlier.made(made)
-        given = [
-            TaskSecret(owner, name, record.id, record.submitted, secrets[name])
-            for record in made
-            for name in record.spec.secrets
-            if name in secrets
-        ]
-        if given:  # in the same transaction as the tasks, since nothing else ran in between
-            self._commits.put(Change(secrets=given), lambda: None)
+        if given := self._given.of(made, secrets):
+            # In the same transaction as the tasks, since nothing else ran in between.
+            self._commits.put(Change(secrets=given), partial(self._given.saved, given))
         if unsaved:
             self._commits.put(Change(), partial(self._earlier.saved, unsaved))
         return [made[place].id if new else place for new, place in places]
@@ -151,12 +145,7 @@ class Service(Leading):
                 f"{owner} keeps no secret {missing[0]!r}; keep it with 'tapfinger secret set {missing[0]}', or give "
                 f"its value with the task (--secret {missing[0]}=FILE)"
             )
-        count = sum(name in given for spec in specs for name in spec.secrets)
-        if count and count + self.store.secrets.given(owner) > MAX_GIVEN:
-            raise TooMany(
-                f"{owner} may have given {MAX_GIVEN} secrets with tasks that have not ended; keep those that many "
-                "tasks use with 'tapfinger secret set'"
-            )
+        self._given.check_room(specs, owner, given)
 
     async def all_saved(self) -> None:
         """Wait until everything so far is on disk."""

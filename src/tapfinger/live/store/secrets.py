@@ -16,8 +16,9 @@ from tapfinger.live.store.totals import marks
 
 #: Most secrets that an owner may keep.
 MAX_KEPT = 64
-#: Most values that an owner may have given with tasks that have not ended.
-MAX_GIVEN = 1000
+#: Most values that an owner may have given with tasks that have not ended, and most characters of all of them: they
+#: are saved in one transaction, and each task has a copy.
+MAX_GIVEN, MAX_GIVEN_TEXT = 1000, 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,12 @@ class Secrets:
         with self._transaction() as work:
             return work.execute("DELETE FROM secrets WHERE owner = ? AND name = ? AND task = 0", (owner, name)) > 0
 
-    def given(self, owner: str) -> int:
-        """How many values an owner has given with tasks that have not ended."""
-        ((count,),) = self._db.query("SELECT count(*) FROM secrets WHERE owner = ? AND task > 0", (owner,))
-        return int(count)
+    def given(self, owner: str) -> tuple[int, int]:
+        """How many values an owner has given with tasks that have not ended, and their characters."""
+        ((count, length),) = self._db.query(
+            "SELECT count(*), coalesce(sum(length(value)), 0) FROM secrets WHERE owner = ? AND task > 0", (owner,)
+        )
+        return int(count), int(length)
 
     def values(self, owner: str, names: Sequence[str], task: int) -> dict[str, str | None]:
         """The values for a task; None where there is none for it (any more). No others are read: they may be long."""
