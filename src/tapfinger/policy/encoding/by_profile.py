@@ -121,14 +121,22 @@ class ProfileEncoder(StateEncoder):
         self._allocation = np.concatenate([menus.allocation, np.full_like(menus.allocation[:1], NOWHERE)])
         #: The same, flattened: ``Inputs.size`` indexes into it.
         self._flat = self._allocation.reshape(-1, resources)
-        #: (S+1, sizes) the sizes of each speed, fastest first; (S+1,) whether its menu begins with the fastest.
-        self._fastest = np.argsort(
-            np.concatenate([menus.slots, menus.slots[:1]]).reshape(speeds + 1, -1), axis=1, kind="stable"
-        )
-        self._several = np.append(menus.several, False)
+        self._make_offers(np.concatenate([menus.slots, menus.slots[:1]]))
         self._minimum = np.concatenate([menus.minimum, np.zeros((1, resources), dtype=np.int64)])
 
         self._site = self._facts(context)
+
+    def _make_offers(self, slots: Floats) -> None:
+        """Tables to find the sizes that fit; ``slots``: (S+1, BUCKETS, DEPTH)."""
+        here = self._speed.T  # (N, T+1): a cluster needs the speeds of its own hardware only
+        #: R times (DEPTH, N, T+1, BUCKETS): amounts. With DEPTH in front, comparisons run over long rows.
+        self._amounts_at = [
+            np.ascontiguousarray(np.moveaxis(self._allocation[here, ..., r], 3, 0)) for r in range(self._resources)
+        ]
+        #: (N, T+1, BUCKETS, DEPTH) the sizes of a bucket, fastest first.
+        self._fastest = np.argsort(slots, axis=2, kind="stable")[here]
+        #: (N, T+1) whether the menu begins with the fastest size.
+        self._several = np.append(self.menus.several, False)[here]
 
     def _facts(self, context: SchedulerContext) -> SiteFacts:
         menus = self.menus
@@ -228,7 +236,7 @@ class ProfileEncoder(StateEncoder):
         can = obs.startable.astype(np.float32)
         rank = ranks(order)
         everywhere, emptier = starters_of(rank, node, obs.startable, node_kind.shape[1])
-        menu = self._menu(free, self._speed[kind, np.arange(kind.shape[1])[:, None]], obs.startable, advised)
+        menu = self._menu(free, kind, obs.startable, advised)
         state = ProfileState(
             obs=obs,
             site=self._site,
@@ -305,16 +313,17 @@ class ProfileEncoder(StateEncoder):
 
     # -------------------------------------------------------------------- menus
 
-    def _menu(self, free: Ints, speed: Ints, startable: Bools, advised: Ints) -> MenuState:
-        """The sizes that fit, in the menu's order. ``speed``: (B, N, K) of each place."""
+    def _menu(self, free: Ints, kind: Ints, startable: Bools, advised: Ints) -> MenuState:
+        """The sizes that fit, in the menu's order. ``kind``: (B, N, K) type of each place, T for none."""
         offered, chosen = self._offered(free)
-        rows, agents = np.arange(len(speed))[:, None, None], np.arange(speed.shape[1])[None, :, None]
+        rows, agents = np.arange(len(kind))[:, None, None], np.arange(kind.shape[1])[None, :, None]
+        speed = self._speed[kind, agents]
         # Offered sizes come first, in the menu's order.
         order = np.argsort(~offered, axis=3, kind="stable")[..., : self.menus.places]
-        at = order[rows, agents, speed]  # (B, N, K, C): place on the whole menu
-        count = offered.sum(axis=3)[rows, agents, speed] * startable
+        at = order[rows, agents, kind]  # (B, N, K, C): place on the whole menu
+        count = offered.sum(axis=3)[rows, agents, kind] * startable
         real = np.arange(at.shape[3]) < count[..., None]
-        inside = chosen[rows[..., None], agents[..., None], speed[..., None], at]
+        inside = chosen[rows[..., None], agents[..., None], kind[..., None], at]
         size = (speed[..., None] * BUCKETS * DEPTH + inside) * real
         amounts = self._flat[size]  # (B, N, K, C, R)
         rows_of_sizes = self._site.sizes[size]
@@ -334,17 +343,24 @@ class ProfileEncoder(StateEncoder):
         )
 
     def _offered(self, free: Ints) -> tuple[Bools, Ints]:
-        """(B, N, S+1, PLACES) which places of each speed's menu are available now, and the size in each of them."""
-        # (B, N, S+1, BUCKETS, DEPTH)
-        fits: Bools = np.all(self._allocation <= free[:, :, None, None, None, :], axis=5)
-        one: Bools = np.any(fits, axis=4)
-        best = fits.argmax(axis=4) + DEPTH * np.arange(BUCKETS)
-        flat = fits.reshape(*fits.shape[:3], -1)
-        speeds = np.arange(len(self._allocation))
-        first = flat[:, :, speeds[:, None], self._fastest].argmax(axis=3)
-        fastest = self._fastest[speeds, first]
+        """(B, N, T+1, PLACES) which places of each type's menu are available now, and the size in each of them."""
+        fits = np.ones((DEPTH, len(free), *self._several.shape, BUCKETS), dtype=np.bool_)
+        for r, amounts in enumerate(self._amounts_at):
+            fits &= amounts[:, None] <= free[..., r, None, None]
+        one: Bools = np.logical_or.reduce(fits, axis=0)  # (B, N, T+1, BUCKETS)
+        best = np.zeros(one.shape, dtype=np.int64)
+        for depth in range(DEPTH - 1, 0, -1):
+            best[fits[depth]] = depth
+        best[fits[0]] = 0
+        best += DEPTH * np.arange(BUCKETS)
+        # Buckets are ranges of durations, so the fastest size of all is in the first bucket of which any size fits.
+        bucket = one.argmax(axis=3)[..., None]  # (B, N, T+1, 1)
+        agents, types = np.arange(one.shape[1])[:, None], np.arange(one.shape[2])
+        inside = self._fastest[agents, types, bucket[..., 0]]  # (B, N, T+1, DEPTH)
+        there = fits[inside, np.arange(len(free))[:, None, None, None], agents[..., None], types[:, None], bucket]
+        fastest = np.take_along_axis(inside, there.argmax(axis=3)[..., None], axis=3) + DEPTH * bucket
         any_fits = one.any(axis=3) & self._several
-        return (np.concatenate([any_fits[..., None], one], axis=3), np.concatenate([fastest[..., None], best], axis=3))
+        return np.concatenate([any_fits[..., None], one], axis=3), np.concatenate([fastest, best], axis=3)
 
     # ------------------------------------------------------------------- decoding
 
