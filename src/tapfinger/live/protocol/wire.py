@@ -132,9 +132,7 @@ class ProposalAnswer:
     fault: Said = ""
 
 
-Message = (
-    Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer | ProposalRequest | ProposalAnswer
-)
+Message = Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer | ProposalRequest | ProposalAnswer
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(Message)}
 _envelope: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 

@@ -55,6 +55,7 @@ from tapfinger.live.service.earlier_tasks import EarlierTasks
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import LoopLag
+from tapfinger.live.service.proposals import ProposalDesk, inferring
 from tapfinger.live.service.retention_loop import RetentionLoop
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
@@ -91,6 +92,7 @@ class Leading:
 
         ``shadows``: schedulers that are asked, but whose decisions are never executed.
         """
+        infers = inferring(scheduler) if config.inference == "agents" else None
         self.kept = Kept(state, config)
         self.store = self.kept.store
         self.config = config
@@ -113,6 +115,12 @@ class Leading:
         #: Each is called, in any thread, with the name of a token that is void from now on.
         self.on_void: list[Callable[[str], None]] = []
         self.bridge = LoopBridge()
+        #: Asks agents for proposals; idle with central inference.
+        self.proposals = ProposalDesk(
+            site.index, self._senders, self.bridge.tell, config.inference_seconds, config.decide_seconds / 2
+        )
+        if infers is not None:
+            infers.infer_by(self.proposals)
         self._broken: BaseException | None = None
         self._suspects = Suspects()
         self._leading: Coordinator | None = None
@@ -265,6 +273,8 @@ class Leading:
             began = time.perf_counter()
             answer = await self._schedulers.answer(question)
             took = time.perf_counter() - began
+            if self.config.inference == "agents":
+                self.proposals.show(self.faults)
             if machine is self._leading:
                 self._act(Decided(answer))
                 self._aside(partial(self.insight.decided, question, answer, took))
