@@ -92,7 +92,14 @@ class Leading:
 
         ``shadows``: schedulers that are asked, but whose decisions are never executed.
         """
-        infers = inferring(scheduler) if config.inference == "agents" else None
+        self._senders: dict[str, Callable[[Message], None]] = {}
+        self.bridge = LoopBridge()
+        #: Asks agents for proposals; idle with central inference.
+        self.proposals = ProposalDesk(
+            site.index, self._senders, self.bridge.tell, config.inference_seconds, config.decide_seconds / 2
+        )
+        if config.inference == "agents":
+            inferring(scheduler).infer_by(self.proposals)
         self.kept = Kept(state, config)
         self.store = self.kept.store
         self.config = config
@@ -107,20 +114,12 @@ class Leading:
         self.token = ""
         # Wall-clock time that never jumps: leases are differences of it.
         self._offset = time.time() - boot_clock()
-        self._senders: dict[str, Callable[[Message], None]] = {}
         self._bulk = asyncio.Lock()
         self._earlier = EarlierTasks(self.store)
         self._wanted = asyncio.Event()
         self.changes = Announcer()
         #: Each is called, in any thread, with the name of a token that is void from now on.
         self.on_void: list[Callable[[str], None]] = []
-        self.bridge = LoopBridge()
-        #: Asks agents for proposals; idle with central inference.
-        self.proposals = ProposalDesk(
-            site.index, self._senders, self.bridge.tell, config.inference_seconds, config.decide_seconds / 2
-        )
-        if infers is not None:
-            infers.infer_by(self.proposals)
         self._broken: BaseException | None = None
         self._suspects = Suspects()
         self._leading: Coordinator | None = None
