@@ -19,6 +19,7 @@ import aware
 import bad_task
 import decision_time
 import floods
+import inference
 import learned
 import live_age
 import live_agents
@@ -67,6 +68,7 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
     "live_agents": live_agents.report,
     "bad_task": bad_task.report,
     "floods": floods.report,
+    "inference": inference.report,
     "profile_surface": profile_surface.report,
     "profile_overhead": profile_overhead.report,
     "online_learning": online_learning.report,

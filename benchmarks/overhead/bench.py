@@ -67,21 +67,21 @@ def _measure(
         for latency in bench.latencies
     ]
     roles = parts(world, bench.scheduler, bench.seed, SKIP, bench.slots)
-    with _processes() as start:
+    with processes() as start:
         coordinator = start(run_coordinator, scenario, bench.scheduler, bench.seed, SKIP, phases)
-        upstream = _answer(coordinator)
+        upstream = answer_of(coordinator)
         relay = start(run_relay, [phase.line for phase in phases], upstream)
-        ports = _answer(relay)
+        ports = answer_of(relay)
         agents = [start(run_agent, part, list(zip(ports, phases, strict=True))) for part in roles]
         found = []
         for phase in phases:
             for agent in agents:
-                _answer(agent)
+                answer_of(agent)
             begin = time.monotonic() + 0.2
             for agent in agents:
                 agent.send(begin)
-            reports = [_answer(agent) for agent in agents]
-            found.append(_phase(mode, padded, phase.line.latency, _answer(coordinator), reports))
+            reports = [answer_of(agent) for agent in agents]
+            found.append(_phase(mode, padded, phase.line.latency, answer_of(coordinator), reports))
             on_phase(found[-1])
         relay.send(None)
     return found
@@ -104,7 +104,7 @@ def _phase(mode: str, padded: bool, latency: float, decided: Any, reports: Seque
 
 
 @contextlib.contextmanager
-def _processes() -> Iterator[Callable[..., Connection]]:
+def processes() -> Iterator[Callable[..., Connection]]:
     """Start processes that are ended with us, whatever happens; each gets one end of a pipe."""
     context = multiprocessing.get_context("spawn")
     started: list[BaseProcess] = []
@@ -127,7 +127,8 @@ def _processes() -> Iterator[Callable[..., Connection]]:
                 process.join()
 
 
-def _answer(pipe: Connection) -> Any:
+def answer_of(pipe: Connection) -> Any:
+    """What a process says next."""
     try:
         if pipe.poll(PATIENCE):
             return pipe.recv()

@@ -18,6 +18,7 @@ from overhead.relay import SlowLine, no_delay, relay
 from tapfinger.config import load_scenario
 from tapfinger.core.contract import Decision, Scheduler, Snapshot
 from tapfinger.core.events import Event, TaskFinished
+from tapfinger.core.exchange import AsksAgents
 from tapfinger.core.model import Resources
 from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import TapfingerError
@@ -58,8 +59,13 @@ async def send(writer: asyncio.StreamWriter, message: Message, fill: int = 0) ->
 
 async def receive(reader: asyncio.StreamReader) -> Message:
     """The next message."""
+    return (await receive_frame(reader))[0]
+
+
+async def receive_frame(reader: asyncio.StreamReader) -> tuple[Message, int]:
+    """The next message, and its bytes on the line."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    return decode(await reader.readexactly(length))
+    return decode(await reader.readexactly(length)), _LENGTH.size + length
 
 
 class _Watched(SchedulerWrapper):
@@ -78,13 +84,17 @@ class _Watched(SchedulerWrapper):
         return decision
 
 
-class _Play:
+class Play:
     """The simulated site behind the coordinator: what arrives, what the scheduler decides, what ends."""
 
-    def __init__(self, world: World, scheduler: str, seed: int) -> None:
+    def __init__(self, world: World, scheduler: str, seed: int, ask: AsksAgents | None = None) -> None:
+        """``ask``: agents compute the proposals."""
         self.world = world
         self.ended: list[TaskFinished] = []
-        self._watched = _Watched(parse_spec(scheduler).create())
+        made = parse_spec(scheduler).create()
+        if ask is not None:
+            made.infer_by(ask)
+        self._watched = _Watched(made)
         self._watched.reset(world.context(seed))
         self._session = new_session(world, draw_workload(world, seed), (self._note,))
         self._types: dict[int, str] = {}
@@ -136,7 +146,7 @@ class Part:
 
 def parts(world: World, scheduler: str, seed: int, skip: int, slots: int) -> list[Part]:
     """The agents' parts, one per cluster: the scheduler is deterministic, so a run beforehand knows what ends when."""
-    play = _Play(world, scheduler, seed)
+    play = Play(world, scheduler, seed)
     for _ in range(skip):
         play.decide()
         play.end_slot()
@@ -173,7 +183,7 @@ async def _coordinate(
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     pipe.send(server.sockets[0].getsockname()[1])
     for phase in phases:
-        play = _Play(world, scheduler, seed)
+        play = Play(world, scheduler, seed)
         for _ in range(skip):  # until the site has filled
             play.decide()
             play.end_slot()
@@ -186,7 +196,7 @@ async def _coordinate(
 
 
 async def _one_slot(
-    play: _Play, agents: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWriter]], phase: Exchange
+    play: Play, agents: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWriter]], phase: Exchange
 ) -> tuple[float, list[int]]:
     """Seconds of deciding, and bytes of every order."""
     reports = await asyncio.gather(*(receive(reader) for reader, _ in agents))
@@ -196,22 +206,25 @@ async def _one_slot(
     for (_, writer), report in zip(agents, reports, strict=True):
         if not isinstance(report, Report):
             raise TapfingerError(f"expected a report, got {type(report).__name__}")
-        forgets = tuple(run.id for run in report.runs if run.outcome is not None)
-        orders = Orders(
-            report.cluster,
-            report.agent,
-            report.incarnation,
-            epoch=1,
-            seq=report.seq,
-            echo=report.seq,
-            lease=30.0,
-            starts=tuple(launches[names[report.cluster]]),
-            forgets=forgets,
-        )
-        sending.append(send(writer, orders, phase.order_bytes))
+        sending.append(send(writer, orders_for(report, launches[names[report.cluster]]), phase.order_bytes))
     sizes = await asyncio.gather(*sending)
     play.end_slot()
     return seconds, list(sizes)
+
+
+def orders_for(report: Report, starts: Sequence[Launch]) -> Orders:
+    """The answer to a report: what to start and what to forget."""
+    return Orders(
+        report.cluster,
+        report.agent,
+        report.incarnation,
+        epoch=1,
+        seq=report.seq,
+        echo=report.seq,
+        lease=30.0,
+        starts=tuple(starts),
+        forgets=tuple(run.id for run in report.runs if run.outcome is not None),
+    )
 
 
 # --------------------------------------------------------------------- agent

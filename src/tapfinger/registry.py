@@ -57,6 +57,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "ray": "tapfinger.live.backends.ray:Ray",
         "fake": "tapfinger.live.backends.fake:Fake",
     },
+    # What agents compute their own proposals with: one function, which live finds here because it imports no networks.
+    "inference": {"network": "tapfinger.schedulers.own_choice:choose"},
 }
 
 #: Entry-point group of each kind.

@@ -54,6 +54,10 @@ class LiveConfig(BaseModel):
     fallback: str = "greedy"
     #: Seconds for a decision; then the fallback decides, and a scheduler of your own is killed and started again.
     decide_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 30.0
+    #: Who runs the network of the scheduler tapfinger: central (the coordinator) or agents, each for its own cluster.
+    inference: Literal["central", "agents"] = "central"
+    #: Seconds that agents have for the proposals of a turn; one that does not answer starts nothing in this slot.
+    inference_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 1.0
     #: Most memory of a scheduler of your own, which runs in a process of its own, in MB.
     scheduler_memory_mb: Annotated[int, Field(ge=256, le=1_000_000)] = 4096
     #: One or several schedulers to compare with the first; their decisions are recorded but never executed.
@@ -173,6 +177,11 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
         raise ConfigError(
             f"{source}: live.beat_seconds = {config.beat_seconds:g} must be at most half of live.lease_seconds = "
             f"{config.lease_seconds:g}, or one lost message ends a lease"
+        )
+    if config.inference == "agents" and config.inference_seconds * 10 > config.lease_seconds:
+        raise ConfigError(
+            f"{source}: live.inference_seconds = {config.inference_seconds:g} must be at most a tenth of "
+            f"live.lease_seconds = {config.lease_seconds:g}: no cluster may be waited for as long as a lease lasts"
         )
     scenario = parse_scenario({"name": "site", "mode": "multi", "slot_seconds": 1.0, **data}, source, directory)
     if scenario.data and scenario.links.kind != "fixed":

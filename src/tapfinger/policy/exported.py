@@ -33,8 +33,8 @@ class NetworkGraph:
     def __init__(self, data: bytes, source: str) -> None:
         """``source``: origin of the bytes, for messages."""
         self._session, self._only_these = _session(data, source)
-        # Inputs that a network does not use are absent from its graph.
-        self._takes = tuple(i.name for i in self._session.get_inputs())
+        #: Fields of ``Inputs`` that it takes; those that a network does not use are absent from its graph.
+        self.takes = tuple(i.name for i in self._session.get_inputs())
         gives = {o.name for o in self._session.get_outputs()}
         #: Number of layers whose attention the file can return; 0 without a graph.
         self.layers = next(n for n in range(len(gives) + 1) if not gives.issuperset(attention_names(n + 1)))
@@ -54,7 +54,7 @@ class NetworkGraph:
         return dict(self._session.get_modelmeta().custom_metadata_map)
 
     def _run(self, outputs: Sequence[str], inputs: Inputs) -> list[Any]:
-        feeds = {name: getattr(inputs, name) for name in self._takes}
+        feeds = {name: getattr(inputs, name) for name in self.takes}
         return list(self._session.run(outputs, feeds, self._only_these))
 
 
@@ -64,6 +64,8 @@ class ExportedNetwork(NetworkGraph):
     def __init__(self, graph: bytes, card: Card, source: str) -> None:
         """``source``: origin of the bytes, for messages."""
         self.card = card
+        #: SHA-256 of the graph.
+        self.digest = hashlib.sha256(graph).hexdigest()
         super().__init__(graph, source)
 
 
@@ -118,6 +120,11 @@ def load_model(model: str) -> ExportedNetwork:
     graph = _state_of(path)
     beside = card_file(path)
     return _load(graph, _state_of(beside) if beside.exists() else None)
+
+
+def source_of(model: str) -> str:
+    """Where another process on any machine looks for a model: a shipped name, or the whole path of a file."""
+    return str(Path(model).absolute()) if model.endswith(".onnx") else model
 
 
 #: Path, modification time and size: equal as long as the file is unchanged.

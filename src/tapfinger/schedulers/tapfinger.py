@@ -13,15 +13,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 from tapfinger.core.contract import Decision, Mode, SchedulerContext, Snapshot
+from tapfinger.core.exchange import AsksAgents
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.policy.card import DEFAULT_PIPELINE, PIPELINES, Card
 from tapfinger.policy.explain import Explanation, explain
-from tapfinger.policy.exported import load_model
+from tapfinger.policy.exported import load_model, source_of
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.model_choice import choose_model
 from tapfinger.schedulers.model_domain import warn_outside
 from tapfinger.schedulers.stages.again import Again
 from tapfinger.schedulers.stages.base import Plan, Stage
+from tapfinger.schedulers.stages.by_agents import AgentsPass
 from tapfinger.schedulers.stages.conflicts import Conflicts
 from tapfinger.schedulers.stages.lending import Lends
 from tapfinger.schedulers.stages.network import GreedyChoice, NetworkChoice
@@ -48,6 +50,7 @@ class TapFinger:
         **{name: stage.meaning for name, stage in STAGES.items()},
         "fallbacks": "Slots that Greedy decided because the network failed or had used up its time.",
         "failed": "Passes of the network that raised an error or gave no numbers.",
+        "missing": "Proposals that agents did not send in time, or that could not be used.",
         "over_budget": "Slots in which the network took longer than its time budget.",
         "reserved": "Times a cluster was reserved for a task that had waited too long.",
         "resized": "Resizes of running tasks.",
@@ -94,9 +97,16 @@ class TapFinger:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
         self._max_wait, self._budget_ms = max_wait, budget_ms
+        self._ask: AsksAgents | None = None
         #: Clock in seconds; read only if there is a time budget.
         self.clock = time.perf_counter
         self.counters = dict.fromkeys(self.COUNTERS, 0)
+
+    def infer_by(self, ask: AsksAgents) -> None:
+        """Let agents compute the proposals from the next reset on; everything else is done here as before."""
+        if not self._uses_network:
+            raise ConfigError("tapfinger@network=none has no network that agents could run")
+        self._ask = ask
 
     def reset(self, context: SchedulerContext) -> None:
         """Load the network and check that it was made for these task types and resources."""
@@ -124,10 +134,12 @@ class TapFinger:
         self._network = None
         if not self._uses_network:
             return GreedyChoice(), self._pipeline or DEFAULT_PIPELINE
-        self._network = load_model(self._model or choose_model(site.context))
+        model = self._model or choose_model(site.context)
+        self._network = load_model(model)
         card = self._network.card
         warn_outside(card, site)
-        chooser = NetworkChoice(self._network, site.context.seed, self._budget_ms, self.clock)
+        agents = None if self._ask is None else AgentsPass(self._network, source_of(model), self._ask)
+        chooser = NetworkChoice(self._network, site.context.seed, self._budget_ms, self.clock, agents)
         return chooser, self._pipeline or card.pipeline
 
     def _kept(self, *stages: Stage) -> tuple[Stage, ...]:

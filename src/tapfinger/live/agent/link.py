@@ -11,16 +11,29 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from tapfinger.errors import AgentRefused, CoordinatorError, NotLeading
+from tapfinger.live.agent.inferring import Inferring
 from tapfinger.live.agent.runtime import Host
 from tapfinger.live.http.tls import AGENT_PROTOCOL, travels_openly, trust
 from tapfinger.live.protocol.messages import Orders, Report
-from tapfinger.live.protocol.wire import MAX_MESSAGE, FileAnswer, FileRequest, LogSize, Message, Refusal, decode, encode
+from tapfinger.live.protocol.wire import (
+    MAX_MESSAGE,
+    FileAnswer,
+    FileRequest,
+    LogSize,
+    Message,
+    ProposalAnswer,
+    ProposalRequest,
+    Refusal,
+    decode,
+    encode,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +65,7 @@ class CoordinatorLink:
         self._leader: str | None = None
         self._heard = 0.0
         self._fetching: set[asyncio.Task[None]] = set()
+        self._inferring = Inferring()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
@@ -151,6 +165,8 @@ class CoordinatorLink:
                 self._host.arrived(message)
             elif isinstance(message, FileRequest):
                 self._fetch(socket, message)
+            elif isinstance(message, ProposalRequest):
+                self._inferring.take(message, partial(self._say, socket))
             elif isinstance(message, Refusal) and message.standby:
                 raise NotLeading(message.leader)
             elif isinstance(message, Refusal):
@@ -173,6 +189,9 @@ class CoordinatorLink:
                 logger.exception("a request for files of task %d attempt %d has failed", *request.id)
                 fault = f"the agent cannot read files now: {type(error).__name__}; try again"
                 answer = FileAnswer(request.number, fault=fault)
+        await self._say(socket, answer)
+
+    async def _say(self, socket: ClientConnection, answer: FileAnswer | ProposalAnswer) -> None:
         with suppress(ConnectionClosed):  # who has asked will ask again
             await socket.send(encode(answer))
 

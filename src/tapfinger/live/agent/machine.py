@@ -42,6 +42,8 @@ class HostFacts:
     capacity: Mapping[str, float] | None = None
     #: Whether tasks run in a sandbox.
     isolates: bool | None = None
+    #: Version of the observations from which it computes proposals; 0: it computes none.
+    infers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ class Agent:
             isolates=self._about.isolates,
             capacity=None if self._about.capacity is None else dict(self._about.capacity),
             others=None if self._others is None else dict(self._others),
+            infers=self._about.infers,
         )
 
     def _enforce(self, now: float) -> list[AgentInstruction]:

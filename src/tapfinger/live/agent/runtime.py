@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tapfinger.core.exchange import EXCHANGE
 from tapfinger.errors import ConfigError
 from tapfinger.live.agent import files
 from tapfinger.live.agent.devices import Devices, NoRoom, without
@@ -97,7 +98,7 @@ class Host:
                 raise ConfigError(f"--state {self._directory} cannot be used: {error}") from None
             raise
         lease, isolates = read_lease(self._lease), getattr(backend, "isolates", None)
-        about = HostFacts(context.capacity or None, isolates)
+        about = HostFacts(context.capacity or None, isolates, EXCHANGE)
         self.machine = Agent(context.cluster, name, incarnation, clock(), beat, found, lease, about)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from tapfinger.live.http.auth import REFUSALS, WORK, WORK_SAVED, lookup, source_
 from tapfinger.live.http.known_addresses import origin_of
 from tapfinger.live.http.limits import Buckets
 from tapfinger.live.protocol.messages import Orders, Report
-from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, Refusal, decode, encode
+from tapfinger.live.protocol.wire import FileAnswer, LogChunk, Message, ProposalAnswer, Refusal, decode, encode
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.store import Token
 
@@ -237,5 +237,7 @@ def _listen(service: Service, cluster: str, message: Message, send: Callable[[Me
         service.output(cluster, message, send)
     elif isinstance(message, FileAnswer):
         service.files.answered(cluster, message)
+    elif isinstance(message, ProposalAnswer):
+        service.proposals.answered(cluster, message)
     else:
         raise CoordinatorError(f"an agent does not send {type(message).__name__}")

@@ -101,6 +101,8 @@ class Report:
     capacity: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
     #: Natural amounts by resource name that people use there who are not scheduled here; None if they are not observed.
     others: Annotated[dict[str, Finite], Field(max_length=MOST_RESOURCES)] | None = None
+    #: Version of the observations (``core.exchange``) from which the agent computes proposals; 0: it computes none.
+    infers: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

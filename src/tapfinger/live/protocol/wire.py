@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tapfinger.errors import CoordinatorError
-from tapfinger.live.protocol.messages import AttemptId, Number, Orders, Report, Said
+from tapfinger.live.protocol.messages import MOST_RESOURCES, AttemptId, Number, Orders, Report, Said
 
 #: Bytes of output that an agent sends in one message.
 CHUNK = 256 * 1024
@@ -103,10 +103,37 @@ class FileAnswer:
     modified: Annotated[float, Field(ge=-LATEST, le=LATEST)] = 0.0
 
 
-Message = Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Report, Orders, LogChunk, LogSize, Refusal, FileRequest, FileAnswer)
-}
+@dataclass(frozen=True, slots=True)
+class ProposalRequest:
+    """Coordinator to agent: what all agents see in this turn (``core.exchange``), to propose for its own cluster."""
+
+    #: Number of the turn, which the answer repeats; of several requests, only the one with the highest counts.
+    number: int
+    #: Row of the agent's cluster.
+    row: int
+    #: The network to run: shipped name or path, and the SHA-256 of its graph.
+    model: str
+    digest: str
+    #: The observation as Base64.
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalAnswer:
+    """Agent to coordinator: what it wants in this turn, or why it can want nothing."""
+
+    number: Number
+    #: Place in the cluster's pending set; None: void.
+    place: Number | None = None
+    amounts: Annotated[tuple[Number, ...], Field(max_length=MOST_RESOURCES, fail_fast=True)] = ()
+    #: The agent's probability of choosing this task.
+    score: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    #: Why it cannot compute a proposal; empty if it could.
+    fault: Said = ""
+
+
+Message = Report | Orders | LogChunk | LogSize | Refusal | FileRequest | FileAnswer | ProposalRequest | ProposalAnswer
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(Message)}
 _envelope: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 

@@ -56,6 +56,7 @@ from tapfinger.live.service.given_secrets import GivenSecrets
 from tapfinger.live.service.learning_loop import LearningLoop
 from tapfinger.live.service.loop_bridge import Announcer, LoopBridge
 from tapfinger.live.service.loop_lag import LoopLag
+from tapfinger.live.service.proposals import ProposalDesk, inferring
 from tapfinger.live.service.retention_loop import RetentionLoop
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.starting_over import FAULT, Suspects, starts_over
@@ -92,6 +93,14 @@ class Leading:
 
         ``shadows``: schedulers that are asked, but whose decisions are never executed.
         """
+        self._senders: dict[str, Callable[[Message], None]] = {}
+        self.bridge = LoopBridge()
+        #: Asks agents for proposals; idle with central inference.
+        self.proposals = ProposalDesk(
+            site.index, self._senders, self.bridge.tell, config.inference_seconds, config.decide_seconds / 2
+        )
+        if config.inference == "agents":
+            inferring(scheduler).infer_by(self.proposals)
         self.kept = Kept(state, config)
         self.store = self.kept.store
         self.config = config
@@ -106,7 +115,6 @@ class Leading:
         self.token = ""
         # Wall-clock time that never jumps: leases are differences of it.
         self._offset = time.time() - boot_clock()
-        self._senders: dict[str, Callable[[Message], None]] = {}
         self._bulk = asyncio.Lock()
         self._earlier = EarlierTasks(self.store)
         self._given = GivenSecrets(self.store)
@@ -114,7 +122,6 @@ class Leading:
         self.changes = Announcer()
         #: Each is called, in any thread, with the name of a token that is void from now on.
         self.on_void: list[Callable[[str], None]] = []
-        self.bridge = LoopBridge()
         self._broken: BaseException | None = None
         self._suspects = Suspects()
         self._leading: Coordinator | None = None
@@ -267,6 +274,8 @@ class Leading:
             began = time.perf_counter()
             answer = await self._schedulers.answer(question)
             took = time.perf_counter() - began
+            if self.config.inference == "agents":
+                self.proposals.show(self.faults)
             if machine is self._leading:
                 self._act(Decided(answer))
                 self._aside(partial(self.insight.decided, question, answer, took))

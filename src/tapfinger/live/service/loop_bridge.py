@@ -94,6 +94,14 @@ class LoopBridge:
             with suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(work)
 
+    def tell(self, work: Callable[[], None]) -> None:
+        """``post`` for threads without a loop of their own."""
+        if self._loop is None:
+            work()
+        else:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(work)
+
     async def ask(self, question: Callable[[], Result]) -> Result:
         """Run a quick question on the service's loop; only a few at a time."""
 

@@ -276,6 +276,7 @@ class Service(Leading):
         """Forget a connection that is gone, unless the agent has a new one."""
         if self._senders.get(cluster) is send:
             del self._senders[cluster]
+            self.proposals.gone(cluster)
             if self._leading is not None and self._broken is None:
                 with suppress(NotLeading, StoreUnavailable):
                     self._act(Disconnected(cluster))
@@ -295,6 +296,7 @@ class Service(Leading):
             else:
                 self._senders[report.cluster] = before
             raise
+        self.proposals.heard(report.cluster, report.infers)
         if heard != self.heard:
             self.changes.announce()
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from tapfinger.core.contract import Proposal, Snapshot
-from tapfinger.policy.actions import best_actions
+from tapfinger.policy.actions import ClusterActions, best_actions
 from tapfinger.policy.encoding.for_card import encoder_for
+from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.exported import ExportedNetwork
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.greedy_features import make_advisers
 from tapfinger.schedulers.stages.base import Plan, Stage, Start
+from tapfinger.schedulers.stages.by_agents import AgentsPass
 from tapfinger.schedulers.stages.time_budget import TimeBudget
 
 _log = logging.getLogger(__name__)
@@ -59,10 +61,19 @@ class NetworkChoice(Stage):
     meaning = "Starts that the network chose."
 
     def __init__(
-        self, network: ExportedNetwork, seed: int, budget_ms: float, clock: Callable[[], float] = time.perf_counter
+        self,
+        network: ExportedNetwork,
+        seed: int,
+        budget_ms: float,
+        clock: Callable[[], float] = time.perf_counter,
+        agents: AgentsPass | None = None,
     ) -> None:
-        """``seed``: for the no-pointer ablation, which draws its tasks. ``clock``: read only if there is a budget."""
+        """``seed``: for the no-pointer ablation, which draws its tasks. ``clock``: read only if there is a budget.
+
+        ``agents``: compute the proposals instead; the budget is for the network here, so it does not count them.
+        """
         self._network = network
+        self._agents = agents
         self._accelerator = network.card.size("accelerator")
         self._rng = np.random.default_rng(seed) if network.card.network == "no-pointer" else None
         self._budget = TimeBudget(budget_ms, clock)
@@ -117,12 +128,12 @@ class NetworkChoice(Stage):
             return []
         inputs = encoded.inputs
         try:
-            scores = self._network.run(inputs)
+            acts = self._act(inputs, snapshot.slot)
         except Exception as error:  # onnxruntime's errors have no common base
             self._fail(snapshot.slot, str(error))
             return None
-        acts = best_actions(scores, inputs, self._accelerator, self._rng)
-        self._budget.end(begin)
+        if self._agents is None:
+            self._budget.end(begin)
         if not np.isfinite(acts.score).all():
             self._fail(snapshot.slot, "its scores are not numbers")
             return None
@@ -133,6 +144,12 @@ class NetworkChoice(Stage):
             for n, (place, amounts, score) in enumerate(chosen)
             if place < places
         ]
+
+    def _act(self, inputs: Inputs, slot: int) -> ClusterActions:
+        """What every cluster wants to do."""
+        if self._agents is not None:
+            return self._agents.act(inputs, slot, self.counters)
+        return best_actions(self._network.run(inputs), inputs, self._accelerator, self._rng)
 
     def _fail(self, slot: int, reason: str) -> None:
         # Warn once per run: a broken network usually stays broken.
