@@ -90,7 +90,8 @@ NOISE = Figure(
     "noise",
     "Noise in progress",
     "",
-    "synthetic-3 with noise of 0 to 0.3 on each slot's progress; models were trained with 0.1.",
+    "synthetic-3 with noise of 0 to 0.3 on each slot's progress. With 0.1 TapFinger has its own model, elsewhere the "
+    "universal one.",
     tuple(
         Setting(f"noise {amplitude:g}", "synthetic-3", (f"noise.amplitude={amplitude}",), x=amplitude)
         for amplitude in _AMPLITUDES
