@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from overhead.bench import Bench, measure
 from overhead.relay import SlowLine, relay
 
 from tapfinger.errors import DataError
-from tapfinger.reproduce.overhead import FILE, measure_overhead
+from tapfinger.reproduce.overhead import FILE, LatencyPhase, measure_overhead, summarise_phases
 from tapfinger.reproduce.paper import OVERHEAD
 from tapfinger.reproduce.verdicts import judge_all
 
@@ -73,9 +74,9 @@ def test_coordinator_and_agents_exchange_real_messages(tmp_path):
     assert told == ["single", "multi"]
     found = measure_overhead(OVERHEAD, tmp_path)
     for mode in ("single", "multi"):
-        assert found.values[f"seconds.{mode}"].mean >= 0.08
-        assert 80 < found.values[f"state.{mode}"].mean < 2000
-        assert 80 < found.values[f"action.{mode}"].mean < 2000
+        assert found.values[f"seconds.{mode} at 40 ms, own messages"].mean >= 0.08
+        assert 80 < found.values[f"state at {mode}-task, 40 ms"].mean < 2000
+        assert 80 < found.values[f"action at {mode}-task, 40 ms"].mean < 2000
     assert [row[:3] for row in found.table[1]] == [("single-task", "own", "40"), ("multi-task", "own", "40")]
     assert len(judge_all(found)) == len(OVERHEAD.claims)
     assert found.figure.notes[-1].endswith("command by hand.")
@@ -86,6 +87,24 @@ def test_the_shipped_values_say_where_they_are_from(tmp_path):
     assert len(found.curves["overhead"]) == 4
     assert "python benchmarks/measure_overhead.py" in found.figure.notes[-1]
     assert len(judge_all(found)) == len(OVERHEAD.claims)
+
+
+def test_times_are_judged_at_every_latency_and_sizes_by_the_largest_message():
+    phase = LatencyPhase("multi", False, 0.01, [0.1, 0.1], [0.001, 0.001], [400, 500], [300, 400], 1365, 908)
+    slow = replace(phase, latency=0.1, seconds=[0.4, 0.4])
+    padded = replace(slow, padded=True, largest_state=2004)
+    found = summarise_phases(OVERHEAD, [phase, slow, padded])
+    shares = {name: value.mean for name, value in found.values.items() if name.startswith("share10.multi at ")}
+    assert shares == {
+        "share10.multi at 10 ms, own messages": pytest.approx(1.0),
+        "share10.multi at 100 ms, own messages": pytest.approx(4.0),
+        "share10.multi at 100 ms, sizes of the paper": pytest.approx(4.0),
+    }
+    sizes = {name: value.mean for name, value in found.values.items() if name.startswith(("state", "action"))}
+    assert sizes == {
+        "state at multi-task, 10 ms": 1365, "state at multi-task, 100 ms": 1365,
+        "action at multi-task, 10 ms": 908, "action at multi-task, 100 ms": 908,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"made": {}, "phases": [{"mode": "single"}]})])

@@ -81,6 +81,7 @@ MEASURES: dict[str, Callable[[RunRecord], float]] = {
     "p95": lambda run: np.percentile(run.completion, 95),
     "p99": lambda run: np.percentile(run.completion, 99),
     "max": lambda run: run.completion.max(),
+    "variance": lambda run: run.completion.var(),
     "waiting": lambda run: run.waiting_time.mean(),
     "waiting_p95": lambda run: np.percentile(run.waiting_time, 95),
     "waiting_max": lambda run: run.waiting_time.max(),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from tapfinger.errors import ConfigError, UnknownNameError
 from tapfinger.evaluation.stats import MEASURES, RESOURCE_MEASURES
-from tapfinger.reproduce.declare import Bound, Claim, Figure, Less
+from tapfinger.reproduce.declare import Bound, Claim, Figure, Less, Unjudged
 from tapfinger.reproduce.drawings import CAPTIONS
 
 #: Drawings that place settings on an axis by their ``x``.
@@ -23,6 +23,7 @@ def check_figure(figure: Figure) -> None:
         raise ConfigError(f"{where} has settings of the same key; give each its own")
     _known(where, "drawing", figure.pictures, CAPTIONS)
     _measure(where, figure.measure)
+    _known(where, "scheduler", figure.optional, figure.schedulers)
     for setting in figure.settings:
         _known(f"{where}, setting {setting.key!r}", "scheduler", setting.published, figure.schedulers)
         if setting.x is None and set(figure.pictures) & set(_SWEEPS):
@@ -32,6 +33,8 @@ def check_figure(figure: Figure) -> None:
 
 
 def _check_claim(where: str, figure: Figure, claim: Claim, keys: Collection[str]) -> None:
+    if isinstance(claim, Unjudged):
+        return
     if isinstance(claim, Bound):
         if figure.source == "runs":
             raise ConfigError(f"{where}: a Bound is of measured values; of simulated runs, claim Less or Flat")

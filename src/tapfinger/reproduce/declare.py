@@ -8,6 +8,8 @@ from typing import Literal
 
 #: The learned scheduler, which claims are about unless they name another.
 OURS = "tapfinger"
+#: The paper's own method: its network and its training, and Bayes' rule and nothing else when it decides.
+PAPER_METHOD = "paper's method"
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,30 @@ class Flat:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number measured by the figure's source lies within bounds."""
+    """Numbers measured by the figure's source lie within bounds, each of them."""
 
     text: str
-    #: Name among the source's values.
+    #: Name among the source's values. If the source has a value per case, named ``VALUE at CASE``, all of them count.
     value: str
     at_most: float = float("inf")
     at_least: float = float("-inf")
     unit: str = ""
     paper: str = ""
+    #: Why it is not judged where the source has no such value.
+    otherwise: str = ""
 
 
-Claim = Less | Flat | Bound
+@dataclass(frozen=True)
+class Unjudged:
+    """A claim that nothing here measures: it stays on the page, with the reason."""
+
+    text: str
+    #: Why it is not judged, and which command would make what is needed, if any does.
+    why: str
+    paper: str = ""
+
+
+Claim = Less | Flat | Bound | Unjudged
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,10 @@ class Figure:
     notes: tuple[str, ...] = ()
     #: Label -> scheduler as in ``--schedulers``, for labels of this figure alone.
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: Label -> command that makes its model, for schedulers that are left out where that does not ship.
+    optional: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the figure compares networks, so that their training belongs beside the result.
+    compares_networks: bool = False
     #: Its command-line name if it differs from ``name``: ``package.module:NAME``.
     given: str = ""
 

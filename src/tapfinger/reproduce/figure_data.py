@@ -65,6 +65,8 @@ class FigureData:
     seen: str = ""
     #: Reason why there is no data; empty if there is.
     missing: str = ""
+    #: Label -> why this scheduler was left out.
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def per_seed(self, setting: str, scheduler: str, measure: str) -> list[float]:
         """A measure of one scheduler, one value per seed."""

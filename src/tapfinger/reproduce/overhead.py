@@ -70,16 +70,17 @@ _HEAD = (
 
 
 def summarise_phases(figure: Figure, phases: Sequence[LatencyPhase]) -> FigureData:
-    """Values used by claims (at the greatest latency), curves over the latency, and the table."""
-    most = max(phase.latency for phase in phases)
+    """Values used by claims (one for each latency and kind of message), curves over the latency, and the table."""
     values: dict[str, Estimate] = {}
     for phase in phases:
-        if phase.latency == most and not phase.padded:
-            values |= {f"{name}.{phase.mode}": value for name, value in _values(phase).items()}
+        case = f"{1e3 * phase.latency:g} ms, {_sizes(phase)}"
+        values |= {f"{name}.{phase.mode} at {case}": value for name, value in _values(phase).items()}
+        # Padding fills messages up to the paper's sizes: it says nothing about those of the live system.
+        if not phase.padded:
+            values |= {f"{name} at {phase.mode}-task, {1e3 * phase.latency:g} ms": v for name, v in _largest(phase)}
     lines: dict[str, list[LatencyPhase]] = {}
     for phase in phases:
-        sizes = "sizes of the paper" if phase.padded else "own messages"
-        lines.setdefault(f"{phase.mode}-task, {sizes}", []).append(phase)
+        lines.setdefault(f"{phase.mode}-task, {_sizes(phase)}", []).append(phase)
     curves = {name: _curve(line) for name, line in lines.items()}
     return FigureData(figure, values=values, curves={"overhead": curves}, table=(_HEAD, tuple(map(_row, phases))))
 
@@ -90,9 +91,16 @@ def _values(phase: LatencyPhase) -> dict[str, Estimate]:
         "share10": estimate([10.0 * seconds for seconds in phase.seconds]),  # percent of 10 s
         "seconds": estimate(phase.seconds),
         "inference": estimate([100.0 * own / other for own, other in zip(phase.decision, line, strict=True)]),
-        "state": estimate(phase.state),
-        "action": estimate(phase.action),
     }
+
+
+def _largest(phase: LatencyPhase) -> list[tuple[str, Estimate]]:
+    """The largest message of each kind, which has no interval."""
+    return [("state", Estimate(phase.largest_state, None)), ("action", Estimate(phase.largest_action, None))]
+
+
+def _sizes(phase: LatencyPhase) -> str:
+    return "sizes of the paper" if phase.padded else "own messages"
 
 
 def _curve(line: Sequence[LatencyPhase]) -> FigureCurve:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tapfinger.config import Scenario, load_scenario
@@ -11,10 +11,11 @@ from tapfinger.errors import TapfingerError
 from tapfinger.evaluation.cells import Cell, make_cells
 from tapfinger.evaluation.runner import ComparisonQuestion, ComparisonResult
 from tapfinger.evaluation.specs import SchedulerSpec, parse_spec
-from tapfinger.policy.exported import load_model
+from tapfinger.policy.exported import load_model, shipped_models
 from tapfinger.reproduce.declare import Figure, Setting
 from tapfinger.reproduce.figure_data import FigureData, SettingRuns
-from tapfinger.reproduce.styles import scheduler_of
+from tapfinger.reproduce.networks import training_of
+from tapfinger.reproduce.styles import regime_of, scheduler_of
 from tapfinger.schedulers.model_choice import has_model
 from tapfinger.workloads.sites import rate_for
 from tapfinger.workloads.world import build_world
@@ -80,6 +81,10 @@ class RunPlan:
             self._resolved[figure.name] = [self._resolve(figure, setting) for setting in figure.settings]
         return self._resolved[figure.name]
 
+    def absent(self, figure: Figure) -> dict[str, str]:
+        """Label -> why it is left out: an optional scheduler whose model does not ship."""
+        return {label: why for label in figure.optional if (why := left_out(figure, label))}
+
     def _resolve(self, figure: Figure, setting: Setting) -> Planned:
         overrides = (*setting.overrides, *(setting.quick if self.quick else ()))
         scenario = load_scenario(setting.scenario, overrides)
@@ -87,7 +92,11 @@ class RunPlan:
             overrides += (f"arrivals.rate={rate_for(build_world(scenario), setting.load):g}",)
         if self.most_tasks is not None and (scenario.tasks or 0) > self.most_tasks:
             overrides += (f"tasks={self.most_tasks}",)
-        specs = {label: parse_spec(scheduler_of(figure, label)) for label in figure.schedulers}
+        specs = {
+            label: parse_spec(scheduler_of(figure, label))
+            for label in figure.schedulers
+            if label not in self.absent(figure)
+        }
         seeds = self.seeds_of(figure, setting)
         return Planned(setting, load_scenario(setting.scenario, overrides), overrides, specs, seeds)
 
@@ -105,7 +114,12 @@ class RunPlan:
     def measured(self, figure: Figure, outcomes: dict[int, ComparisonResult]) -> FigureData:
         """The runs of a figure; ``outcomes`` by the id of the planned setting."""
         runs = {planned.setting.key: planned.runs(outcomes[id(planned)]) for planned in self.of(figure)}
-        return FigureData(figure, runs)
+        absent = self.absent(figure)
+        notes = [regime_of(figure), *figure.notes]
+        if figure.compares_networks:
+            notes.append(training_of(figure, absent))
+        notes += [f"Left out: {label}. {why}." for label, why in absent.items()]
+        return FigureData(replace(figure, notes=tuple(notes)), runs, absent=absent)
 
     @property
     def expected_seconds(self) -> float:
@@ -144,6 +158,15 @@ def first_cells(figure: Figure, planned: Sequence[Planned]) -> dict[str, str]:
         for cell in cells:
             found[f"{figure.name} | {item.setting.key} | {texts[cell.spec.text]} | seed {cell.seed}"] = cell.key
     return found
+
+
+def left_out(figure: Figure, label: str) -> str:
+    """Why an optional scheduler cannot take part, and how to make its model; empty if it can."""
+    spec = parse_spec(scheduler_of(figure, label))
+    wanted = str(dict(spec.options).get("model", ""))
+    if not wanted or wanted in shipped_models():
+        return ""
+    return f"No model {wanted} ships yet; `{figure.optional[label]}` trains it"
 
 
 def _check_model(planned: Planned, label: str, spec: SchedulerSpec) -> None:

@@ -1,4 +1,7 @@
-"""The motivation figure: durations of the built-in test-bed tasks under every allocation."""
+"""The motivation figure: durations of the test-bed tasks under every allocation, from formulas fitted to measurements.
+
+Where the formulas are far from what was measured, the measurement counts.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ from tapfinger.reproduce.figure_data import FigureCurve, FigureData
 _CPUS = (2, 4, 8, 16)
 _GPUS = range(1, 9)
 
+#: (task type, cpu, gpu) -> seconds as measured, mean of two runs, where the formula is off by more than 30 % because it
+#: was bent to span the paper's table (docs/profiles.md): it has 262 and 167 s there.
+_MEASURED = {("image-classification", 2, 8): 151.0, ("image-classification", 3, 8): 127.0}
+
 
 def measure_profiles(figure: Figure) -> FigureData:
     """Curves over GPUs and over CPUs, the spread of durations, and how much more GPUs can hurt."""
@@ -19,7 +26,11 @@ def measure_profiles(figure: Figure) -> FigureData:
     rows: list[tuple[str, ...]] = []
     for task_type in TESTBED_TYPES:
         seconds = testbed_seconds(task_type)
-        grid = {(cpu, gpu): seconds({"cpu": cpu, "gpu": gpu}) for cpu in range(2, 17) for gpu in _GPUS}
+        grid = {
+            (cpu, gpu): _MEASURED.get((task_type, cpu, gpu)) or seconds({"cpu": cpu, "gpu": gpu})
+            for cpu in range(2, 17)
+            for gpu in _GPUS
+        }
         curves[f"{task_type} over gpu"] = {
             f"{cpu} cpu": FigureCurve([float(gpu) for gpu in _GPUS], [grid[cpu, gpu] for gpu in _GPUS]) for cpu in _CPUS
         }

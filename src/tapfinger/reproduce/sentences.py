@@ -21,7 +21,7 @@ def sentences(measured: FigureData, judged: list[Judged]) -> list[str]:
     if measured.missing:
         return [measured.missing]
     if not measured.runs:
-        first = f"{judged[0].claim.text} (measured: {judged[0].ours})" if judged else measured.seen
+        first = measured.seen or f"{judged[0].claim.text} (measured: {judged[0].ours})"
     elif len(measured.runs) == 1:
         first = _ranking(measured, next(iter(measured.runs)))
     else:

@@ -67,6 +67,7 @@ _MEASURES = (
     "p95",
     "p99",
     "max",
+    "variance",
     "waiting",
     "running",
     "in_system_max",
@@ -112,6 +113,17 @@ def numbers(measured: FigureData) -> Table:
 def claims_table(judged: list[Judged]) -> Table:
     """Claims with the paper's numbers, ours, and the verdict."""
     rows = tuple(
-        (item.claim.text, item.paper, item.ours, item.verdict.value, item.why, item.surprise) for item in judged
+        (
+            item.claim.text,
+            item.paper,
+            item.ours,
+            item.verdict.value,
+            item.why,
+            item.surprise,
+            item.by_paper_method.ours if item.by_paper_method else "",
+            item.by_paper_method.verdict.value if item.by_paper_method else "",
+        )
+        for item in judged
     )
-    return Table(("claim", "paper", "ours", "verdict", "why", "expected"), rows)
+    head = ("claim", "paper", "ours", "verdict", "why", "expected", "by the paper's method", "its verdict")
+    return Table(head, rows)

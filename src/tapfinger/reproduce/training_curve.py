@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from tapfinger.config import parse_scenario
 from tapfinger.errors import TapfingerError
-from tapfinger.reproduce.declare import Figure
+from tapfinger.evaluation.stats import Estimate
+from tapfinger.reproduce.declare import PAPER_METHOD, Figure
 from tapfinger.reproduce.figure_data import FigureCurve, FigureData
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.sim.run import run_scheduler
@@ -68,7 +69,11 @@ def measure_training(figure: Figure, folder: Path, train: bool, jobs: int) -> Fi
         f"the same workloads, {worst} with the longest, {curves[worst].y[-1]:.3f}"
     )
     head = ("run", "updates", "env-steps", "rollouts at first", "rollouts at last", "best score", "score at last")
-    return FigureData(figure, curves={"training": curves}, table=(head, rows), seen=seen)
+    values = {f"fall.{name}": Estimate(100.0 * curve.y[-1] / curve.y[0], None) for name, curve in curves.items()}
+    if PAPER_METHOD in curves:
+        end = curves[PAPER_METHOD].y[-1]
+        values |= {f"behind.{name}": Estimate(100.0 * (line.y[-1] - end), None) for name, line in curves.items()}
+    return FigureData(figure, values=values, curves={"training": curves}, table=(head, rows), seen=seen)
 
 
 def shipped_logs() -> dict[str, Log]:
