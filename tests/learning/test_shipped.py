@@ -45,8 +45,8 @@ def test_card_of_the_universal_model_is_kept() -> None:
     found = [run.total_completion_time / run.tasks for run in runs]
     # One site is one workload: a tie that is rounded the other way matters more.
     assert np.mean(np.array(found) / evaluation["per_site"][:3]) == pytest.approx(1.0, rel=0.05)
+    # Optimus resizes running tasks, which is the other regime.
     assert np.mean(evaluation["share_of_greedy"]) < 1.0
-    assert np.mean(evaluation["share_of_optimus-central"]) < 1.0
 
 
 @pytest.mark.parametrize("name", [name for name in ONE_SCENARIO if name == MODELS[name].scenario["name"]])
