@@ -5,6 +5,7 @@ python benchmarks/inference.py
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One case at one latency: means over slots, of the slowest agent for times and of the mean agent for bytes."""
+    """One case at one latency: times are medians over slots, of the slowest agent; bytes are means."""
 
     case: Case
     latency: float
@@ -53,7 +54,7 @@ class Compared:
     #: Bytes to and from an agent in a slot.
     central_bytes: tuple[float, float]
     agents_bytes: tuple[float, float]
-    #: Passes of the network: in the coordinator, and in the agent that was asked most, in seconds of a slot.
+    #: Deciding in the coordinator by the central way; the passes of the slowest agent; seconds in a slot.
     deciding: float
     inferring: float
     turns: float
@@ -78,15 +79,15 @@ def compare(case: Case, bench: Bench, on_phase: Callable[[Compared], None] = lam
             Compared(
                 case,
                 before.latency,
-                statistics.mean(before.seconds[1:]),
-                statistics.mean(max(one.seconds for one in slot) for slot in slots),
+                statistics.median(before.seconds[1:]),
+                statistics.median(max(one.seconds for one in slot) for slot in slots),
                 (statistics.mean(before.action[1:]), statistics.mean(before.state[1:])),
                 (
                     statistics.mean(one.down for slot in slots for one in slot),
                     statistics.mean(one.up for slot in slots for one in slot),
                 ),
-                statistics.mean(before.decision[1:]),
-                statistics.mean(max(one.inferring for one in slot) for slot in slots),
+                statistics.median(before.decision[1:]),
+                statistics.median(max(one.inferring for one in slot) for slot in slots),
                 statistics.mean(one.turns for one in decided),
                 max(one.turns for one in decided),
                 sum(one.same for one in coordinator),
@@ -125,7 +126,9 @@ def _by_agents(case: Case, bench: Bench, scheduler: str) -> list[tuple[list[list
 def report(bench: Bench | None = None, cases: Sequence[Case] = CASES) -> list[str]:
     """The section of BENCHMARKS.md."""
     chosen = bench or Bench(slots=SLOTS, padded=False)
+    before = os.getloadavg()[0]
     found = {case: compare(case, chosen, _tell) for case in cases}
+    after = os.getloadavg()[0]
     lines = [
         "## Inference by agents",
         "",
@@ -133,11 +136,13 @@ def report(bench: Bench | None = None, cases: Sequence[Case] = CASES) -> list[st
         f"the live system's messages; {chosen.bandwidth / 1e6:g} Mbps in each direction, {chosen.slots - 1} slots",
         "at each latency. Central: the coordinator runs the network. Agents: in every turn it sends the observation to",
         "the agents whose clusters could start something, and waits for their proposals. Bytes per cluster and slot,",
-        "with frames; times per slot, from the slowest agent's report to its orders. The machine was shared with other",
-        "work: times below some 10 ms say little.",
+        "with frames; times per slot, in the median, from the slowest agent's report to its orders. All processes",
+        f"shared {os.cpu_count()} cores with each other and with other work (load {before:.0f} at the beginning, "
+        f"{after:.0f} at the end), so agents",
+        "that infer at the same instant wait for each other, as they would not on machines of their own.",
         "",
         "| scenario, model | turns asked, most | to an agent: central, agents | from it: central, agents | "
-        "network: coordinator, each agent | same decisions |",
+        "deciding: coordinator, slowest agent | same decisions |",
         "|---|---|---|---|---|---|",
     ]
     for case, phases in found.items():
