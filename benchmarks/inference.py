@@ -5,7 +5,9 @@ python benchmarks/inference.py
 
 from __future__ import annotations
 
+import os
 import statistics
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +19,16 @@ from overhead.parties import Exchange, parts, run_relay
 from overhead.relay import SlowLine
 
 from tapfinger.config import load_scenario
+from tapfinger.reproduce.overhead import LatencyPhase
 from tapfinger.workloads.world import build_world
 
-#: Slots of each phase; the first is left out, because processes come from their caches then.
-SLOTS = 31
+#: Slots of each run; the first is left out, because processes fill their caches then.
+SLOTS = 16
+#: Runs of the same slots, of which the best of each slot counts.
+RUNS = 3
+
+#: What each agent and the coordinator have measured in one run.
+_Measured = tuple[list[list[AgentSlot]], list[CoordinatorSlot]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One case at one latency: means over slots, of the slowest agent for times and of the mean agent for bytes."""
+    """One case at one latency: means over slots; times are those of the slowest agent."""
 
     case: Case
     latency: float
@@ -53,7 +61,7 @@ class Compared:
     #: Bytes to and from an agent in a slot.
     central_bytes: tuple[float, float]
     agents_bytes: tuple[float, float]
-    #: Passes of the network: in the coordinator, and in the agent that was asked most, in seconds of a slot.
+    #: Deciding in the coordinator by the central way; the passes of the slowest agent; seconds in a slot.
     deciding: float
     inferring: float
     turns: float
@@ -64,40 +72,48 @@ class Compared:
 
 
 def compare(case: Case, bench: Bench, on_phase: Callable[[Compared], None] = lambda _: None) -> list[Compared]:
-    """Both ways at every latency, one way after the other."""
+    """Both ways at every latency, one way after the other; a latency that is given several times is one phase."""
     scheduler = f"tapfinger@model={case.model}"
     mode = load_scenario(case.scenario).mode
     central = measure(
         Bench(bench.latencies, bench.slots, bench.bandwidth, scheduler, bench.seed, False, {mode: case.scenario})
     )
+    by_agents = _by_agents(case, bench, scheduler)
     found = []
-    for before, (agents, coordinator) in zip(central, _by_agents(case, bench, scheduler), strict=True):
-        slots: list[tuple[AgentSlot, ...]] = list(zip(*agents, strict=True))[1:]
-        decided = coordinator[1:]
-        found.append(
-            Compared(
-                case,
-                before.latency,
-                statistics.mean(before.seconds[1:]),
-                statistics.mean(max(one.seconds for one in slot) for slot in slots),
-                (statistics.mean(before.action[1:]), statistics.mean(before.state[1:])),
-                (
-                    statistics.mean(one.down for slot in slots for one in slot),
-                    statistics.mean(one.up for slot in slots for one in slot),
-                ),
-                statistics.mean(before.decision[1:]),
-                statistics.mean(max(one.inferring for one in slot) for slot in slots),
-                statistics.mean(one.turns for one in decided),
-                max(one.turns for one in decided),
-                sum(one.same for one in coordinator),
-                len(coordinator),
-            )
-        )
+    for latency in dict.fromkeys(bench.latencies):
+        runs = [n for n, one in enumerate(bench.latencies) if one == latency]
+        found.append(_compared(case, latency, [central[n] for n in runs], [by_agents[n] for n in runs]))
         on_phase(found[-1])
     return found
 
 
-def _by_agents(case: Case, bench: Bench, scheduler: str) -> list[tuple[list[list[AgentSlot]], list[CoordinatorSlot]]]:
+def _compared(case: Case, latency: float, central: Sequence[LatencyPhase], by_agents: Sequence[_Measured]) -> Compared:
+    """Of each slot the best of the runs, which are the same but for what else the machine does."""
+    slots = [list(zip(*agents, strict=True))[1:] for agents, _ in by_agents]  # (runs, slots, agents)
+    decided = [one for _, coordinator in by_agents for one in coordinator]
+    turns = [one.turns for one in by_agents[0][1][1:]]
+    each = [one for slot in slots[0] for one in slot]
+    return Compared(
+        case,
+        latency,
+        _best([phase.seconds[1:] for phase in central]),
+        _best([[max(one.seconds for one in slot) for slot in run] for run in slots]),
+        (statistics.mean(central[0].action[1:]), statistics.mean(central[0].state[1:])),
+        (statistics.mean(one.down for one in each), statistics.mean(one.up for one in each)),
+        _best([phase.decision[1:] for phase in central]),
+        _best([[max(one.inferring for one in slot) for slot in run] for run in slots]),
+        statistics.mean(turns),
+        max(turns),
+        sum(one.same for one in decided),
+        len(decided),
+    )
+
+
+def _best(runs: Sequence[Sequence[float]]) -> float:
+    return statistics.mean(min(slot) for slot in zip(*runs, strict=True))
+
+
+def _by_agents(case: Case, bench: Bench, scheduler: str) -> list[_Measured]:
     """For every latency, what each agent and the coordinator have measured."""
     world = build_world(load_scenario(case.scenario))
     # A slot that takes longer delays the next one of all agents alike: each waits for its orders.
@@ -124,20 +140,28 @@ def _by_agents(case: Case, bench: Bench, scheduler: str) -> list[tuple[list[list
 
 def report(bench: Bench | None = None, cases: Sequence[Case] = CASES) -> list[str]:
     """The section of BENCHMARKS.md."""
-    chosen = bench or Bench(slots=SLOTS, padded=False)
+    chosen = bench or Bench(Bench().latencies * RUNS, SLOTS, padded=False)
+    latencies = list(dict.fromkeys(chosen.latencies))
+    runs, before = len(chosen.latencies) // len(latencies), os.getloadavg()[0]
     found = {case: compare(case, chosen, _tell) for case in cases}
+    after = os.getloadavg()[0]
+    text = (
+        "`python benchmarks/run.py inference`: coordinator, relay and agents are processes of their own that exchange "
+        f"the live system's messages; {chosen.bandwidth / 1e6:g} Mbps in each direction. Central: the coordinator runs "
+        "the network. Agents: in every turn it sends the observation to the agents whose clusters could start "
+        "something, and waits for their proposals. Bytes are per cluster and slot, with frames. Times are from the "
+        f"slowest agent's report to its orders, in the mean of {chosen.slots - 1} slots; each slot was played {runs} "
+        f"times, and the best counts. All processes shared {os.cpu_count()} cores with each other and with other work "
+        f"(load {before:.0f} at the beginning, {after:.0f} at the end): agents that infer at the same instant wait for "
+        "each other, as they would not on machines of their own."
+    )
     lines = [
         "## Inference by agents",
         "",
-        "`python benchmarks/run.py inference`: coordinator, relay and agents are processes of their own that exchange",
-        f"the live system's messages; {chosen.bandwidth / 1e6:g} Mbps in each direction, {chosen.slots - 1} slots",
-        "at each latency. Central: the coordinator runs the network. Agents: in every turn it sends the observation to",
-        "the agents whose clusters could start something, and waits for their proposals. Bytes per cluster and slot,",
-        "with frames; times per slot, from the slowest agent's report to its orders. The machine was shared with other",
-        "work: times below some 10 ms say little.",
+        *textwrap.wrap(text, 116),
         "",
         "| scenario, model | turns asked, most | to an agent: central, agents | from it: central, agents | "
-        "network: coordinator, each agent | same decisions |",
+        "deciding: coordinator, slowest agent | same decisions |",
         "|---|---|---|---|---|---|",
     ]
     for case, phases in found.items():
@@ -150,11 +174,11 @@ def report(bench: Bench | None = None, cases: Sequence[Case] = CASES) -> list[st
             f"| {case.scenario}, {case.model} | {phases[0].turns:.1f}, {phases[0].most_turns} | {down} | {up} | "
             f"{deciding:.1f} ms, {inferring:.1f} ms | {same} of {slots} slots |"
         )
-    head = " | ".join(f"{1e3 * latency:g} ms" for latency in chosen.latencies)
+    head = " | ".join(f"{1e3 * latency:g} ms" for latency in latencies)
     lines += [
         "",
         f"| from report to orders, by latency one way | | {head} |",
-        "|---|---|" + "---|" * len(chosen.latencies),
+        "|---|---|" + "---|" * len(latencies),
     ]
     for case, phases in found.items():
         for way in ("central", "agents"):

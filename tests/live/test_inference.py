@@ -242,11 +242,13 @@ def test_what_nobody_has_asked_for_counts_for_nothing() -> None:
 
 
 def test_an_agent_that_cannot_infer_is_void_and_people_are_told_why() -> None:
-    agents = PretendedAgents(first, lambda request: [ProposalAnswer(request.number, fault="no such model here")])
+    fault = "no such model here\x1b" + "!" * 1000
+    agents = PretendedAgents(first, lambda request: [ProposalAnswer(request.number, fault=fault)])
     choices = agents.desk(at(0), [0, 1])
     assert choices is not None
     assert choices.keys() == {0}
-    assert "cluster b: no such model here" in agents.faults
+    assert "cluster b: no such model here\\x1b!" in agents.faults
+    assert len(agents.faults) < 1000
     assert not agents.waits
 
 

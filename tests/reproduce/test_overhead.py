@@ -112,3 +112,13 @@ def test_a_file_that_holds_no_values_is_said(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match=r"holds no values of benchmarks/measure_overhead.py"):
         measure_overhead(OVERHEAD, tmp_path)
+
+
+def test_agents_that_infer_decide_as_the_coordinator_does():
+    import inference
+
+    (found,) = inference.compare(inference.Case("multi-3", "multi-3"), Bench((0.0,), slots=4, padded=False))
+    assert (found.same, found.slots) == (4, 4)
+    assert found.most_turns >= 1
+    assert found.agents_bytes[0] > found.central_bytes[0]
+    assert found.agents_bytes[1] > found.central_bytes[1]

@@ -17,12 +17,15 @@ from tapfinger.core.exchange import EXCHANGE, AgentChoice, InfersByAgents, Share
 from tapfinger.core.wrapper import SchedulerWrapper, name_of
 from tapfinger.errors import ConfigError
 from tapfinger.live.protocol.wire import Message, ProposalAnswer, ProposalRequest
+from tapfinger.visible import visible
 
 #: Most turns of a slot in which agents are asked: further starts wait for the next slot.
 MOST_TURNS = 200
 #: After a turn without an answer an agent is not asked for the rest of the slot, then for 1, 2, 4, ... slots, at most
 #: this many, until it has answered in time.
 LONGEST_REST = 16
+#: Most characters that are shown of what an agent says is wrong.
+MOST_SAID = 300
 #: Name among the coordinator's faults.
 INFERENCE = "inference"
 
@@ -149,7 +152,7 @@ class ProposalDesk:
                 return
             self._rests.pop(row, None)
             if answer.fault:
-                self._why[row] = answer.fault
+                self._why[row] = visible(answer.fault)[:MOST_SAID]
             else:
                 self._why.pop(row, None)
                 self._choices[row] = AgentChoice(answer.place, answer.amounts, answer.score)
