@@ -15,29 +15,25 @@ class Case(NamedTuple):
 
     scenario: str
     seeds: str
-    #: Mean completion time to stay at or below; None: must beat every other scheduler.
-    bar: float | None = None
     rate: float | None = None
-    more: tuple[str, ...] = ()
 
-
-_EVERYBODY = ("shortest-first", "optimus", "fifo")
 
 CASES = (
-    Case("multi-3", "1000:1100", 3.62),
-    Case("hetero-6", "1000:1020", 3.43),
-    Case("synthetic-3", "1000:1100", 3.80),
-    Case("synthetic-6", "1000:1020", 3.55),
-    Case("synthetic-6", "1000:1020", None, 3),
-    Case("synthetic-6", "1000:1020", None, 2),
-    Case("short-long-3", "1000:1100", 8.2, None, ("shortest-first",)),
-    Case("testbed-3", "1000:1005", None, None, _EVERYBODY),
-    Case("testbed-3", "1000:1005", None, 3, _EVERYBODY),
-    Case("testbed-6", "1000:1005", None, None, _EVERYBODY),
-    Case("testbed-6", "1000:1005", None, 6, _EVERYBODY),
+    Case("multi-3", "1000:1100"),
+    Case("hetero-6", "1000:1020"),
+    Case("synthetic-3", "1000:1100"),
+    Case("synthetic-6", "1000:1020"),
+    Case("synthetic-6", "1000:1020", 3),
+    Case("synthetic-6", "1000:1020", 2),
+    Case("short-long-3", "1000:1100"),
+    Case("testbed-3", "1000:1005"),
+    Case("testbed-3", "1000:1005", 3),
+    Case("testbed-6", "1000:1005"),
+    Case("testbed-6", "1000:1005", 6),
 )
 
-RIVALS = ("greedy", "lookahead", "optimus-central")
+#: Every size is kept until the end, for all alike. Lookahead simulates futures at every decision.
+RIVALS = ("lookahead", "greedy", "shortest-first", "optimus-static@admission=oldest", "fifo")
 
 
 class Variant(NamedTuple):
@@ -60,7 +56,7 @@ VARIANTS = (
 
 def command(case: Case) -> list[str]:
     """The comparison of one row, as a user would type it."""
-    schedulers = ",".join(("tapfinger", *RIVALS, *case.more))
+    schedulers = ",".join(("tapfinger", *RIVALS))
     rate = ["--set", f"arrivals.rate={case.rate}"] if case.rate is not None else []
     return ["compare", case.scenario, *rate, "--schedulers", schedulers, "--seeds", case.seeds, "--jobs", "2"]
 
@@ -87,15 +83,14 @@ def report(cases: tuple[Case, ...] = CASES) -> list[str]:
     for case in cases:
         print(f"comparing {_title(case)}", file=sys.stderr, flush=True)
         rows.append(_row(case, run(command(case), "greedy")["schedulers"]))
-    heads = ["", "seeds", "tapfinger", *RIVALS, "others", "tapfinger minus greedy", "bar", "reached"]
-    heads += ["p99 (greedy)", "max (greedy)"]
+    heads = ["", "seeds", "tapfinger", *RIVALS, "tapfinger minus greedy", "p99 (greedy)", "max (greedy)"]
     return [
         "## The learned scheduler",
         "",
-        "Mean completion time in slots of the shipped models, deterministic, without lookahead when they act.",
-        "Difference: paired with Greedy, seed by seed, with its 95 % interval. The bar of rows without a number is the",
-        "best of the others in the row; lookahead, which simulates at every decision, is shown but is no bar. p99 is",
-        "the mean over seeds, max the largest of all. Each row is made by a line like",
+        "Mean completion time in slots of the shipped models, in the fixed regime: every scheduler keeps a task's size",
+        "until its end. Bold is the best of a row. Difference: paired with Greedy, seed by seed, with its 95 %",
+        "interval. p99 is the mean over seeds, max the largest of all. Lookahead simulates futures at every decision.",
+        "Each row is made by a line like",
         "",
         "```",
         *(f"tapfinger {' '.join(command(case))}" for case in (cases[0], cases[-1])),
@@ -141,19 +136,13 @@ def _title(case: Case) -> str:
 def _row(case: Case, found: dict[str, Any]) -> str:
     mine, greedy = found["tapfinger"], found["greedy"]
     low, high = mine["difference"]["ci95"]
-    bars = [found[name]["mean"] for name in (*RIVALS, *case.more) if name != "lookahead"]
-    bar = case.bar if case.bar is not None else min(bars)
-    reached = mine["mean"] <= bar if case.bar is not None else mine["mean"] < bar
-    others = ", ".join(f"{name} {found[name]['mean']:.2f}" for name in case.more)
+    means = [f"{found[name]['mean']:.3f}" for name in ("tapfinger", *RIVALS)]
+    best = min(means, key=float)
     cells = [
         _title(case),
         case.seeds,
-        f"**{mine['mean']:.3f}**",
-        *(f"{found[name]['mean']:.3f}" for name in RIVALS),
-        others,
+        *(f"**{mean}**" if mean == best else mean for mean in means),
         f"{mine['difference']['mean']:+.3f} ({low:+.3f} to {high:+.3f})",
-        f"{bar:.2f}",
-        "yes" if reached else "no",
         f"{mine['p99']:.1f} ({greedy['p99']:.1f})",
         f"{mine['max']:.1f} ({greedy['max']:.1f})",
     ]
