@@ -58,7 +58,7 @@ def report(cases: Sequence[Case] = CASES) -> list[str]:
     return [
         "### The universal model, and fine-tuned",
         "",
-        "Mean completion time in slots, in the fixed regime: a task keeps its size until its end. The universal model was",
+        "Mean completion time in slots, fixed regime: a task keeps its size until its end. The universal model was",
         "never trained on these scenarios; fine-tuned by `tapfinger finetune SCENARIO --jobs 2`; lookahead with its",
         "budget of 20 ms. Difference: seed by seed, with its 95 % interval.",
         "",
