@@ -19,6 +19,7 @@ import aware
 import bad_task
 import decision_time
 import floods
+import fresh_sites
 import inference
 import learned
 import live_age
@@ -60,6 +61,8 @@ SECTIONS: dict[str, Callable[[], list[str]]] = {
     "large_time": decision_time.report_large,
     "training_speed": training_speed.report,
     "universal": universal.report,
+    "fresh_sites_fixed": lambda: fresh_sites.report("fixed"),
+    "fresh_sites_elastic": lambda: fresh_sites.report("elastic"),
     "sites": sites.report,
     "aware": aware.report,
     "wrong_profiles": wrong_profiles.report,

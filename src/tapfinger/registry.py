@@ -40,6 +40,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "fifo": "tapfinger.schedulers.fifo:Fifo",
         "shortest-first": "tapfinger.schedulers.shortest_first:ShortestFirst",
         "greedy": "tapfinger.schedulers.greedy:Greedy",
+        "fluid": "tapfinger.schedulers.fluid:Fluid",
         "exploring": "tapfinger.schedulers.exploring:exploring",
         "unaware": "tapfinger.schedulers.unaware:unaware",
         "lookahead": "tapfinger.schedulers.lookahead:Lookahead",

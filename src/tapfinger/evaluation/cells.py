@@ -62,7 +62,7 @@ _NO_PART_IN_RESULTS = (
     _MODELS,  # counted for schedulers that can read them
     *(f"evaluation/{name}.py" for name in ("attention", "failure", "gantt", "output", "pages", "plots", "report")),
     *(f"evaluation/{name}.py" for name in ("event_logs", "live_history", "profile_files", "profile_plots")),
-    *(f"evaluation/{name}.py" for name in ("stats", "whatif")),
+    *(f"evaluation/{name}.py" for name in ("ratios", "stats", "whatif")),
 )
 
 RECORD = "record.npz"
