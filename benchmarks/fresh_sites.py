@@ -31,7 +31,7 @@ REGIMES = {
     "fixed": "a task keeps the size it was started with until its end",
     "elastic": "running tasks may be resized and paused, at the site's switching cost",
 }
-OURS = {"fixed": "tapfinger@lend=false", "elastic": "tapfinger"}
+OURS = {"fixed": "tapfinger@lend=false", "elastic": "tapfinger@lend=true"}
 #: Greedy in the network's place.
 CONTROLS = {regime: f"{ours}@network=none" for regime, ours in OURS.items()}
 LOOKAHEADS = {"fixed": "lookahead@budget_ms=20", "elastic": "lookahead@lend=true@budget_ms=20"}
