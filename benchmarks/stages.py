@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from fresh_sites import OURS, REGIMES, refuse_resizing
 from site_runs import SiteRuns, play_sites
@@ -52,22 +53,24 @@ def _earns(found: Ratio, least: float) -> bool:
 
 
 def stages_of(base: str) -> list[str]:
-    """Names of the stages, asked of the scheduler's class: its ``STAGES``, names or a table by name."""
+    """Names of the stages: ``STAGES`` of the scheduler's class or module, a table by name."""
     factory = lookup("scheduler", parse_spec(base).name)
-    stages = getattr(factory, "STAGES", None)
+    stages = getattr(factory, "STAGES", None) or getattr(import_module(factory.__module__), "STAGES", None)
     if not stages:
         raise ConfigError(
-            f"{base} names no stages: its class has no STAGES. Name them with --stages, such as --stages seniority"
+            f"{base} names no stages: it has no table STAGES. Name them with --stages, such as --stages waiting"
         )
-    return [stage if isinstance(stage, str) else stage.name for stage in stages]
+    return [str(stage) for stage in stages]
 
 
 def judge(base: str, stages: Sequence[str], sites: Sequence[SiteRuns]) -> list[Worth]:
-    """The worth of every stage; the most valuable first."""
+    """The worth of every stage, the most valuable first; left out are stages without which no run ends."""
     found = []
     for stage in stages:
         without = dropping(base, stage)
         whole = [site for site in sites if not site.failed(without) and not site.failed(base)]
+        if not whole:
+            continue
         means = ratio([site.mean(without) for site in whole], [site.mean(base) for site in whole])
         tails = ratio([site.p99(without) for site in whole], [site.p99(base) for site in whole])
         found.append(Worth(stage, means, tails))
@@ -121,7 +124,12 @@ def main() -> None:
         found = play_sites(sites, names, parse_seeds(given.seeds), given.jobs, given.distribution)
         if given.regime == "fixed":
             refuse_resizing(found)
-        lines = table(base, judge(base, stages, found), given.sites, given.seeds)
+        worths = judge(base, stages, found)
+        lines = table(base, worths, given.sites, given.seeds)
+        judged = {worth.stage for worth in worths}
+        for stage in (stage for stage in stages if stage not in judged):
+            why = next(filter(None, (site.failed(dropping(base, stage)) for site in found)), "")
+            lines.append(f"\n{stage} cannot be dropped: {why}")
     except TapfingerError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

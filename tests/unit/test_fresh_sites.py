@@ -124,6 +124,16 @@ def test_a_stage_stays_if_it_earns_enough(stages: ModuleType, times: tuple[int, 
     assert f"| {verdict} |" in stages.table("base", [worth], "sites", "seeds")[-1]
 
 
+def test_a_stage_without_which_nothing_ends_is_not_judged(stages: ModuleType) -> None:
+    found = [site(1, base=(100,), **{"base@without=rule": ()})]
+    assert stages.judge("base", ["rule"], found) == []
+
+
+def test_stages_are_asked_of_the_module_of_the_scheduler(stages: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("tapfinger.schedulers.greedy"), "STAGES", {"one": 1, "two": 2}, raising=False)
+    assert stages.stages_of("greedy@lend=true") == ["one", "two"]
+
+
 def test_a_scheduler_without_stages_is_told_what_to_do(stages: ModuleType) -> None:
     with pytest.raises(ConfigError, match=r"greedy names no stages: .* --stages"):
         stages.stages_of("greedy")

@@ -45,8 +45,6 @@ class TapFinger:
     """The learned scheduler: a network chooses each cluster's next task and its allocation."""
 
     one_shot = False
-    #: Stages without which there is still a scheduler: what ``benchmarks/stages.py`` leaves out in turn.
-    STAGES: ClassVar = (Waiting.name, Again.name, Lends.name)
     #: Name of every counter and what it counts: starts by the stages that led to them, and a few things more.
     COUNTERS: ClassVar[Mapping[str, str]] = {
         **{name: stage.meaning for name, stage in STAGES.items()},
