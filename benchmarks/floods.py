@@ -82,7 +82,10 @@ def row(site: Flooded, names: Sequence[str], seconds: float) -> str:
     with Watch(site) as watch:
         counts = flood(site.site, names, seconds, site.tokens)
     after = site.client.show(site.task)
-    missed = sum(line["kind"] in ("silent", "lost") for line in site.client.events(seq, limit=10_000))
+    missed = 0
+    while page := site.client.events(seq, limit=10_000):  # a submitter's floods have many
+        missed += sum(line["kind"] in ("silent", "lost") for line in page)
+        seq = page[-1]["seq"]
     touched = int((after.phase, after.attempt) != (before.phase, before.attempt))
     told = ", ".join(f"{name.partition(': ')[2]} {count:,}" for name, count in counts.items())
     return f"| {names[0].partition(':')[0]} | {told} | {watch.lag:.2f} | {watch.memory:.0f} | {missed} | {touched} |"

@@ -28,6 +28,7 @@ from tapfinger.live.http.app import make_app
 from tapfinger.live.http.client import Client, make_spec
 from tapfinger.live.protocol.messages import Launch, Orders
 from tapfinger.live.protocol.records import MAX_VALUE
+from tapfinger.live.service import given_secrets
 from tapfinger.live.service.secret_orders import with_secrets
 from tapfinger.live.service.service import Service
 from tapfinger.live.store.secrets import MAX_GIVEN, MAX_GIVEN_TEXT, MAX_KEPT
@@ -189,6 +190,35 @@ def test_long_values_are_given_with_few_tasks(service: Service) -> None:
 
     asyncio.run(submit_long())
     assert service.store.secrets.given("ann") == (256, MAX_GIVEN_TEXT)
+
+
+def test_refused_values_do_not_have_the_store_read_each_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.config = service.config.model_copy(update={"max_waiting": 10_000})
+    clock, reads = [0.0], list[str]()
+    given = service.store.secrets.given
+
+    def read(owner: str) -> tuple[int, int]:
+        reads.append(owner)
+        return given(owner)
+
+    monkeypatch.setattr(service.store.secrets, "given", read)
+    monkeypatch.setattr(given_secrets.time, "monotonic", lambda: clock[0])
+
+    async def submit_again_and_again() -> None:
+        clock[0] = 1.0
+        await service.submit(**many(1, 256, MAX_VALUE))
+        reads.clear()
+        for _ in range(20):
+            with pytest.raises(TooMany):
+                await service.submit(**many(1, 1, MAX_VALUE))
+        assert reads == ["ann"]
+        for ident in range(1, 3):
+            await service.cancel(ident)
+        clock[0] += 2 * given_secrets.FRESH
+        await service.submit(**many(1, 1, MAX_VALUE))
+        await service.submit(**many(1, 1, MAX_VALUE))
+
+    asyncio.run(submit_again_and_again())
 
 
 @pytest.mark.parametrize(("tasks", "length", "fit"), [(60, 1, 16), (16, MAX_VALUE, 16)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +11,11 @@ from tapfinger.errors import TooMany
 from tapfinger.live.protocol.records import TaskRecord, TaskSpec
 from tapfinger.live.store.secrets import MAX_GIVEN, MAX_GIVEN_TEXT, TaskSecret
 from tapfinger.live.store.store import Store
+
+#: Seconds for which what the store has of an owner counts: to add it up takes milliseconds of the loop with the leases.
+FRESH = 0.1
+#: Most owners of whom it is remembered.
+REMEMBERED = 1000
 
 
 class GivenSecrets:
@@ -21,18 +28,21 @@ class GivenSecrets:
         #: then many more submissions may be accepted.
         self._values: Counter[str] = Counter()
         self._texts: Counter[str] = Counter()
+        #: What the store has, by owner, and when it was last read.
+        self._stored: dict[str, tuple[float, tuple[int, int]]] = {}
 
     def clear(self) -> None:
         """Forget what is not saved, since it will not be."""
         self._values.clear()
         self._texts.clear()
+        self._stored.clear()
 
     def check_room(self, specs: Iterable[TaskSpec], owner: str, given: Mapping[str, str]) -> None:
         """Refuse values that are too many, or too long together."""
         added = [len(given[name]) for spec in specs for name in spec.secrets if name in given]
         if not added:
             return
-        count, length = self._store.secrets.given(owner)
+        count, length = self._in_store(owner)
         count += len(added) + self._values[owner]
         length += sum(added) + self._texts[owner]
         advice = "keep those that many tasks use with 'tapfinger secret set'"
@@ -43,6 +53,16 @@ class GivenSecrets:
                 f"secrets that {owner} has given with tasks that have not ended may have {MAX_GIVEN_TEXT:,} characters "
                 f"together, and with these they would have {length:,}; {advice}"
             )
+
+    def _in_store(self, owner: str) -> tuple[int, int]:
+        """Values that the store has, and their characters; perhaps some too many, of tasks that have just ended."""
+        at, found = self._stored.get(owner, (-math.inf, (0, 0)))
+        if time.monotonic() > at + FRESH:
+            if len(self._stored) >= REMEMBERED:
+                self._stored.clear()
+            found = self._store.secrets.given(owner)
+            self._stored[owner] = time.monotonic(), found
+        return found
 
     def of(self, records: Iterable[TaskRecord], given: Mapping[str, str]) -> list[TaskSecret]:
         """The values to save with new tasks; to be told of by ``saved``."""
@@ -62,4 +82,5 @@ class GivenSecrets:
         for one in secrets:
             self._values[one.owner] -= 1
             self._texts[one.owner] -= len(one.value)
+            self._stored.pop(one.owner, None)  # which has more now
         self._values, self._texts = +self._values, +self._texts  # without owners who have none
