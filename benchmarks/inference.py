@@ -23,9 +23,9 @@ from tapfinger.reproduce.overhead import LatencyPhase
 from tapfinger.workloads.world import build_world
 
 #: Slots of each run; the first is left out, because processes fill their caches then.
-SLOTS = 16
+SLOTS = 11
 #: Runs of the same slots, of which the best of each slot counts.
-RUNS = 3
+RUNS = 2
 
 #: What each agent and the coordinator have measured in one run.
 _Measured = tuple[list[list[AgentSlot]], list[CoordinatorSlot]]

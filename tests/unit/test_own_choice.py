@@ -23,8 +23,15 @@ from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import new_session
 from tapfinger.workloads.world import build_world, draw_workload
 
-#: Scenario and model: both modes, both schemas of features, three and six clusters, alike and unlike.
-CASES = [("synthetic-3", "synthetic-3"), ("multi-3", "multi-3"), ("hetero-6", "hetero-6"), ("synthetic-3", "universal")]
+#: Scenario and model: both modes, both schemas of features, three and six clusters, alike and unlike, other heads.
+CASES = [
+    ("synthetic-3", "synthetic-3"),
+    ("multi-3", "multi-3"),
+    ("hetero-6", "hetero-6"),
+    ("synthetic-3", "universal"),
+    ("multi-3", "multi-3-joint-head"),
+    ("synthetic-3", "synthetic-3-vanilla"),
+]
 
 
 class Agents:

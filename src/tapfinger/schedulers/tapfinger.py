@@ -50,7 +50,7 @@ class TapFinger:
         **{name: stage.meaning for name, stage in STAGES.items()},
         "fallbacks": "Slots that Greedy decided because the network failed or had used up its time.",
         "failed": "Passes of the network that raised an error or gave no numbers.",
-        "missing": "Proposals that agents did not send in time, or that could not be used.",
+        "missing": "Proposals of agents that were not there in time, or could not be used.",
         "over_budget": "Slots in which the network took longer than its time budget.",
         "reserved": "Times a cluster was reserved for a task that had waited too long.",
         "resized": "Resizes of running tasks.",
