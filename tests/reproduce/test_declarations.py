@@ -133,9 +133,9 @@ def test_a_figure_names_its_regime_and_who_resizes(schedulers, said):
 
 def test_the_training_of_compared_networks_is_told():
     figure = replace(SWEEP, schedulers=("tapfinger", "no-han", "greedy"))
-    assert training_of(figure, ()).endswith("tapfinger: 60 + 40; no-han: 60 + 40. Updates are matched.")
+    assert training_of(figure, ()).endswith("group, 60 + 40: tapfinger, no-han. All are matched.")
     unlike = replace(SWEEP, schedulers=("tapfinger", "hints only"))
-    assert "hints only: 60 + 0. Updates are not matched" in training_of(unlike, ())
+    assert "group, 60 + 40: tapfinger; group, 60 + 0: hints only. Networks that" in training_of(unlike, ())
     assert "hints only" not in training_of(unlike, ("hints only",))
 
 
