@@ -122,6 +122,15 @@ def test_a_model_that_does_not_ship_leaves_its_scheduler_out_and_a_sentence_in(m
     assert there.of(OPTIONAL)[0].specs[PAPER_METHOD].text == "tapfinger@model=ours@pipeline=paper"
 
 
+def test_a_scheduler_that_is_not_there_is_left_out_if_it_is_optional():
+    figure = replace(
+        SWEEP, schedulers=("greedy", "min", "ghost"), labels={"ghost": "ghost@x=1"}, optional={"ghost": ""}
+    )
+    assert RunPlan((figure,), quick=True).absent(figure) == {"ghost": "There is no scheduler ghost"}
+    there = replace(figure, labels={"ghost": "greedy@lend=true"})
+    assert RunPlan((there,), quick=True).absent(there) == {}
+
+
 @pytest.mark.parametrize(
     ("schedulers", "said"),
     [
