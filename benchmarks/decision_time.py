@@ -22,7 +22,8 @@ from tapfinger.policy.card import make_card
 from tapfinger.policy.encoding.by_type import TypeEncoder
 from tapfinger.policy.export import export
 from tapfinger.registry import create
-from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
+from tapfinger.schedulers.model_choice import UNIVERSAL
+from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.workloads.world import World, build_world
 
 #: Clusters -> milliseconds to reach.
@@ -75,13 +76,13 @@ def busy(world: World, shared: bool) -> Snapshot:
 
 
 def times(model: str, clusters: int, shared: bool, rounds: int = 5) -> tuple[float, float]:
-    """Milliseconds from snapshot to decision, median and 99th percentile: features, network, masks, conflicts, guards.
+    """Milliseconds from snapshot to decision, median and 99th percentile: features, network, masks and all stages.
 
     Taken from the round with the smallest median: the machine is shared, and interference only ever slows it down.
     """
     world = world_of(clusters)
     snapshot = busy(world, shared)
-    scheduler = TapFinger(model, crowd=0.0)
+    scheduler = TapFinger(model)
     scheduler.reset(world.context(0))
 
     def one_round() -> tuple[float, float]:
@@ -156,8 +157,7 @@ def report_universal() -> list[str]:
     return [
         "### Decisions of the universal model",
         "",
-        "As above, without the guard that leaves long queues to a Greedy. It also asks three greedies in every turn",
-        "and looks up menus of sizes.",
+        "As above. It also asks three greedies in every turn and looks up menus of sizes.",
         "",
         "| clusters | shared | own | to reach |",
         "|---|---|---|---|",

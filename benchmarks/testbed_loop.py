@@ -44,7 +44,7 @@ from tapfinger.workloads.world import World, build_world
 
 TASKS = ("image_classification", "language_modeling", "speech_recognition")
 #: Schedulers that run live, and schedulers that are only simulated for comparison.
-LIVE, MORE = ("greedy", "examples.whole:Whole"), ("min", "random", "optimus", "tapfinger@lend=false")
+LIVE, MORE = ("greedy", "examples.whole:Whole"), ("min", "random", "optimus", "tapfinger")
 #: Seeds of further workloads, only for simulation.
 OTHERS = range(20000, 20020)
 #: Cores of a cluster, and gpus, which are worker processes if there are no real ones.

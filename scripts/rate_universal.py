@@ -1,4 +1,4 @@
-"""Evaluate the shipped universal model again, with the scheduler's current rules, and update its card."""
+"""Evaluate the shipped universal model again, with the pipeline as it is now, and update its card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tapfinger.policy.exported import load_model
 from tapfinger.policy.files import change_card
-from tapfinger.schedulers.tapfinger import UNIVERSAL
+from tapfinger.schedulers.model_choice import UNIVERSAL
 from tapfinger.training.publish import rate_universal
 
 PATH = Path(__file__).parents[1] / "src" / "tapfinger" / "models" / f"{UNIVERSAL}.onnx"

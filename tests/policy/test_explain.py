@@ -53,7 +53,7 @@ def model(tmp_path_factory):
 
 
 #: No task is ever overdue.
-PATIENT = {"max_wait": 1000.0, "calm_wait": 1000.0}
+PATIENT = {"max_wait": 1000.0}
 
 
 class Explained(TapFinger):
@@ -70,22 +70,24 @@ class Explained(TapFinger):
         return decision
 
 
-def run(path, scenario="multi-3", tasks=30, max_stretch=0.0, seed=3, **options):
+def run(path, scenario="multi-3", tasks=30, seed=3, **options):
     world = build_world(load_scenario(scenario, [f"tasks={tasks}"]))
-    scheduler = Explained(path, max_stretch=max_stretch, **options)
+    scheduler = Explained(path, **options)
     run_scheduler(world, scheduler, seed)
     return world, scheduler.seen
 
 
 @pytest.mark.parametrize("name", ["full", "joint", "no-pointer", "vanilla"])
 def test_the_numbers_are_those_of_the_decision(model, name):
-    _, seen = run(model(name), **PATIENT, seniority=False)  # no guard
+    _, seen = run(model(name), **PATIENT)
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     contests = 0
     for snapshot, decision, it in seen:
         assert (it.slot, it.turn, it.decision) == (snapshot.slot, snapshot.turn, decision)
-        assert not it.forced
-        assert not it.held_back
+        contested = {p.task for p in decision.lost}
+        assert it.because == tuple(
+            ("network", "conflicts") if p.task in contested else ("network",) for p in decision.placements
+        )
         proposals = [agent.wants for agent in it.agents if agent.wants is not None]
         again = resolve(proposals, snapshot.free, minimum)
         assert again.placements == decision.placements
@@ -112,86 +114,50 @@ def test_the_numbers_are_those_of_the_decision(model, name):
     assert contests
 
 
-def test_an_older_task_that_went_first_is_told_and_the_contest_stays(model):
-    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT)
-    minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
-    exchanged = 0
-    for snapshot, decision, it in seen:
-        assert not it.forced
-        assert not it.held_back
-        again = resolve([a.wants for a in it.agents if a.wants is not None], snapshot.free, minimum)
-        assert it.older == tuple(p for p, mine in zip(decision.placements, again.placements, strict=True) if p != mine)
-        assert sum(len(c.rivals) - 1 for c in it.contests) == len(decision.lost)
-        exchanged += len(it.older)
-        assert [p["task"] for p in plain(it, world.resources)["older_first"]] == [p.task for p in it.older]
-    assert exchanged
-
-
 def test_who_loses_a_task_chooses_again_and_that_is_told(model):
-    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT, seniority=False, again=True)
+    world, seen = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT)
     minimum = {t.id: t.type.minimum for snapshot, _, _ in seen for t in snapshot.queue}
     told = 0
     for snapshot, decision, it in seen:
         first = resolve([a.wants for a in it.agents if a.wants is not None], snapshot.free, minimum)
         assert it.decision == decision
-        assert decision.placements == first.placements + it.second
+        second = decision.placements[len(first.placements) :]
+        assert decision.placements == first.placements + second, "all but reasons is about the first choice"
+        assert [p for p, why in zip(decision.placements, it.because, strict=True) if "again" in why] == list(second)
         assert len({p.cluster for p in decision.placements}) == len(decision.placements)
-        assert bool(it.second) <= bool(first.lost)
-        assert not it.forced
+        assert bool(second) <= bool(first.lost)
+        assert sum(len(c.rivals) - 1 for c in it.contests) == len(first.lost)
         # Whoever is left idle has lost nothing that is still to be had.
         served = {p.cluster for p in decision.placements}
         taken = {p.task for p in decision.placements}
         assert all(p.task in taken for p in decision.lost if p.cluster not in served)
-        told += len(it.second)
-        assert [p["task"] for p in plain(it, world.resources)["second_choices"]] == [p.task for p in it.second]
-        if it.second:
-            console = Console(file=io.StringIO(), width=200)
-            show(it, world.resources, console)
-            assert f"starts task {it.second[0].task}, after others had chosen" in console.file.getvalue()
+        told += len(second)
+        reasons = [(p["task"], tuple(p["because"])) for p in plain(it, world.resources)["placements"]]
+        assert reasons == [(p.task, why) for p, why in zip(decision.placements, it.because, strict=True)]
+        if second:
+            name = it.agents[second[0].cluster].name
+            said = f"Again: task {second[0].task} starts on {name} after its cluster had lost another task"
+            assert said in shown(it, world)
     assert told
-    _, alone = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT, seniority=False)
-    assert not any(it.second for _, _, it in alone)  # a model of one scenario waits, as in the paper
+    _, alone = run(model("full"), scenario="synthetic-3", tasks=60, **PATIENT, without="again")
+    assert not any("again" in why for _, _, it in alone for why in it.because)
 
 
-def test_a_start_that_went_to_another_cluster_is_told():
-    world, seen = run("universal", scenario="hetero-6", tasks=60, **PATIENT, lend=False, late_first=False)
-    moves = [(decision, it, p) for _, decision, it in seen for p in it.moved]
-    assert moves
-    for decision, it, placement in moves:
-        assert placement in decision.placements
-        assert not it.forced
-        assert not it.held_back
-        assert placement.task in [p["task"] for p in plain(it, world.resources)["moved"]]
-        console = Console(file=io.StringIO(), width=200)
-        show(it, world.resources, console)
+def test_a_start_for_which_running_tasks_shrink_is_told():
+    changes = {"scenario": "multi-3", "tasks": 192, "seed": 51, "lend": True}
+    world, seen = run("universal", **changes, **PATIENT)
+    lent = [(p, it) for _, d, it in seen for p, why in zip(d.placements, it.because, strict=True) if "lending" in why]
+    assert lent
+    for placement, it in lent:
         name = it.agents[placement.cluster].name
-        assert f"task {placement.task} starts on {name}, which loses less by it" in console.file.getvalue()
+        assert f"Lending: task {placement.task} starts on {name} because running tasks shrink" in shown(it, world)
 
 
-def test_a_late_task_that_went_first_is_told():
-    world, seen = run("universal", scenario="multi-3", tasks=192, seed=51, lend=False, move=False)
-    first = [(decision, it, p) for _, decision, it in seen for p in it.late]
-    assert first
-    for decision, it, placement in first:
-        assert placement.task in [p["task"] for p in plain(it, world.resources)["late_first"]]
-        wanted = next(a.wants.task for a in it.agents if a.cluster == placement.cluster)
-        console = Console(file=io.StringIO(), width=200)
-        show(it, world.resources, console)
-        name = it.agents[placement.cluster].name
-        said = console.file.getvalue()
-        assert f"Late: {name} starts task {placement.task} with" in said
-        assert f"instead of task {wanted}: it will take longer" in said
-        if placement in decision.placements:
-            assert f"starts task {placement.task}, wants task {wanted}" in said
-
-
-def test_a_refused_size_is_told_and_takes_no_part_in_contests(model):
-    _, seen = run(model("joint"), max_stretch=1.2)
-    refused = [(it, p) for _, _, it in seen for p in it.held_back]
-    assert refused
-    for it, proposal in refused:
-        assert all(proposal not in contest.rivals for contest in it.contests)
-        assert (proposal.task, proposal.cluster) not in {(p.task, p.cluster) for p in it.decision.placements}
+def shown(it, world):
+    """What is printed of an explanation."""
+    console = Console(file=io.StringIO(), width=200)
+    show(it, world.resources, console)
+    return console.file.getvalue()
 
 
 def test_attention_sums_to_one_over_neighbours_and_is_zero_for_strangers(model):
@@ -251,12 +217,12 @@ def test_allocations_are_the_likeliest_of_all(resources):
     assert checked
 
 
-def test_what_a_guard_does_is_told_apart(model):
+def test_a_start_of_an_overdue_task_is_told_apart(model):
     _, seen = run(model("idle"), tasks=6, max_wait=0.0)
-    forced = [(d, it) for _, d, it in seen if d.placements]
-    assert forced
-    for decision, it in forced:
-        assert it.forced == decision.placements
+    overdue = [(d, it) for _, d, it in seen if d.placements]
+    assert overdue
+    for decision, it in overdue:
+        assert it.because == (("waiting",),) * len(decision.placements)
         assert all(agent.wants is None for agent in it.agents)
 
 
@@ -315,11 +281,12 @@ def test_the_command_explains_a_conflict_and_writes_it(model, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_tells_of_guards(model, tmp_path):
+def test_the_command_tells_of_overdue_tasks(model, tmp_path):
     words = ("--scheduler", f"tapfinger@model={model('idle')}@max_wait=0", "--at", "0", "--out", str(tmp_path))
     done = simulate(*words)
     assert done.exit_code == 0, done.output
-    assert "Guard: task 0 starts on edge-" in done.output
+    assert "Waiting: task 0 starts on edge-" in done.output
+    assert "because it has waited for the longest time allowed" in done.output
     assert "No picture" not in done.output
 
 

@@ -19,6 +19,7 @@ from tapfinger.policy.actions import Scores
 from tapfinger.policy.card import make_card
 from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.schedulers import tapfinger as module
+from tapfinger.schedulers.stages.waiting import Waiting
 from tapfinger.schedulers.tapfinger import TapFinger
 from tapfinger.sim.run import run_scheduler
 from tapfinger.testing import check_scheduler, tiny_scenarios
@@ -147,38 +148,54 @@ def learned(world: World, say: Callable[..., Any], seed: int, **options: Any) ->
     return scheduler
 
 
+def waiting_of(scheduler: TapFinger) -> Waiting:
+    """The stage that bounds waiting."""
+    return next(stage for stage in scheduler.stages if isinstance(stage, Waiting))
+
+
 class Watched:
     """A scheduler whose promises are checked at every turn."""
 
     one_shot = False
 
     def __init__(self, inner: TapFinger, max_wait: float) -> None:
-        self._ageing = inner._ageing
+        self._waiting = waiting_of(inner)
         self._inner, self._max_wait = inner, max_wait
 
     def reset(self, context: SchedulerContext) -> None:
         pass
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        before = dict(self._ageing._held)
+        before = dict(self._waiting._reserved)
+        planned = snapshot  # what the stages plan on: nothing is lent, and nobody waits once the slot is over
+        for stage in self._inner.stages:
+            planned = stage.observe(planned)
         decision = self._inner.decide(snapshot)
         started = {p.task for p in decision.placements}
-        oldest = next((t for t in snapshot.queue if self._overdue(t, snapshot.slot)), None)
+        oldest = next((t for t in planned.queue if self._overdue(t, snapshot.slot)), None)
         if oldest is not None:
-            open_to_it = [c for c in snapshot.clusters if before.get(c.index, oldest.id) == oldest.id]
+            open_to_it = [c for c in planned.clusters if before.get(c.index, oldest.id) == oldest.id]
             assert oldest.id in started or not any(can_start(oldest, c) for c in open_to_it)
-        kept = {n for n, task in self._ageing._held.items() if before.get(n) == task}
-        assert not kept & {p.cluster for p in decision.placements}, "a held cluster started another task"
+        after = self._waiting._reserved
+        assert len(set(after.values())) == len(after), "two clusters are reserved for one task"
+        kept = {n for n, task in after.items() if before.get(n) == task}
+        assert not kept & {p.cluster for p in decision.placements}, "a reserved cluster started another task"
         return decision
 
     def _overdue(self, task: TaskView, slot: int) -> bool:
-        return slot - task.arrival >= self._max_wait * self._ageing._unit(task)  # the ideal duration, or the usual one
+        return slot - task.arrival >= self._max_wait * self._waiting.unit(task)
 
 
 @settings(max_examples=50, deadline=None)
-@given(worlds(), st.sampled_from(sorted(ADVERSARIES)), st.integers(0, 2**32), st.sampled_from([0.0, 1.0, 4.0]))
-def test_legal_and_never_stuck(world: World, adversary: str, seed: int, max_wait: float) -> None:
-    scheduler = Watched(learned(world, ADVERSARIES[adversary], seed, max_wait=max_wait), max_wait)
+@given(
+    worlds(),
+    st.sampled_from(sorted(ADVERSARIES)),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 1.0, 4.0]),
+    st.booleans(),
+)
+def test_legal_and_never_stuck(world: World, adversary: str, seed: int, max_wait: float, lend: bool) -> None:
+    scheduler = Watched(learned(world, ADVERSARIES[adversary], seed, max_wait=max_wait, lend=lend), max_wait)
     events: list[Event] = []
     # The session raises on an illegal decision.
     run_scheduler(world, scheduler, seed, [events.append], observe=lambda session: session.state.validate())
@@ -187,19 +204,25 @@ def test_legal_and_never_stuck(world: World, adversary: str, seed: int, max_wait
 
 @settings(max_examples=50, deadline=None)
 @given(
-    worlds(outages=False), st.sampled_from(sorted(ADVERSARIES)), st.integers(0, 2**32), st.sampled_from([0.0, 1.0, 4.0])
+    worlds(outages=False),
+    st.sampled_from(sorted(ADVERSARIES)),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 1.0, 4.0]),
+    st.booleans(),
 )
-def test_every_task_starts_within_the_stated_bound(world: World, adversary: str, seed: int, max_wait: float) -> None:
-    scheduler = learned(world, ADVERSARIES[adversary], seed, max_wait=max_wait)
+def test_every_task_starts_within_the_stated_bound(
+    world: World, adversary: str, seed: int, max_wait: float, lend: bool
+) -> None:
+    scheduler = learned(world, ADVERSARIES[adversary], seed, max_wait=max_wait, lend=lend)
     events: list[Event] = []
     run_scheduler(world, scheduler, seed, [events.append])
     tasks = {e.task.id: e.task for e in events if isinstance(e, TaskArrived)}
     start = {e.task: e.slot for e in events if isinstance(e, TaskStarted)}
     end = {e.task: e.slot for e in events if isinstance(e, TaskFinished)}
     longest = max(end[i] - start[i] + 1 for i in tasks)
+    unit = waiting_of(scheduler).unit
     for i, task in tasks.items():
-        ideal = scheduler._ageing._options.ideal(task.type.name, task.eligible)
-        due = task.arrival + int(np.ceil(max_wait * ideal))
+        due = task.arrival + int(np.ceil(max_wait * unit(task)))
         older = sum(k < i and start[k] >= due for k in tasks)
         assert start[i] <= due + (older + 2) * (longest + 1)
 
@@ -222,7 +245,7 @@ def test_a_large_task_is_not_starved_by_small_ones(max_wait: float, latest: int 
     work.type[:] = 1
     work.type[0] = 0
     work.slot[:] = [0, 0, 1, *(2 + np.arange(117) // 2)]  # out of step, so that it is never empty
-    scheduler = learned(world, newest_first, 0, max_wait=max_wait, calm_wait=max_wait)
+    scheduler = learned(world, newest_first, 0, max_wait=max_wait)
     events: list[Event] = []
     run_scheduler(world, scheduler, 0, [events.append], work)
     start = {e.task: e.slot for e in events if isinstance(e, TaskStarted)}

@@ -49,7 +49,6 @@ def test_recipes_of_shipped_models_can_be_run(tmp_path: Path) -> None:
 def test_a_rebuild_goes_on_and_publishes(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rebuilding, "publish", quick_publish)
     out, into = tmp_path / "runs", tmp_path / "into"
     arguments = ["rebuild", str(model), "--quick", "--out", str(out), "--into", str(into)]
     begun: list[str] = []
@@ -82,15 +81,6 @@ def test_a_rebuild_goes_on_and_publishes(
     assert len(begun) == 3
     listed = CliRunner().invoke(app, [*arguments, "--list"], catch_exceptions=False).output
     assert listed.count("finished") == 2
-
-
-def quick_publish(*arguments: Any) -> Any:
-    """As publish, without the search for bounds."""
-    from tapfinger.training import publish as module
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "best_limits", lambda *_: (3.0, 0.0))
-        return module.publish(*arguments)
 
 
 def test_no_shipped_model_is_replaced_by_a_poor_one() -> None:

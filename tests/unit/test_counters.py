@@ -10,8 +10,7 @@ import pytest
 from tapfinger.config import load_scenario
 from tapfinger.live.coordinator.decisions import Decider
 from tapfinger.registry import BUILT_IN, create
-from tapfinger.schedulers.counters import Counting
-from tapfinger.schedulers.tapfinger import TapFinger
+from tapfinger.schedulers.tapfinger import STAGES, TapFinger
 from tapfinger.workloads.world import build_world
 
 
@@ -34,15 +33,20 @@ def test_every_public_count_of_a_scheduler_is_declared(name: str) -> None:
     assert Decider(scheduler).counters == getattr(scheduler, "counters", {}), "live shows all of them"
 
 
-def test_rules_of_the_learned_scheduler_count_only_what_it_declares() -> None:
-    scheduler = TapFinger(model="universal", share=False)
-    assert scheduler.counters.keys() == TapFinger.COUNTERS.keys()
+@pytest.mark.parametrize("scenario", ["multi-3", "synthetic-3"])
+def test_stages_of_the_learned_scheduler_count_only_what_it_declares(scenario: str) -> None:
+    scheduler = TapFinger(model="universal", lend=True)
+    assert scheduler.counters.keys() == TapFinger.COUNTERS.keys() > STAGES.keys()
     assert all(sentence.endswith(".") for sentence in TapFinger.COUNTERS.values())
-    scheduler.reset(build_world(load_scenario("multi-3")).context(1))
-    rules = [rule for rule in vars(scheduler).values() if type(rule).__module__.startswith("tapfinger.schedulers")]
-    assert not [numbers(rule) for rule in rules if numbers(rule)]
-    counting = [rule for rule in rules if isinstance(rule, Counting)]
-    assert len(counting) >= 6
-    assert all(rule.counters is scheduler.counters for rule in counting)
+    scheduler.reset(build_world(load_scenario(scenario)).context(1))
+    assert len(scheduler.stages) == (5 if scenario == "synthetic-3" else 4)
+    assert all(stage.counters is scheduler.counters for stage in scheduler.stages)
     with pytest.raises(KeyError, match="undeclared"):
         scheduler.counters["undeclared"] += 1
+
+
+def test_every_stage_says_what_a_start_is_that_it_led_to() -> None:
+    meanings = [stage.meaning for stage in STAGES.values()]
+    assert all(meaning.startswith("Starts") for meaning in meanings)
+    assert len(set(meanings)) == len(STAGES)
+    assert all(TapFinger.COUNTERS[name] == stage.meaning for name, stage in STAGES.items())

@@ -35,9 +35,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[type, int]:
     ("name", "options"),
     [
         ("tapfinger", {"model": "universal"}),
-        ("tapfinger", {"model": "universal", "lend": True, "share": False}),
-        ("tapfinger", {"model": "universal", "share": True}),
-        ("tapfinger", {"model": "multi-3", "lend": True, "move": True, "late_first": True}),
+        ("tapfinger", {"model": "universal", "lend": True, "budget_ms": 1.0}),
+        ("tapfinger", {"model": "multi-3", "lend": True}),
+        ("tapfinger", {"network": "none"}),
         ("tapfinger+lookahead", {"model": "universal", "budget_ms": 1.0}),
         ("lookahead", {"budget_ms": 1.0, "lend": True}),
         ("greedy", {"lend": True}),
@@ -51,7 +51,7 @@ def test_one_table_per_reset_and_learn(name: str, options: dict[str, Any], made:
         step(context)
         assert made[EfficientSizes] - before[EfficientSizes] == 1
         assert made[Menus] - before[Menus] == (options.get("model") == "universal")
-    # Two that decide, two for overdue tasks and three advisers of the network; learn makes none.
+    # One for overdue tasks, one in the network's place and three advisers of the network; learn makes none.
     before = dict(made)
     scheduler.reset(context)
     scheduler.learn(context)

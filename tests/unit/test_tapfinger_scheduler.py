@@ -22,6 +22,7 @@ from tapfinger.policy import exported
 from tapfinger.policy.encoding.features import digest_of
 from tapfinger.policy.files import card_file
 from tapfinger.registry import create
+from tapfinger.schedulers import model_choice
 from tapfinger.schedulers import tapfinger as module
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.tapfinger import TapFinger
@@ -79,32 +80,26 @@ def test_lending_keeps_the_contract_and_changes_nothing_that_starts_first(model,
     world = build_world(load_scenario(scenario, ["tasks=40"]))
     lender = TapFinger(model("eager"), lend=True)
     assert any(type(e).__name__ == "TaskResized" for e in log_of(world, lender, seed=3)[0])
-    assert lender.counters["lent"] > 0
+    assert lender.counters["resized"] > 0
     plain = TapFinger(model("eager"))
     assert not any(type(e).__name__ == "TaskResized" for e in log_of(world, plain, seed=3)[0])
-    assert plain.counters["lent"] == 0
+    assert plain.counters["resized"] == 0
 
 
-def test_a_crowd_is_left_to_the_thrifty_greedy(model):
-    world = build_world(load_scenario("multi-3", ["tasks=60", "arrivals.rate=20"]))
-    never, always, default = (
-        TapFinger(model("eager"), crowd=0),
-        TapFinger(model("eager"), crowd=0.01),
-        TapFinger(model("eager")),
-    )
-    events = {name: log_of(world, s, seed=3)[0] for name, s in {"n": never, "a": always, "d": default}.items()}
-    assert never.counters["crowded"] == default.counters["crowded"] == 0
-    assert always.counters["crowded"] > 0
-    assert events["n"] == events["d"]
-    assert events["a"] == log_of(world, Greedy(calm=0.0, patience=5.0), seed=3)[0]
+def test_resources_are_lent_only_if_asked_for():
+    world = build_world(load_scenario("multi-3", ["tasks=40"]))
+    scheduler = TapFinger("universal")
+    assert not any(type(e).__name__ == "TaskResized" for e in log_of(world, scheduler, seed=3)[0])
+    assert scheduler.counters["resized"] == 0
 
 
-def test_eager_needs_no_guard_and_uses_the_network(model):
+def test_the_network_chooses_when_nobody_waits_long(model):
     scheduler = TapFinger(model("eager"))
     world = build_world(load_scenario("multi-3", ["tasks=40"]))
     events, _ = log_of(world, scheduler, seed=3)
     sizes = {e.allocation for e in events if type(e).__name__ == "TaskStarted"}
-    assert scheduler.counters["forced"] == 0
+    assert scheduler.counters["waiting"] == 0
+    assert scheduler.counters["network"] == 40
     assert len(sizes) > 3
 
 
@@ -130,15 +125,15 @@ def test_a_network_that_never_starts_anything_is_no_deadlock(model):
     events, _ = log_of(world, scheduler, seed=1)
     started = {e.task: e for e in events if type(e).__name__ == "TaskStarted"}
     arrived = {e.task.id: e.task for e in events if type(e).__name__ == "TaskArrived"}
-    assert scheduler.counters["forced"] == len(started) == 12
+    assert scheduler.counters["waiting"] == len(started) == 12
     for task, event in started.items():
         assert event.slot - arrived[task].arrival >= 2
     scheduler.reset(world.context(0))
-    assert scheduler.counters["forced"] == 0
+    assert scheduler.counters["waiting"] == 0
 
 
-def test_the_network_decides_beside_the_guard(model):
-    """In single-task mode a slot has one turn: what the guard leaves must not be lost."""
+def test_the_network_decides_beside_the_stage_before_it(model):
+    """In single-task mode a slot has one turn: what overdue tasks leave must not be lost."""
     world = build_world(load_scenario("multi-3"))
     _, sensitive = world.task_types
     scheduler = TapFinger(model("eager"), max_wait=4.0)
@@ -150,14 +145,14 @@ def test_the_network_decides_beside_the_guard(model):
     play(state, *arrive(old, new))
     decision = scheduler.decide(state.snapshot())
     assert [(p.task, p.cluster) for p in decision.placements] == [(0, 0), (1, 1)]
-    assert scheduler.counters["forced"] == 1
+    assert scheduler.counters["waiting"] == 1
     play(state, decision)
 
 
 @pytest.mark.parametrize("scenario", ["multi-3", "synthetic-3"])
 def test_beyond_its_time_greedy_decides(model, scenario, caplog):
     world = build_world(load_scenario(scenario, ["tasks=60"]))
-    scheduler = TapFinger(model("eager"), max_wait=1e6, calm_wait=1e6, budget_ms=1.0)
+    scheduler = TapFinger(model("eager"), max_wait=1e6, budget_ms=1.0)
     ticks = iter(range(10**9))
     scheduler.clock = lambda: float(next(ticks))  # every pass takes a second
     log_of(world, scheduler, seed=2)
@@ -184,7 +179,7 @@ class Broken:
 @pytest.mark.parametrize("how", ["raises", "task_logits", "amount_logits"])
 def test_a_broken_network_leaves_everything_to_greedy(model, how, monkeypatch, caplog):
     monkeypatch.setattr(module, "load_model", lambda name: Broken(exported.load_model(name), how))
-    scheduler = TapFinger(model("eager"), max_wait=1e6, calm_wait=1e6)
+    scheduler = TapFinger(model("eager"), max_wait=1e6)
     for scenario in ("multi-3", "synthetic-3"):
         world = build_world(load_scenario(scenario, ["tasks=60"]))
         assert log_of(world, scheduler, seed=2)[0] == log_of(world, Greedy(), seed=2)[0]
@@ -216,7 +211,20 @@ def test_what_does_not_fit_is_refused(model):
         TapFinger(model("eager")).reset(type(context)(**{**context.__dict__, "resources": renamed}))
 
 
-@pytest.mark.parametrize(("option", "value"), [("max_wait", -1), ("max_wait", "x"), ("budget_ms", -1), ("model", 3)])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_wait", -1),
+        ("max_wait", "x"),
+        ("max_wait", float("inf")),
+        ("budget_ms", -1),
+        ("model", 3),
+        ("network", 1),
+        ("pipeline", True),
+        ("without", 2.0),
+        ("lend", 1),
+    ],
+)
 def test_bad_options(option, value):
     with pytest.raises(ConfigError, match=f"tapfinger'?: (option )?{option} = "):
         create("scheduler", "tapfinger", {option: value})
@@ -258,10 +266,10 @@ def test_the_shipped_model_that_fits(model, monkeypatch):
         name: dataclasses.replace(base, name=name, scenario={**scenario, "name": of})
         for name, (of, scenario) in kinds.items()
     }
-    monkeypatch.setattr(module, "shipped_models", lambda: cards)
+    monkeypatch.setattr(model_choice, "shipped_models", lambda: cards)
 
     def chosen(name: str, *overrides: str) -> str:
-        return module._choose(build_world(load_scenario(name, overrides)).context(0))
+        return model_choice.choose_model(build_world(load_scenario(name, overrides)).context(0))
 
     assert (chosen("multi-3"), chosen("synthetic-3")) == ("b", "a")
     assert chosen("multi-3", "arrivals.rate=9") == "b"

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from tapfinger.commands.options import JobsOption, RayOption
 
 if TYPE_CHECKING:
-    from tapfinger.training.rebuild import Stage
+    from tapfinger.training.rebuild import TrainingStage
 
 from tapfinger.commands.screen import plain_console
 
@@ -131,7 +131,7 @@ def rebuild(
         _tell_plans(plans)
         return
 
-    def train(stage: Stage) -> tuple[Any, Any]:
+    def train(stage: TrainingStage) -> tuple[Any, Any]:
         typer.echo(f"{stage.scenario}: {_words(stage)}, in {stage.folder}")
         return run_training(lambda report, pool: make_trainer(stage, report, pool), stage.folder, jobs, ray)[1:]
 
@@ -141,7 +141,7 @@ def rebuild(
         typer.echo(f"The model is {path}")
 
 
-def _tell_plans(plans: list[tuple[Any, list[Stage]]]) -> None:
+def _tell_plans(plans: list[tuple[Any, list[TrainingStage]]]) -> None:
     known: set[Path] = set()
     total = 0.0
     for card, stages in plans:
@@ -155,7 +155,7 @@ def _tell_plans(plans: list[tuple[Any, list[Stage]]]) -> None:
     typer.echo(f"In all about {_time(total)} on one core, and some minutes a model to evaluate it.")
 
 
-def _words(stage: Stage) -> str:
+def _words(stage: TrainingStage) -> str:
     config = stage.config
     begin = "from the run before" if config.start else f"imitating {config.teacher}"
     if not config.start and config.teacher == "none":

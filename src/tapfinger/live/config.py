@@ -49,7 +49,7 @@ class LiveConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     #: Scheduler that decides: a registered name, with options after @. The default lends nothing: sizes stay the same.
-    scheduler: str = "tapfinger@lend=false@budget_ms=500"
+    scheduler: str = "tapfinger@budget_ms=500"
     #: Scheduler that decides in rounds in which the first one fails.
     fallback: str = "greedy"
     #: Seconds for a decision; then the fallback decides, and a scheduler of your own is killed and started again.

@@ -126,8 +126,9 @@ def _wants(
 ) -> dict[int, tuple[int, Resources]]:
     """cluster -> place and amounts of the network's proposal; void clusters are left out."""
     if network.card.network == "no-pointer":
-        # This network samples its tasks: the decision holds the result.
-        drawn = {p.cluster: p.task for p in decision.placements} | {p.cluster: p.task for p in decision.lost}
+        # This network samples its tasks: the decision holds the result. A cluster may lose more than once in a turn.
+        first = {p.cluster: p.task for p in reversed(decision.lost)}
+        drawn = {p.cluster: p.task for p in decision.placements} | first
         logits = np.full_like(scores.task_logits, -np.inf)
         for n, row in enumerate(task.tolist()):
             logits[0, n, row.index(drawn[n]) if drawn.get(n) in row else len(row)] = 0.0

@@ -180,7 +180,6 @@ ADDITIONS = Figure(
         Less("Our network and training, alone, are better than the paper's", (PAPER_METHOD,), one="network alone"),
         Less("Lookahead with the network is better than the network alone", (OURS,), one="tapfinger+lookahead"),
         Less("The network is better than lookahead without one", ("lookahead",)),
-        Less("Guard rails shorten the longest completion time", ("network alone",), measure="max"),
     ),
     quick_seeds=20,
     optional=paper_training("multi-3"),

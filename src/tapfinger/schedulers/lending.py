@@ -7,7 +7,7 @@ shrink for a waiting one (``making_room.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tapfinger.core.contract import (
@@ -72,13 +72,16 @@ class Lending:
                     self._own[task.id] = before
                     del self._before[task.id]
 
-    def lend(self, snapshot: Snapshot, decision: Decision, last: bool = True) -> Decision:
+    def lend(
+        self, snapshot: Snapshot, decision: Decision, last: bool = True, reserved: Collection[int] = ()
+    ) -> Decision:
         """Add to a decision on ``returned(snapshot)`` the resizes that take back what it needs.
 
         ``last``: nothing more starts in this slot after this decision, so the resizes also lend what is spare.
+        ``reserved``: clusters on which no room is made, because they wait for a task.
         """
         if last and snapshot.queue:
-            decision = self._make_room(snapshot, decision)
+            decision = self._make_room(snapshot, decision, reserved)
         starting: dict[int, list[Placement]] = {}
         for placement in decision.placements:
             starting.setdefault(placement.cluster, []).append(placement)
@@ -93,8 +96,9 @@ class Lending:
             self._before = {task: own for task, own in self._before.items() if task in running}
         return replace(decision, resizes=(*decision.resizes, *resizes)) if resizes else decision
 
-    def _make_room(self, snapshot: Snapshot, decision: Decision) -> Decision:
-        found = self._making_room.find(self.returned(snapshot).after(decision.placements))
+    def _make_room(self, snapshot: Snapshot, decision: Decision, reserved: Collection[int]) -> Decision:
+        after = self.returned(snapshot).after(decision.placements)
+        found = self._making_room.find(after.closed(reserved))
         if not found:
             return decision
         held = {task.id: task.allocation for task in snapshot.running()}

@@ -111,23 +111,27 @@ class TapFinger:
 
     def _make_stages(self, site: SiteTables) -> tuple[Stage, ...]:
         """The stages of the pipeline, in their order, without those that are left out."""
-        context = site.context
-        single = context.mode is Mode.SINGLE
-        name = self._pipeline or DEFAULT_PIPELINE
-        chooser: Stage = GreedyChoice()
-        self._network = None
-        if self._uses_network:
-            self._network = load_model(self._model or choose_model(context))
-            name = self._pipeline or self._network.card.pipeline
-            warn_outside(self._network.card, site)
-            chooser = NetworkChoice(self._network, context.seed, self._budget_ms, self.clock)
-        self._chooser, conflicts = chooser, Conflicts()
-        stages: tuple[Stage, ...] = (chooser, conflicts)
+        single = site.context.mode is Mode.SINGLE
+        chooser, name = self._make_chooser(site)
+        core = self._kept(chooser, Conflicts())
+        stages = core
         if name == DEFAULT_PIPELINE:
-            again = (Again((chooser, conflicts)),) if single else ()
-            stages = (Waiting(self._max_wait), chooser, conflicts, *again)
-        if self._lend:
-            stages = (*stages, Lends(every_turn_is_last=single))
+            stages = (*self._kept(Waiting(self._max_wait)), *core, *(self._kept(Again(core)) if single else ()))
+        return (*stages, *(self._kept(Lends(every_turn_is_last=single)) if self._lend else ()))
+
+    def _make_chooser(self, site: SiteTables) -> tuple[Stage, str]:
+        """The stage that chooses what starts, and the name of its pipeline."""
+        self._network = None
+        if not self._uses_network:
+            return GreedyChoice(), self._pipeline or DEFAULT_PIPELINE
+        self._network = load_model(self._model or choose_model(site.context))
+        card = self._network.card
+        warn_outside(card, site)
+        chooser = NetworkChoice(self._network, site.context.seed, self._budget_ms, self.clock)
+        return chooser, self._pipeline or card.pipeline
+
+    def _kept(self, *stages: Stage) -> tuple[Stage, ...]:
+        """These stages without those that are left out."""
         return tuple(stage for stage in stages if stage.name not in self._without)
 
     def learn(self, context: SchedulerContext) -> None:
@@ -159,9 +163,12 @@ class TapFinger:
 
     def explain(self, top: int = 3) -> Explanation:
         """Explain the last decision, with the ``top`` allocations of each task; changes nothing."""
-        chooser = self._chooser
-        if self._network is None or not isinstance(chooser, NetworkChoice) or chooser.seen is None:
-            raise ConfigError("tapfinger@network=none has no network to explain")
+        chooser = next((stage for stage in self.stages if isinstance(stage, NetworkChoice)), None)
+        if self._network is None or chooser is None or chooser.seen is None:
+            raise ConfigError(
+                "tapfinger: no network has decided, so there is nothing to explain; leave out network=none and "
+                "without=network"
+            )
         encoded, plan = chooser.encoded(), self._last
         because = tuple(start.because for start in plan.starts)
         found = explain(self._network, encoded.inputs, encoded.task, chooser.decode, chooser.seen, plan.decision, top)

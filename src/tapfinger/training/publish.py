@@ -66,7 +66,7 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
 
 
 def rate_universal(path: Path, sites: int = 12) -> dict[str, Any]:
-    """Evaluate a model for any site on sites that it has not seen, with the scheduler's rules as they are."""
+    """Evaluate a model for any site on sites that it has not seen, with the pipeline as it is."""
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + sites)
     worlds = [site_world(seed) for seed in seeds]
 

@@ -51,7 +51,7 @@ _QUICK: dict[str, Any] = {
 }
 
 
-class Stage(NamedTuple):
+class TrainingStage(NamedTuple):
     """One training run of a recipe."""
 
     #: Name of the scenario, or ANY_SITE.
@@ -92,15 +92,15 @@ class Stage(NamedTuple):
 
 
 #: Trains one stage; returns its best network and the network's sizes.
-Run = Callable[[Stage], tuple[nn.Module, NetworkConfig]]
+Run = Callable[[TrainingStage], tuple[nn.Module, NetworkConfig]]
 
 
-def stages_of(card: Card, out: Path, quick: bool = False, updates: int | None = None) -> list[Stage]:
+def stages_of(card: Card, out: Path, quick: bool = False, updates: int | None = None) -> list[TrainingStage]:
     """The runs that lead to a model, in order. ``updates``: limit on each kind of update in each stage."""
     if not card.training:
         raise ConfigError(f"model {card.name!r}: its card has no recipe (field 'training'); train it by hand")
     recipe = [*card.earlier, {**card.training, "scenario": card.scenario["name"]}]
-    stages: list[Stage] = []
+    stages: list[TrainingStage] = []
     for settings in recipe:
         config = config_from(settings)
         if quick:
@@ -116,7 +116,7 @@ def stages_of(card: Card, out: Path, quick: bool = False, updates: int | None = 
         resolved = card.scenario if scenario == card.scenario["name"] else None
         key = json.dumps([*(s.folder.name for s in stages[-1:]), scenario, repr(replace(config, start=""))])
         folder = out / f"{scenario}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
-        stages.append(Stage(scenario, resolved, replace(config, start=start), folder))
+        stages.append(TrainingStage(scenario, resolved, replace(config, start=start), folder))
     return stages
 
 
@@ -133,7 +133,7 @@ def config_from(settings: Mapping[str, Any]) -> TrainConfig:
     return TrainConfig(**values)
 
 
-def rebuild(card: Card, stages: Sequence[Stage], run: Run, into: Path, runs: int = 10) -> Path:
+def rebuild(card: Card, stages: Sequence[TrainingStage], run: Run, into: Path, runs: int = 10) -> Path:
     """Train the unfinished stages and publish the last one; return the model's path in ``into``.
 
     ``run`` trains one stage, so that a command can show progress. ``runs``: workloads or sites of the evaluation.
@@ -144,20 +144,20 @@ def rebuild(card: Card, stages: Sequence[Stage], run: Run, into: Path, runs: int
     return _publish(card, stages[-1], into, runs)
 
 
-def make_trainer(stage: Stage, report: Report | None, pool: Pool | None) -> Trainer:
+def make_trainer(stage: TrainingStage, report: Report | None, pool: Pool | None) -> Trainer:
     """The trainer of a stage; a run found in its directory is continued."""
     if stage.scenario == ANY_SITE:
         return UniversalTrainer(stage.config, stage.folder, report, pool)
     return Trainer(stage.world, stage.config, stage.folder, report, pool)
 
 
-def _keep(stage: Stage, network: nn.Module, sizes: NetworkConfig) -> None:
+def _keep(stage: TrainingStage, network: nn.Module, sizes: NetworkConfig) -> None:
     """Write the stage's best network as the checkpoint that the next stage starts from."""
     scenario = None if stage.scenario == ANY_SITE else stage.world.scenario
     save(stage.folder / "checkpoint", network, sizes, card_for(scenario, stage.config, stage.scenario))
 
 
-def _publish(card: Card, stage: Stage, into: Path, runs: int) -> Path:
+def _publish(card: Card, stage: TrainingStage, into: Path, runs: int) -> Path:
     """Publish the network of the last stage, unless already published, and copy the model to ``into``."""
     path = stage.folder / f"{card.name}.onnx"
     if not path.exists() or not load_model(str(path)).card.evaluation:

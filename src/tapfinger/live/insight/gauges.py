@@ -20,8 +20,8 @@ def gauges(
     yield _gauge("faults", "What is wrong at the moment.", ("what",), (((name,), 1.0) for name in sorted(faults)))
     yield from _tasks(machine, ended)
     yield from _clusters(machine.clusters(now))
-    guards = [((d.name, what), float(n)) for d in machine.deciders for what, n in d.counters.items()]
-    yield _gauge("scheduler_guards", "How often guard rails came into play.", ("scheduler", "what"), guards)
+    counts = [((d.name, what), float(n)) for d in machine.deciders for what, n in d.counters.items()]
+    yield _gauge("scheduler_guards", "What schedulers count.", ("scheduler", "what"), counts)
     rounds = [
         ((report["scheduler"], what), float(report[what]))
         for report in shadows.report()

@@ -41,7 +41,8 @@ class Lends(Stage):
         if self._lending.finished(self._now):
             return plan
         starts = plan.placements
-        found = self._lending.lend(self._now, plan.decision, last=self._always_last or not starts)
+        last = self._always_last or not starts
+        found = self._lending.lend(self._now, plan.decision, last, plan.reserved)
         more = [Start(placement, (self.name,)) for placement in found.placements[len(starts) :]]
         self.counters["resized"] += len(found.resizes)
         return replace(plan, starts=(*plan.starts, *more), resizes=found.resizes)

@@ -67,7 +67,7 @@ class NetworkChoice(Stage):
         self._rng = np.random.default_rng(seed) if network.card.network == "no-pointer" else None
         self._budget = TimeBudget(budget_ms, clock)
         self._fallback = GreedyChoice()
-        #: What the network last decided on.
+        #: What the network decided on, when it was first asked in this turn.
         self.seen: Snapshot | None = None
 
     def reset(self, site: SiteTables, counters: dict[str, int]) -> None:
@@ -84,22 +84,24 @@ class NetworkChoice(Stage):
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
         """Let the encoder see what changed since the last slot."""
+        self.seen = None
         self._encoder.observe(snapshot)
         return snapshot
 
     def apply(self, plan: Plan) -> Plan:
         """Propose; where the network cannot, Greedy plans the rest of the slot."""
-        self.seen, slot = plan.open, plan.snapshot.slot
+        snapshot, slot = plan.open, plan.snapshot.slot
+        self.seen = self.seen or snapshot
         if self._fallback.planned == slot:
             return plan
-        proposals = self._propose(plan.open) if self._budget.allows(slot) else None
+        proposals = self._propose(snapshot) if self._budget.allows(slot) else None
         if proposals is None:
             self.counters["fallbacks"] += bool(plan.snapshot.queue)
             return self._fallback.apply(plan)
         return replace(plan, proposals=tuple(proposals))
 
     def encoded(self) -> Any:
-        """What the network last decided on, as it saw it."""
+        """What the network decided on when it was first asked in this turn, as it saw it."""
         return None if self.seen is None else self._encoder.encode(self.seen)
 
     @property

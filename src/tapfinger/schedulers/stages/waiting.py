@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tapfinger.core.contract import Placement, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start, ever_fits, largest_allocation
+from tapfinger.core.model import Task
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.stages.base import Plan, Stage, Start
@@ -20,7 +21,7 @@ class Waiting(Stage):
 
     Overdue tasks come first: each one that fits somewhere is started, oldest first, on the cluster and at the size that
     Greedy gives it. If a task fits nowhere, a cluster is reserved for it, which starts nothing else until the task
-    fits; one cluster per task, one task per cluster. Without outages:
+    fits; one cluster per task, one task per cluster. What is lent to running tasks counts as free. Without outages:
 
     - an overdue task that fits a cluster is started in the same turn, unless older overdue tasks take the room (or, in
       single-task mode, the start), or the cluster is reserved for another;
@@ -91,7 +92,7 @@ class Waiting(Stage):
                 found.append(task)
         return found
 
-    def unit(self, task: TaskView) -> float:
+    def unit(self, task: Task | TaskView) -> float:
         """Unit of waiting, in slots. A long task may wait no longer than a usual one: it ends late enough as it is."""
         key = (task.type.name, task.eligible)
         if key not in self._units:
