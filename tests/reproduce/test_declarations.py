@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from reproduce.constructed import record
 
+from tapfinger.core.model import NO_NOISE
 from tapfinger.drawing import look
 from tapfinger.errors import ConfigError
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.evaluation.stats import measures
+from tapfinger.profiles.durations import mean_slots
 from tapfinger.reproduce import sentences
 from tapfinger.reproduce.beyond import BEYOND
 from tapfinger.reproduce.catalog import FIGURES, choose
@@ -21,6 +23,7 @@ from tapfinger.reproduce.drawings import CAPTIONS, PICTURES
 from tapfinger.reproduce.networks import training_of
 from tapfinger.reproduce.paper import PAPER
 from tapfinger.reproduce.plan import RunPlan, run_seconds
+from tapfinger.reproduce.premise import SENSITIVE_SLOTS
 from tapfinger.reproduce.profiles import measure_profiles
 from tapfinger.reproduce.styles import PLACES, SCHEDULERS, places_of, regime_of, scheduler_of
 from tapfinger.workloads.world import build_world, draw_workload
@@ -119,6 +122,15 @@ def test_a_model_that_does_not_ship_leaves_its_scheduler_out_and_a_sentence_in(m
     assert there.of(OPTIONAL)[0].specs[PAPER_METHOD].text == "tapfinger@model=ours@pipeline=paper"
 
 
+def test_a_scheduler_that_is_not_there_is_left_out_if_it_is_optional():
+    figure = replace(
+        SWEEP, schedulers=("greedy", "min", "ghost"), labels={"ghost": "ghost@x=1"}, optional={"ghost": ""}
+    )
+    assert RunPlan((figure,), quick=True).absent(figure) == {"ghost": "There is no scheduler ghost"}
+    there = replace(figure, labels={"ghost": "greedy@lend=true"})
+    assert RunPlan((there,), quick=True).absent(there) == {}
+
+
 @pytest.mark.parametrize(
     ("schedulers", "said"),
     [
@@ -133,9 +145,9 @@ def test_a_figure_names_its_regime_and_who_resizes(schedulers, said):
 
 def test_the_training_of_compared_networks_is_told():
     figure = replace(SWEEP, schedulers=("tapfinger", "no-han", "greedy"))
-    assert training_of(figure, ()).endswith("tapfinger: 60 + 40; no-han: 60 + 40. Updates are matched.")
+    assert training_of(figure, ()).endswith("group, 60 + 40: tapfinger, no-han. All are matched.")
     unlike = replace(SWEEP, schedulers=("tapfinger", "hints only"))
-    assert "hints only: 60 + 0. Updates are not matched" in training_of(unlike, ())
+    assert "group, 60 + 40: tapfinger; group, 60 + 0: hints only. Networks that" in training_of(unlike, ())
     assert "hints only" not in training_of(unlike, ("hints only",))
 
 
@@ -177,3 +189,13 @@ def test_every_drawing_has_a_caption():
 def test_choosing():
     assert [figure.name for figure in choose(["multi-3", "motivation", "multi-3"])] == ["motivation", "multi-3"]
     assert len(choose(["all"])) == len(FIGURES)
+
+
+def test_even_progress_takes_as_long_as_progress_shaped_by_losses():
+    shaped, even = (
+        next(t for t in build_world(planned.scenario).context(0).task_types if t.name == "sensitive")
+        for planned in RunPlan((FIGURES["loss-curves"],), quick=True).of(FIGURES["loss-curves"])
+    )
+    for task_type in (shaped, even):
+        found = mean_slots(task_type.profile, NO_NOISE)  # by cpu from 2 to 16, then by gpu from 1 to 16
+        assert found.reshape(-1, 16).tolist() == [list(SENSITIVE_SLOTS)] * 15

@@ -189,13 +189,23 @@ RESIZING = Figure(
     "resizing",
     "The elastic regime: running tasks may be resized",
     "",
-    "multi-3, where resizing is free. The learned scheduler and Greedy may lend spare resources to running tasks; "
-    "Optimus and Tiresias resize by themselves.",
+    "multi-3, where resizing is free. The learned scheduler, Greedy and lookahead may lend spare resources to running "
+    "tasks; the others resize by themselves.",
     (Setting("multi-3", "multi-3"),),
-    ("lending", "greedy, lending", "optimus-central", "optimus-published", "tiresias-elastic"),
+    (
+        "lending",
+        "greedy, lending",
+        "lookahead, lending",
+        "fluid",
+        "optimus-central",
+        "optimus-published",
+        "tiresias-elastic",
+    ),
     ("differences", "completion"),
     (
         Less("TapFinger is better than Greedy with the same right", ("greedy, lending",), one="lending"),
+        Less("TapFinger is better than lookahead with the same right", ("lookahead, lending",), one="lending"),
+        Less("TapFinger is better than the fluid plan", ("fluid",), one="lending"),
         Less(
             "TapFinger is better than Optimus and Tiresias with the same right",
             ("optimus-central", "tiresias-elastic"),
@@ -203,6 +213,8 @@ RESIZING = Figure(
         ),
     ),
     quick_seeds=20,
+    labels={"lookahead, lending": "lookahead@lend=true", "fluid": "fluid"},
+    optional={"fluid": ""},
     notes=("No backend of a live site resizes GPUs of a running task; the other figures do without.",),
 )
 

@@ -13,16 +13,19 @@ from tapfinger.reproduce.styles import scheduler_of
 
 
 def training_of(figure: Figure, absent: Collection[str]) -> str:
-    """The updates of each network in a figure, and whether they are matched. ``absent``: labels that are left out."""
-    cards = {label: card for label in figure.schedulers if label not in absent and (card := _card(figure, label))}
-    updates = {label: _updates(card) for label, card in cards.items()}
-    listed = "; ".join(f"{label}: {text}" for label, text in updates.items())
-    verdict = (
-        "Updates are matched."
-        if len(set(updates.values())) == 1
-        else "Updates are not matched, so part of a difference may come from the training."
+    """The updates of the networks in a figure, those with the same together. ``absent``: labels that are left out."""
+    groups: dict[str, list[str]] = {}
+    for label in figure.schedulers:
+        card = None if label in absent else _card(figure, label)
+        if card is not None:
+            groups.setdefault(f"{card.training.get('algorithm')}, {_updates(card)}", []).append(label)
+    listed = "; ".join(f"{text}: {', '.join(labels)}" for text, labels in groups.items())
+    matched = (
+        "All are matched."
+        if len(groups) == 1
+        else "Networks that do not stand together are not matched: part of a difference may come from the training."
     )
-    return f"Updates in training (refinements by deviations + policy gradient): {listed}. {verdict}"
+    return f"Training (algorithm, refinements by deviations + updates from rollouts): {listed}. {matched}"
 
 
 def _card(figure: Figure, label: str) -> Card | None:

@@ -12,6 +12,7 @@ from tapfinger.evaluation.cells import Cell, make_cells
 from tapfinger.evaluation.runner import ComparisonQuestion, ComparisonResult
 from tapfinger.evaluation.specs import SchedulerSpec, parse_spec
 from tapfinger.policy.exported import load_model, shipped_models
+from tapfinger.registry import names
 from tapfinger.reproduce.declare import Figure, Setting
 from tapfinger.reproduce.figure_data import FigureData, SettingRuns
 from tapfinger.reproduce.networks import training_of
@@ -161,8 +162,12 @@ def first_cells(figure: Figure, planned: Sequence[Planned]) -> dict[str, str]:
 
 
 def left_out(figure: Figure, label: str) -> str:
-    """Why an optional scheduler cannot take part, and how to make its model; empty if it can."""
-    spec = parse_spec(scheduler_of(figure, label))
+    """Why an optional scheduler cannot take part, and how to make its model if it needs one; empty if it can."""
+    text = scheduler_of(figure, label)
+    name = text.partition("@")[0]
+    if ":" not in name and name not in names("scheduler"):
+        return f"There is no scheduler {name}"
+    spec = parse_spec(text)
     wanted = str(dict(spec.options).get("model", ""))
     if not wanted or wanted in shipped_models():
         return ""

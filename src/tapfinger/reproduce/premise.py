@@ -110,15 +110,20 @@ TRANSFER = Figure(
 )
 
 
-#: Even progress with the same duration as sqrt(1.2 - progress): the integral of its inverse, 2 (sqrt(1.2) - sqrt(0.2)).
-_EVEN = 'task_types.sensitive.speed={kind="tanh",resource="gpu",scale=16,slots=1.2965}'
+#: Slots of a sensitive task on 1, 2, ... 16 GPUs, when it slows down as sqrt(1.2 - progress).
+SENSITIVE_SLOTS = (21, 10, 7, 5, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2)
+#: The same durations with even progress.
+_EVEN = (
+    f'task_types.sensitive.speed={{kind="grid",amounts={{gpu={list(range(1, 17))}}},'
+    f"seconds={[10 * slots for slots in SENSITIVE_SLOTS]}}}"
+)
 
 LOSS_CURVES = Figure(
     "loss-curves",
     "Progress shaped by loss curves",
     "its task traces",
     "Losses fall fast at first, then slowly, and the paper shapes progress by them: sensitive tasks slow down as "
-    "sqrt(1.2 - progress). Against it, tasks of the same duration under every allocation that progress evenly.",
+    "sqrt(1.2 - progress). Against it, tasks that take as many slots under every allocation and progress evenly.",
     (Setting("shaped by loss", "multi-3"), Setting("even progress", "multi-3", (_EVEN,))),
     (OURS, "greedy", "optimus-central", "tiresias-elastic"),
     ("settings",),
@@ -134,8 +139,8 @@ LOSS_CURVES = Figure(
     ),
     quick_seeds=30,
     notes=(
-        "A task that keeps its size takes as long with either shape, up to the rounding to whole slots; the shape "
-        "matters to those who resize. The built-in test-bed tasks progress evenly, unlike the paper's: their measured "
+        "A task that keeps its size takes as long with either shape; the shape matters to those who resize. The "
+        "built-in test-bed tasks progress evenly, unlike the paper's: their measured "
         "loss curves are not part of this project. `tapfinger workload from-profiles --losses CSV` fits a shape to "
         "yours (docs/profiler.md).",
     ),

@@ -129,6 +129,8 @@ def _of_method(claim: Claim, measured: FigureData) -> Judged | None:
     """A claim of the paper about TapFinger, judged for the paper's own method."""
     if not isinstance(claim, Less) or claim.one != OURS or not claim.paper or claim.against:
         return None
+    if measured.figure.compares_networks and not claim.published:
+        return None  # the rival is a part less of our own network, not of the paper's
     if not any(PAPER_METHOD in runs.records for runs in measured.runs.values()):
         return None
     return judge(replace(claim, one=PAPER_METHOD, expected=None), measured)
