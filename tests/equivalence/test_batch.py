@@ -92,7 +92,7 @@ def compare_run(world: World, seed: int, turns: int = 10_000) -> list[Event]:
             for n, k in enumerate(choice)
             if k >= 0
         ]
-        settled = session.turn(resolve(proposals, snapshot.free, minimum))
+        settled = session.turn(resolve(proposals, snapshot.free, minimum, snapshot.spans))
         session.state.validate()
         cost = session.end_slot() if settled else 0
         batch.step(np.stack([void[0], choice]), np.stack([void[1], allocation]), np.stack([np.ones(clusters), score]))

@@ -1,7 +1,8 @@
 """What is legal: where a task may start, at which size, and which decisions are valid. All such rules are here.
 
 A task may start on a cluster that is up, that may still start a task in this slot and that the task is eligible for,
-with an allocation x of ``minimum <= x <= min(maximum, free)``. The compiled kernels (``tapfinger.sim``) mirror these
+with an allocation x of ``minimum <= x <= min(maximum, free)``. A span shares what is free with its nodes (``core.spans``):
+together, what starts on nodes must fit on each of them, and what starts on the span into what they leave. The compiled kernels (``tapfinger.sim``) mirror these
 rules.
 """
 
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from tapfinger.core.contract import ClusterView, Decision, Phase, Placement, Resize, TaskView
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.core.spans import Parts, nodes_of, pooled
 from tapfinger.errors import (
     AboveMaximum,
     BelowMinimum,
@@ -97,6 +99,7 @@ class HeldTask(Protocol):
     cluster: int
     allocation: Resources
     phase: Phase
+    parts: Parts
 
 
 def check_amounts(task_id: int, task_type: TaskType, allocation: Resources) -> None:
@@ -204,10 +207,32 @@ def check_decision(
         free[cluster.index] = free.get(cluster.index, cluster.free) - placement.allocation
     if limited:
         _check_starts(decision, clusters)
+    if spans := nodes_of(clusters):
+        _share_spans(free, spans, decision, clusters, held)
     for index, amount in free.items():
         if min(amount) < 0:
             _raise_capacity(decision, clusters[index], held)
     return free
+
+
+def _share_spans(
+    free: dict[int, Resources],
+    spans: Mapping[int, tuple[int, ...]],
+    decision: Decision,
+    clusters: Sequence[ClusterView],
+    held: Mapping[int, HeldTask],
+) -> None:
+    """Put into ``free`` what the decision leaves on nodes and spans: tasks on spans that are resized are split anew."""
+    for span, nodes in spans.items():
+        if span not in free and not any(n in free for n in nodes):
+            continue
+        asked = clusters[span].free - free.get(span, clusters[span].free)  # less what resized tasks hold now
+        for mine in (held[resize.task] for resize in decision.resizes if held[resize.task].cluster == span):
+            asked = asked + mine.allocation
+            for n, part in zip(nodes, mine.parts, strict=True):
+                free[n] = free.get(n, clusters[n].free) + part
+        left = pooled([free.get(n, clusters[n].free) for n in nodes], [clusters[n].up for n in nodes])
+        free[span] = left - asked
 
 
 def _checked_cluster(task: TaskView, cluster: int, clusters: Sequence[ClusterView]) -> ClusterView:
@@ -247,6 +272,8 @@ def _raise_capacity(decision: Decision, cluster: ClusterView, held: Mapping[int,
     most = cluster.free
     for r in resized:
         most = most + held[r.task].allocation
+    if cluster.nodes:
+        asked.append(f"the rest of the decision asks for some of it on its nodes {list(cluster.nodes)}")
     raise CapacityExceeded(
         f"cluster {cluster.index} ({cluster.name}) has {tuple(cluster.free)} free of {tuple(cluster.capacity)}: "
         f"{'; '.join(asked)}. Ask for at most {tuple(most)}{' in all' if len(asked) > 1 else ''}, or leave a task out"

@@ -136,7 +136,7 @@ class Ageing(Counting):
                 rest, placements = self._place(rest, [waiting[ident]], others, placements, by)
                 del self._held[n]
         started = {placement.task for placement in placements}
-        rest, placements = self._place(rest, [t for t in first if t.id not in started], self._held, placements, by)
+        rest, placements = self._place(rest, [t for t in first if t.id not in started], rest.sharing(self._held), placements, by)
         started = {placement.task for placement in placements}
         # A task may have started elsewhere than on the cluster held for it.
         self._held = {n: ident for n, ident in self._held.items() if ident not in started}
@@ -151,7 +151,7 @@ class Ageing(Counting):
             if not self.counters["forced"]:
                 _log.info("slot %d: overdue tasks are started without asking the network", snapshot.slot)
             self.counters["forced"] += len(placements)
-        return placements, rest.closed(self._held)
+        return placements, rest.closed(rest.sharing(self._held))
 
     def late(self, snapshot: Snapshot) -> list[TaskView]:
         """Late tasks that have waited at least one unit, oldest first."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tapfinger.core.contract import Placement, Snapshot
+from tapfinger.core.contract import Placement, Snapshot, book
 from tapfinger.core.feasibility import may_start
 from tapfinger.core.model import Resources
+from tapfinger.core.spans import Rooms
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.counters import Counting
 
@@ -37,17 +38,15 @@ class Moving(Counting):
         """The same starts on the clusters that lose least. ``snapshot``: the one the placements were decided on."""
         if not placements:
             return ()
-        free = list(snapshot.free)
-        busy: set[int] = set()
-        for placement in placements:
-            free[placement.cluster] -= placement.allocation
-            busy.add(placement.cluster)
+        free = Rooms(snapshot.clusters)
+        parts = book(free, placements)
+        busy = {placement.cluster for placement in placements}
         wanted = {placement.task for placement in placements}
         tasks = {task.id: task for task in snapshot.queue if task.id in wanted}
         result = []
         for placement in placements:
             here, size = placement.cluster, placement.allocation
-            free[here] += size
+            free.give(here, size, parts.get(placement.task, ()))
             hardware = snapshot.clusters[here].hardware
             there, least = here, self._loss(free[here], size, hardware)
             staging = snapshot.staging_of(tasks[placement.task])
@@ -62,7 +61,7 @@ class Moving(Counting):
                     continue
                 if size.fits(free[n]) and (loss := self._loss(free[n], size, hardware)) < least:  # ties go to the first
                     there, least = n, loss
-            free[there] -= size
+            free.take(there, size)
             if there != here:
                 busy = busy - {here} | {there}
                 self.counters["moved"] += 1

@@ -22,6 +22,7 @@ from tapfinger.core.contract import Decision, Placement, Proposal, Resize, Snaps
 from tapfinger.core.estimates import advanced, share_left
 from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Resources, TaskType
+from tapfinger.core.spans import Rooms
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.making_room import ROUNDING
 
@@ -138,18 +139,21 @@ class Sharing:
             new.setdefault(placement.cluster, []).append(replace(task, type=task.type.on(hardware)))
         placements: list[Placement] = []
         resizes: list[Resize] = []
-        for cluster in snapshot.clusters:
-            if not cluster.up:
-                continue
+        rooms, tasks = Rooms(snapshot.clusters), {c.index: new.get(c.index, []) for c in snapshot.clusters if c.up}
+        for n in tasks:
             # A task that is only just starting cannot be resized.
-            tasks = [t for t in cluster.running if resizable(t)] + new.get(cluster.index, [])
-            room = cluster.free
-            for task in tasks:
-                room = room + task.allocation - task.type.minimum if task.allocation else room - task.type.minimum
-            for task, size in zip(tasks, self._share(tasks, room), strict=True):
+            running = [t for t in snapshot.clusters[n].running if resizable(t)]
+            for task in running:
+                rooms.resize(n, task, task.allocation or task.type.minimum, task.type.minimum)
+            for task in tasks[n]:
+                rooms.start(n, task, task.type.minimum)
+            tasks[n] = running + tasks[n]
+        for n, here in tasks.items():
+            for task, size in zip(here, self._share(here, rooms[n]), strict=True):
+                rooms.resize(n, task, task.type.minimum, size)
                 if task.cluster is None:
-                    placements.append(Placement(task.id, cluster.index, size))
-                elif size != task.allocation:
+                    placements.append(Placement(task.id, n, size))
+                elif size != task.allocation or rooms.moved(task):
                     resizes.append(Resize(task.id, size))
         return Decision(tuple(placements), tuple(resizes), tuple(lost))
 

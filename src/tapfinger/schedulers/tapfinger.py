@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from tapfinger.core.conflict import resolve
+from tapfinger.core.conflict import crowded_out, resolve
 from tapfinger.core.contract import VOID, Decision, Mode, Placement, Proposal, SchedulerContext, Snapshot
 from tapfinger.errors import ConfigError
 from tapfinger.policy.actions import best_actions
@@ -275,6 +275,8 @@ class TapFinger:
         if chosen and self._lateness is not None and late_first:
             late = self._ageing.late(snapshot)
             late_first = self._late_starts.put_first(late_first, late, self._lateness, self._choice)
+            if crowded_out(late_first, snapshot.free, snapshot.spans):
+                late_first = granted.placements  # a late task would take what a span was granted
         exchanged = late_first
         if chosen and self._seniority is not None:
             exchanged = self._seniority.put_first(exchanged, snapshot)
@@ -297,7 +299,7 @@ class TapFinger:
         proposals = self._size_limit.keep(proposals, snapshot)
         wanted = {proposal.task for proposal in proposals}
         minimum = {task.id: task.type.minimum for task in snapshot.queue if task.id in wanted}
-        return resolve(proposals, snapshot.free, minimum)
+        return resolve(proposals, snapshot.free, minimum, snapshot.spans)
 
     def _propose(self, snapshot: Snapshot) -> list[Proposal] | None:
         """What each cluster wants; clusters that are void are left out. None where the network fails."""
