@@ -84,6 +84,19 @@ def tiny_scenarios() -> list[Scenario]:
         ),
         _scenario("nodes", "multi", [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)]], [steady, growing]),
         _scenario(
+            "tasks that span nodes",
+            "multi",
+            [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)], (8, 4)],
+            [steady, {**growing, "name": "spanning", "spans": True}],
+        ),
+        _scenario(
+            "tasks that span nodes, single-task mode",
+            "single",
+            [[(4, 2), (4, 2), (4, 2)]],
+            [steady, {**growing, "minimum": {"cpu": 2, "gpu": 3}, "name": "wide", "spans": True}],
+            others=[{"kind": "bursty", "busy": 0.5, "busy_slots": 8, "calm_slots": 12}],
+        ),
+        _scenario(
             "other people",
             "multi",
             [(4, 4), [(4, 2), (8, 4)]],

@@ -71,7 +71,7 @@ def compare(world: World, seed: int, turns: int = 150) -> int:
                 meant = encoder.decode(encoded.inputs, n, int(choice[0, n]), acts.amounts[0, n].tolist())
                 assert meant == p.allocation
         sim.step(choice, allocation, np.ones(choice.shape))
-        if session.turn(resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue})):
+        if session.turn(resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue}, snapshot.spans)):
             session.end_slot()
     return compared
 

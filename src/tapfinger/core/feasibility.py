@@ -73,15 +73,20 @@ def can_start_with(task: TaskView, cluster: ClusterView, allocation: Resources) 
     return legal and within_bounds(task.type, allocation)
 
 
-def stranded(cluster: ClusterView, waiting: Iterable[TaskView]) -> Resources:
+def stranded(cluster: ClusterView, waiting: Iterable[TaskView], span: ClusterView | None = None) -> Resources:
     """What is free on a cluster for which tasks wait that it could hold if it were empty, but none of them fits now.
 
+    ``span``: that of a node, for which tasks may wait as well. A span itself has nothing of its own.
     ``evaluation.metrics`` measures the same after the decisions of each slot.
     """
-    minimums = [task.type.minimum for task in waiting if cluster.index in task.eligible]
-    usable = [minimum for minimum in minimums if ever_fits(minimum, cluster.capacity)]
-    useless = cluster.up and usable and not any(minimum.fits(cluster.free) for minimum in usable)
-    return cluster.free if useless else Resources([0] * len(cluster.free))
+    usable = [
+        (task.type.minimum, pool)
+        for task in waiting
+        for pool in (cluster, span)
+        if pool is not None and pool.index in task.eligible and ever_fits(task.type.minimum, pool.capacity)
+    ]
+    useless = cluster.up and usable and not any(minimum.fits(pool.free) for minimum, pool in usable)
+    return cluster.free if useless and not cluster.nodes else Resources([0] * len(cluster.free))
 
 
 def resizable(task: TaskView) -> bool:
