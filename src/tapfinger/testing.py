@@ -474,10 +474,11 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
             f"{where}: eligible must be {wanted} booleans, got shape {eligible.shape} of {eligible.dtype}"
         )
     for i, row in enumerate(eligible[:, world.whole_of]):
-        possible = world.task_types if types is None else (world.task_types[int(types[i])],)
-        for task_type in possible:
+        possible = range(len(world.task_types)) if types is None else (int(types[i]),)
+        for kind in possible:
+            task = Task(i, world.task_types[kind], 0, eligible_ids(row & world.open_to[kind]))
             try:
-                check_eligible(Task(i, task_type, 0, eligible_ids(row)), world.clusters)
+                check_eligible(task, world.clusters)
             except TapfingerError as error:
                 raise CheckFailed(f"{where}: {error}") from error
 

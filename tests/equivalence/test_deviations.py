@@ -62,7 +62,10 @@ def cost_of(world: World, session: Session, turn: Decision) -> int:
     return session.total_tasks_in_system - before
 
 
-@pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6", "stocked-multi", "stocked-single", "spanning-multi", "spanning-single"])
+@pytest.mark.parametrize(
+    "name",
+    ["multi-3", "synthetic-3", "hetero-6", "stocked-multi", "stocked-single", "spanning-multi", "spanning-single"],
+)
 def test_costs_and_grants(name: str) -> None:
     if name.startswith(("stocked", "spanning")):
         made, mode = name.split("-")

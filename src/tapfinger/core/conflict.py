@@ -66,8 +66,8 @@ def resolve(
     ``free`` is what each cluster has left, ``minimum`` each wanted task's minimum. A tie goes to the
     lowest cluster index, so there is always exactly one winner. Winners are listed in order of cluster.
 
-    ``spans``: the nodes of each span (``Snapshot.spans``). A span whose nodes start something themselves is void as well
-    if they leave too little.
+    ``spans``: the nodes of each span (``Snapshot.spans``). A span is void as well if what its nodes start themselves
+    leaves too little.
     """
     wanted: dict[int, list[Proposal]] = {}
     for proposal in proposals:

@@ -214,7 +214,9 @@ class Snapshot:
             left = None if cluster.starts_left is None else cluster.starts_left - 1
             clusters[placement.cluster] = replace(cluster, running=(*cluster.running, task), starts_left=left)
         queue = tuple(waiting.values())
-        clusters = [c if c.free is free else replace(c, free=free) for c, free in zip(clusters, rooms.left, strict=True)]
+        clusters = [
+            c if c.free is free else replace(c, free=free) for c, free in zip(clusters, rooms.left, strict=True)
+        ]
         return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=queue, data=data)
 
     def booked(self, placements: Sequence[Placement]) -> Snapshot:
@@ -374,8 +376,8 @@ def book(
 ) -> dict[int, Parts]:
     """Take what these placements need, in their order; return the parts of tasks on spans, by task.
 
-    ``resized``: task, span, new size and present parts of tasks on spans that are split anew; they come first. If a span
-    took from a node what a placement there needs, everything on nodes comes first instead.
+    ``resized``: task, span, new size and present parts of tasks on spans that are split anew; they come first. If a
+    span took from a node what a placement there needs, everything on nodes comes first instead.
     """
     wanted = [*resized, *((p.task, p.cluster, p.allocation, ()) for p in placements)]
     before = list(rooms.left)

@@ -1,9 +1,9 @@
 """What is legal: where a task may start, at which size, and which decisions are valid. All such rules are here.
 
 A task may start on a cluster that is up, that may still start a task in this slot and that the task is eligible for,
-with an allocation x of ``minimum <= x <= min(maximum, free)``. A span shares what is free with its nodes (``core.spans``):
-together, what starts on nodes must fit on each of them, and what starts on the span into what they leave. The compiled kernels (``tapfinger.sim``) mirror these
-rules.
+with an allocation x of ``minimum <= x <= min(maximum, free)``. A span shares what is free with its nodes
+(``core.spans``): together, what starts on nodes must fit on each of them, and what starts on the span into what they
+leave. The compiled kernels (``tapfinger.sim``) mirror these rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spans: nodes of a cluster as one more cluster, for tasks that may span nodes. How an allocation is split is said here.
+"""Spans: nodes of a cluster as one more cluster, for tasks that may span nodes. How allocations are split is said here.
 
 A span has no resources of its own: what is free there is what its nodes have free together. A task on it holds a part
 of each node.
@@ -54,7 +54,7 @@ class Holder(Protocol):
 
 
 def pooled(rooms: Sequence[Resources], up: Iterable[bool] | None = None) -> Resources:
-    """What these nodes have free together. One on which more is held than there is has nothing, nor one that is not up."""
+    """What these nodes have free together; one that is down, or on which more is held than there is, has nothing."""
     there = (True,) * len(rooms) if up is None else tuple(up)
     return Resources(
         [

@@ -497,7 +497,9 @@ class EdgeState:
             if index in self._spans:
                 for task, held in held_here.items():
                     whole = [sum(column) for column in zip(*held.parts, strict=True)] if held.parts else []
-                    _assert(held.allocation.none or whole == list(held.allocation), f"parts of task {task} do not add up")
+                    _assert(
+                        held.allocation.none or whole == list(held.allocation), f"parts of task {task} do not add up"
+                    )
                 continue
             others = self._others[index]
             _assert(

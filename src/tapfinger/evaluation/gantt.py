@@ -279,6 +279,6 @@ class Gantt:
 
 
 def _touches(bars: Sequence[_Bar], rows: Sequence[int]) -> bool:
-    """Whether the task of these bars is lost with these rows; one that holds nothing of the resource with any of its."""
+    """Whether the task of these bars is lost with these rows; with any, if it holds nothing of the resource."""
     some = [bar for bar in bars if bar.units] or bars
     return any(bar.row in rows for bar in some)

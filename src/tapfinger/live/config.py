@@ -182,8 +182,8 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
         )
     if spanning := [kind.name for kind in scenario.task_types if kind.spans]:
         raise ConfigError(
-            f"{source}: task_types.{spanning[0]}.spans = true: on a live site every node has an agent of its own, and a "
-            "task runs with one agent; remove spans, or describe the machines as one cluster without nodes, with a "
+            f"{source}: task_types.{spanning[0]}.spans = true: on a live site every node has an agent of its own, and "
+            "a task runs with one agent; remove spans, or describe the machines as one cluster without nodes, with a "
             "backend that reaches all of them, such as ray"
         )
     from tapfinger.live.backends.environment import check_resources

@@ -27,7 +27,7 @@ class FreeCapacity:
         rooms: Rooms | None = None,
         starts: int | None = None,
     ) -> None:
-        """``rooms``: what is free, for schedulers that take resources back from running tasks; starts are taken from it.
+        """``rooms``: what is free, for schedulers that take resources back from running tasks; starts take from it.
 
         ``starts``: the scheduler's own limit on starts per cluster, in addition to the limit of the mode.
         """

@@ -136,7 +136,9 @@ class Ageing(Counting):
                 rest, placements = self._place(rest, [waiting[ident]], others, placements, by)
                 del self._held[n]
         started = {placement.task for placement in placements}
-        rest, placements = self._place(rest, [t for t in first if t.id not in started], rest.sharing(self._held), placements, by)
+        rest, placements = self._place(
+            rest, [t for t in first if t.id not in started], rest.sharing(self._held), placements, by
+        )
         started = {placement.task for placement in placements}
         # A task may have started elsewhere than on the cluster held for it.
         self._held = {n: ident for n, ident in self._held.items() if ident not in started}

@@ -12,7 +12,6 @@ from dataclasses import replace
 from tapfinger.core.contract import (
     ClusterView,
     Decision,
-    Placement,
     Resize,
     Snapshot,
     TaskView,

@@ -42,7 +42,7 @@ class Tables(NamedTuple):
     noise_amplitude: float
     max_starts: int  # per cluster and slot
     reports: bool  # whether running tasks report their progress
-    # Spans, see core.spans: node[node_first[n]..node_first[n+1]] are the nodes of span n; (0,) where there are no spans.
+    # Spans, see core.spans: node[node_first[n]..node_first[n+1]] are the nodes of span n; (0,) where there are none.
     span: Ints  # (N,) the span of a node, -1 for none
     node: Ints
     node_first: Ints  # (N+1,)

@@ -1,7 +1,7 @@
 """Compiled lending, for rollouts: resources that are spare in a slot speed up running tasks.
 
 If resizing is free, lending for one slot changes only the progress made in it: allocations and free resources stay as
-they are.
+they are. (The readable simulator may afterwards split a task on a span otherwise among its nodes; here it is not.)
 """
 
 from __future__ import annotations

@@ -393,7 +393,7 @@ def _beside_others(world: World, others: Iterable[Others]) -> npt.NDArray[np.boo
 
 
 def _room_of_span(nodes: Sequence[Cluster], others: Sequence[Others | None]) -> npt.NDArray[np.int64]:
-    """(changes, resources) what others leave of these nodes together; if their periods differ, the most they may leave."""
+    """(changes, resources) what others leave of these nodes together; the most they may, if their periods differ."""
     known = [one for one in others if one is not None]
     together = len({one.period for one in known}) == 1
     slots = np.unique(np.concatenate([one.slot for one in known])) if together else np.zeros(1, dtype=np.int64)
