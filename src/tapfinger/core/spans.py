@@ -15,8 +15,17 @@ from tapfinger.core.model import Resources
 Parts = tuple[Resources, ...]
 
 
-class Pool(Protocol):
-    """A cluster as far as spans are concerned: a ``ClusterView``."""
+class HasNodes(Protocol):
+    """A cluster, as far as spans are concerned."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Indices of the nodes of a span; empty for all others."""
+        ...
+
+
+class HasRoom(HasNodes, Protocol):
+    """A ``ClusterView``, as far as spans are concerned."""
 
     @property
     def up(self) -> bool:
@@ -31,11 +40,6 @@ class Pool(Protocol):
     @property
     def free(self) -> Resources:
         """What nobody holds."""
-        ...
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """Indices of the nodes of a span; empty for all others."""
         ...
 
 
@@ -97,7 +101,7 @@ def split(amounts: Resources, rooms: Sequence[Resources], capacity: Resources, b
     return tuple(parts)
 
 
-def nodes_of(clusters: Sequence[Pool]) -> dict[int, tuple[int, ...]]:
+def nodes_of(clusters: Sequence[HasNodes]) -> dict[int, tuple[int, ...]]:
     """The nodes of every span, by its index."""
     return {n: cluster.nodes for n, cluster in enumerate(clusters) if cluster.nodes}
 
@@ -105,7 +109,7 @@ def nodes_of(clusters: Sequence[Pool]) -> dict[int, tuple[int, ...]]:
 class Rooms:
     """What is free on each cluster while a plan takes from it and gives back; spans follow their nodes."""
 
-    def __init__(self, clusters: Sequence[Pool]) -> None:
+    def __init__(self, clusters: Sequence[HasRoom]) -> None:
         """Begin with what is free now."""
         self._clusters = clusters
         self.left = [cluster.free for cluster in clusters]
@@ -177,7 +181,7 @@ class Rooms:
 
 def linked(spans: Mapping[int, tuple[int, ...]], clusters: int) -> list[tuple[int, ...]]:
     """For every cluster, those whose free resources change with its own: itself, its span, the nodes of its span."""
-    of = [(n,) for n in range(clusters)]
+    of: list[tuple[int, ...]] = [(n,) for n in range(clusters)]
     for span, nodes in spans.items():
         of[span] = (span, *nodes)
         for n in nodes:

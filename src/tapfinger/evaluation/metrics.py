@@ -326,7 +326,8 @@ class MetricsCollector:
         for span, nodes in self._nodes.items():
             room[:, span] = free[:, list(nodes)].sum(axis=1)
         fits = wants & np.all(self._minimum <= room[:, :, None], axis=3)  # (slots, clusters, types)
-        held_back, wanted = fits.any(axis=2, keepdims=True), wants.any(axis=2, keepdims=True)
+        held_back = np.asarray(fits.any(axis=2, keepdims=True))
+        wanted = np.asarray(wants.any(axis=2, keepdims=True))
         for span, nodes in self._nodes.items():  # what is free on a node may be wanted for its span
             held_back[:, list(nodes)] |= held_back[:, [span]]
             wanted[:, list(nodes)] |= wanted[:, [span]]

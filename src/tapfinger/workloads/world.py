@@ -399,11 +399,9 @@ def _room_of_span(nodes: Sequence[Cluster], others: Sequence[Others | None]) -> 
     slots = np.unique(np.concatenate([one.slot for one in known])) if together else np.zeros(1, dtype=np.int64)
     total = np.zeros((len(slots), len(nodes[0].capacity)), dtype=np.int64)
     for node, one in zip(nodes, others, strict=True):
-        room = np.array([node.capacity]) - (one.amounts if one is not None else 0)
-        if one is not None and together:
-            total += room[np.searchsorted(one.slot, slots, side="right") - 1]
-        else:
-            total += room.max(axis=0)
+        room = np.array([node.capacity], dtype=np.int64) - (0 if one is None else one.amounts)
+        when = np.searchsorted(one.slot, slots, side="right") - 1 if one is not None and together else None
+        total += room.max(axis=0) if when is None else room[when]
     return total
 
 
@@ -416,7 +414,8 @@ def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArr
 
 def _possible(world: World) -> npt.NDArray[np.bool_]:
     """(types, clusters) where a task of the type fits at all, with what it needs in truth."""
-    return world.open_to & np.array([_holders(world.clusters, needed(t, world.ladders)) for t in world.task_types])
+    holders = np.array([_holders(world.clusters, needed(t, world.ladders)) for t in world.task_types], dtype=np.bool_)
+    return np.logical_and(world.open_to, holders)
 
 
 @lru_cache(maxsize=256)
