@@ -10,11 +10,12 @@ import pytest
 from helpers import R, arrive, constant_type, log_of, make_task, make_workload, place, play, resize
 from strategies import spanning_world
 
+from tapfinger.commands.explaining import _Words
 from tapfinger.config import parse_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Decision, Mode, Placement, Proposal, Resize
 from tapfinger.core.events import ClusterJoined, ClusterLost, OthersChanged, TaskFinished, TaskStarted
-from tapfinger.core.model import Cluster, Resources, TaskType
+from tapfinger.core.model import Cluster, Resources, ResourceTypes, TaskType
 from tapfinger.core.spans import Rooms, split
 from tapfinger.core.state import EdgeState
 from tapfinger.errors import CapacityExceeded, ConfigError, TapfingerError, TooManyStarts
@@ -22,6 +23,7 @@ from tapfinger.evaluation.gantt import Gantt
 from tapfinger.evaluation.metrics import MetricsCollector
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.live.config import load_site
+from tapfinger.policy.explain import AgentView, Explanation
 from tapfinger.records import EventLog, LogHeader, read_events, read_header
 from tapfinger.workloads.files import ALL_CLUSTERS, SEPARATOR, to_file
 from tapfinger.workloads.world import World, build_world, draw_workload
@@ -464,6 +466,19 @@ def test_schedulers_start_tasks_on_several_nodes(scheduler: str, mode: str) -> N
     events, _ = log_of(world, parse_spec(scheduler).create(), seed=1)
     assert sum(isinstance(e, TaskFinished) for e in events) == 30
     assert any(sum(not part.none for part in e.parts) > 1 for e in events if isinstance(e, TaskStarted))
+
+
+def test_explanations_say_why_a_span_starts_nothing() -> None:
+    state = make_state((4, 2), (4, 1))
+    play(state, *arrive(make_task(0, WIDE, eligible=(SPAN,)), make_task(1, WIDE, eligible=(0,))))
+    seen = state.snapshot()
+    wants = [Proposal(0, 1, (1, 1)), None, Proposal(SPAN, 0, (1, 3))]
+    decided = resolve([w for w in wants if w], seen.free, dict.fromkeys(range(2), R([1, 1])), seen.spans)
+    agents = tuple(AgentView(n, c.name, c.free, (), 1.0, wants[n], 1.0) for n, c in enumerate(seen.clusters))
+    explanation = Explanation(0, 0, agents, (), decided, (), (), (), (), (), (), None)
+    words = _Words(explanation, ResourceTypes())
+    fates = [words._fate(agent.wants) for agent in agents]
+    assert fates == ["starts task 1", "waits", "wants task 0, for which its nodes leave too little"]
 
 
 def test_mean_clusters_do_not_count_resources_twice() -> None:

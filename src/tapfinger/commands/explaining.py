@@ -206,6 +206,9 @@ class _Words:
         other = next((p.task for p in (*self._it.older, *self._it.late) if p.cluster == wants.cluster), None)
         if other is not None:
             return f"starts task {other}, wants task {wants.task}"
+        lost = any((p.task, p.cluster) == (wants.task, wants.cluster) for p in self._it.decision.lost)
+        if lost and not any(wants in contest.rivals for contest in self._it.contests):
+            return f"wants task {wants.task}, for which its nodes leave too little"  # a span
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:
