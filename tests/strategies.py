@@ -16,7 +16,7 @@ amounts = st.integers(0, 3)
 def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> World:
     """1-5 clusters, one perhaps of nodes, 1-3 resources, 1-3 task types, with and without noise; 25 tasks.
 
-    Some have other people's load, data sets, or memory that nobody knows.
+    Some have other people's load, data sets, memory that nobody knows, or types that span nodes.
     """
     names = ["cpu", "gpu", "memory"][: draw(st.integers(1, 3))]
     types = []
@@ -49,6 +49,8 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
     if draw(st.booleans()):
         sizes = st.fixed_dictionaries({n: st.integers(0, 8) for n in names} | {"count": st.integers(1, 2)})
         clusters.append({"name": "nodes", "nodes": draw(st.lists(sizes, min_size=1, max_size=3))})
+        for one in types:
+            one["spans"] = draw(st.booleans())
     clusters.append({"name": "roomy", "capacity": {n: draw(st.integers(least, 12)) for n in names}})
     if draw(st.booleans()):
         for cluster in clusters:
@@ -61,6 +63,8 @@ def worlds(draw: st.DrawFn, modes: tuple[str, ...] = ("single", "multi")) -> Wor
         others.append({**bursty, "clusters": ["roomy"]})
         if len(clusters) > 1:
             others.append({"kind": "day-night", "period": 7, "clusters": [clusters[0]["name"]]})
+        if len(clusters) > 2 and clusters[-2]["name"] == "nodes":
+            others.append({**bursty, "clusters": ["nodes"]})
     stocked = with_data(draw, clusters, types) if draw(st.booleans()) else {}
     data = {
         "name": "random",
@@ -143,3 +147,47 @@ def stocked_world(mode: str, links: str = "uniform", tasks: int = 40) -> World:
         "links": uniform if links == "uniform" else {"mbps": 600.0},
     }
     return build_world(parse_scenario(data))
+
+
+def spanning_world(mode: str, tasks: int = 40, **changes: Any) -> World:
+    """Clusters of nodes, one of two kinds; two types span nodes, one of them with data and more memory than is known.
+
+    Others use some of the first cluster.
+    """
+    speed = {"kind": "amdahl", "seconds": 90, "parallel": {"gpu": 0.8}}
+    constant = {"kind": "constant", "slots": 3}
+    on = {"old": 1, "new": 2}
+    data = {
+        "name": "spanning",
+        "mode": mode,
+        "tasks": tasks,
+        "arrivals": {"kind": "poisson", "rate": 1.5},
+        "resources": {"gpu": 1, "memory": 1},
+        "clusters": [
+            {
+                "name": "lab",
+                "kind": "old",
+                "nodes": [{"gpu": 2, "memory": 6, "count": 2}, {"gpu": 1, "memory": 8}, {"gpu": 4, "memory": 9}],
+                "cache_gb": 2.5,
+            },
+            {"name": "home", "kind": "old", "capacity": {"gpu": 4, "memory": 16}},
+            {
+                "name": "two",
+                "kind": "new",
+                "nodes": [{"gpu": 2, "memory": 5, "count": 2}, {"gpu": 3, "memory": 7, "kind": "old", "count": 2}],
+            },
+        ],
+        "task_types": [
+            {"name": "one", "minimum": {"gpu": 1, "memory": 1}, "maximum": {"gpu": 3, "memory": 4}, "speed": speed},
+            {"name": "wide", "minimum": {"gpu": 3, "memory": 2}, "maximum": {"gpu": 7, "memory": 12}, "speed": speed},
+            {"name": "pair", "minimum": {"gpu": 2, "memory": 0}, "maximum": {"gpu": 4}, "speed": constant},
+        ],
+        "others": [{"kind": "bursty", "clusters": ["lab"], "busy": 0.6, "calm_slots": 5, "busy_slots": 4}],
+        "data": [{"name": "images", "gb": 2.0, "at": ["home"]}],
+        "links": {"mbps": 600.0},
+    }
+    for one in data["task_types"]:
+        one["on"] = on
+    data["task_types"][1] |= {"spans": True, "needs": {"memory": 5}, "data": ["images"]}
+    data["task_types"][2] |= {"spans": True}
+    return build_world(parse_scenario({**data, **changes}))

@@ -128,7 +128,7 @@ class ClusterConfig(_Strict):
     count: Annotated[PositiveInt, Field(le=MAX_CLUSTERS)] = 1
     #: Amount of each resource, in natural quantities. With nodes it may be left out; it is the sum of theirs.
     capacity: Amounts = {}
-    #: The nodes; a task runs on one of them. A cluster without nodes is one pool of resources.
+    #: The nodes; a task runs on one of them, unless its type spans. A cluster without nodes is one pool of resources.
     nodes: Annotated[tuple[NodeConfig, ...], Field(max_length=MAX_CLUSTERS)] = ()
     #: Kind of its hardware, such as `"a100"`: task types may have another speed on each.
     kind: str = ""
@@ -359,10 +359,13 @@ class TaskTypeConfig(_Strict):
     needs: Amounts = {}
     #: Names of the data sets that its tasks need before they run.
     data: tuple[str, ...] = ()
+    #: Whether a task may run on several nodes of a cluster at once, all of one kind. Only in simulation.
+    spans: Annotated[bool, Field(strict=True)] = False
 
     @model_serializer(mode="wrap")
     def _without_kinds(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:  # as for clusters
-        return {key: value for key, value in plain(self).items() if key not in ("on", "needs", "data") or value}
+        new = ("on", "needs", "data", "spans")
+        return {key: value for key, value in plain(self).items() if key not in new or value}
 
 
 class ArrivalsConfig(BaseModel):
@@ -627,6 +630,8 @@ class Scenario(_Strict):
     @model_validator(mode="after")
     def _size_is_bounded(self) -> Scenario:
         clusters = sum(cluster.pools for cluster in self.clusters)
+        if any(kind.spans for kind in self.task_types):  # a span for every kind of node
+            clusters += sum(c.count * len({node.kind or c.kind for node in c.nodes}) for c in self.clusters)
         if clusters > MAX_CLUSTERS:
             raise ValueError(
                 f"clusters: the counts of clusters and nodes make {clusters:,}, at most {MAX_CLUSTERS:,} are possible"

@@ -106,6 +106,8 @@ def encode_event(event: Event) -> dict[str, Any]:
         line["cluster"] = event.cluster
     if isinstance(event, TaskStarted | TaskResized | TaskStaging):
         line["allocation"] = event.allocation
+        if event.parts:
+            line["parts"] = event.parts
     if isinstance(event, TaskStaging):
         line["until"] = event.until
     elif isinstance(event, TaskOutOfMemory):
@@ -135,6 +137,8 @@ def decode_event(line: Mapping[str, Any], task_types: Mapping[str, TaskType]) ->
     for name in ("allocation", "capacity", "amounts"):
         if name in given:
             given[name] = _amounts(given[name])
+    if "parts" in given:
+        given["parts"] = tuple(map(_amounts, given["parts"]))
     event: Event = kind(**given)
     return event
 
@@ -156,7 +160,7 @@ class EventLog:
         self._file: IO[bytes] = gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if zipped else self._raw  # type: ignore[assignment]
         line = asdict(header)
         for cluster in line["clusters"]:
-            for key in ("part_of", "hardware"):
+            for key in ("part_of", "hardware", "nodes"):
                 if not cluster[key]:
                     del cluster[key]
         line = {key: value for key, value in line.items() if value or key not in _SOMETIMES}
@@ -229,6 +233,7 @@ def _header(line: Mapping[str, Any]) -> LogHeader:
             _amounts(c["capacity"], len(names)),
             _text(c.get("part_of", "")),
             _text(c.get("hardware", "")),
+            tuple(_whole(n, len(line["clusters"]) - 1) for n in c.get("nodes", ())),
         )
         for c in line["clusters"]
     )
@@ -313,7 +318,7 @@ class RunRecord:
     in_system_max: int
     #: Slots per entry of the series; a power of two.
     bin_slots: int
-    #: (clusters, resources) in units.
+    #: (clusters, resources) in units; 0 of spans, which share that of their nodes.
     capacity: IntArray
     #: (finished,) id of each finished task, ascending; the arrays below are in this order.
     task: IntArray

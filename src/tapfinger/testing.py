@@ -84,6 +84,19 @@ def tiny_scenarios() -> list[Scenario]:
         ),
         _scenario("nodes", "multi", [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)]], [steady, growing]),
         _scenario(
+            "tasks that span nodes",
+            "multi",
+            [[(4, 2), (8, 3), (2, 0)], [(4, 4), (4, 4)], (8, 4)],
+            [steady, {**growing, "name": "spanning", "spans": True}],
+        ),
+        _scenario(
+            "tasks that span nodes, single-task mode",
+            "single",
+            [[(4, 2), (4, 2), (4, 2)]],
+            [steady, {**growing, "minimum": {"cpu": 2, "gpu": 3}, "name": "wide", "spans": True}],
+            others=[{"kind": "bursty", "busy": 0.5, "busy_slots": 8, "calm_slots": 12}],
+        ),
+        _scenario(
             "other people",
             "multi",
             [(4, 4), [(4, 2), (8, 4)]],
@@ -461,10 +474,11 @@ def _check_eligible(world: World, eligible: Any, types: Any, count: int, where: 
             f"{where}: eligible must be {wanted} booleans, got shape {eligible.shape} of {eligible.dtype}"
         )
     for i, row in enumerate(eligible[:, world.whole_of]):
-        possible = world.task_types if types is None else (world.task_types[int(types[i])],)
-        for task_type in possible:
+        possible = range(len(world.task_types)) if types is None else (int(types[i]),)
+        for kind in possible:
+            task = Task(i, world.task_types[kind], 0, eligible_ids(row & world.open_to[kind]))
             try:
-                check_eligible(Task(i, task_type, 0, eligible_ids(row)), world.clusters)
+                check_eligible(task, world.clusters)
             except TapfingerError as error:
                 raise CheckFailed(f"{where}: {error}") from error
 

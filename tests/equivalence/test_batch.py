@@ -9,6 +9,10 @@ Kernels that are compared with what they mirror:
 - `tapfinger.core.model.SpeedProfile.rate`
 - `tapfinger.core.session.Session.end_slot`
 - `tapfinger.core.session.Session.turn`
+- `tapfinger.core.spans.Rooms.give`
+- `tapfinger.core.spans.Rooms.take`
+- `tapfinger.core.spans.pooled`
+- `tapfinger.core.spans.split`
 - `tapfinger.core.staging.Staging._trimmed`
 - `tapfinger.core.staging.Staging.ask`
 - `tapfinger.core.staging.Staging.begin`
@@ -16,6 +20,7 @@ Kernels that are compared with what they mirror:
 - `tapfinger.core.state.EdgeState._arrive`
 - `tapfinger.core.state.EdgeState._raise`
 - `tapfinger.core.state.EdgeState._share`
+- `tapfinger.core.state.EdgeState._share_span`
 - `tapfinger.core.state.EdgeState.commit`
 - `tapfinger.core.state.EdgeState.end_slot`
 - `tapfinger.observation.Observer.observe`
@@ -34,12 +39,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import stocked_world, worlds
+from strategies import spanning_world, stocked_world, worlds
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
 from tapfinger.core.contract import Proposal
-from tapfinger.core.events import Event, TaskOutOfMemory, TaskStaging
+from tapfinger.core.events import Event, TaskOutOfMemory, TaskStaging, TaskStarted
 from tapfinger.core.model import Resources
 from tapfinger.errors import InvalidDecision
 from tapfinger.observation import GraphObs, Observer
@@ -92,7 +97,7 @@ def compare_run(world: World, seed: int, turns: int = 10_000) -> list[Event]:
             for n, k in enumerate(choice)
             if k >= 0
         ]
-        settled = session.turn(resolve(proposals, snapshot.free, minimum))
+        settled = session.turn(resolve(proposals, snapshot.free, minimum, snapshot.spans))
         session.state.validate()
         cost = session.end_slot() if settled else 0
         batch.step(np.stack([void[0], choice]), np.stack([void[1], allocation]), np.stack([np.ones(clusters), score]))
@@ -115,6 +120,15 @@ def test_shipped_scenarios(name: str) -> None:
 def test_data_sets_and_unknown_memory(mode: str, links: str) -> None:
     logs = [compare_run(stocked_world(mode, links), seed) for seed in range(4)]
     assert {TaskStaging, TaskOutOfMemory} <= {type(event) for log in logs for event in log}
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_tasks_that_span_nodes(mode: str) -> None:
+    logs = [compare_run(spanning_world(mode), seed) for seed in range(4)]
+    events = [event for log in logs for event in log]
+    several = [e for e in events if isinstance(e, TaskStarted) and sum(not part.none for part in e.parts) > 1]
+    assert len(several) > 20, "else nothing was tested"
+    assert {TaskStaging, TaskOutOfMemory} <= {type(event) for event in events}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

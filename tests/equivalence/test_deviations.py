@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import stocked_world
+from strategies import spanning_world, stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
@@ -40,7 +40,7 @@ def decision(session: Session, task: np.ndarray, amounts: np.ndarray, score: np.
         if task[n] >= 0
     ]
     snapshot = session.state.snapshot()
-    return resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue})
+    return resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue}, snapshot.spans)
 
 
 def cost_of(world: World, session: Session, turn: Decision) -> int:
@@ -62,10 +62,14 @@ def cost_of(world: World, session: Session, turn: Decision) -> int:
     return session.total_tasks_in_system - before
 
 
-@pytest.mark.parametrize("name", ["multi-3", "synthetic-3", "hetero-6", "stocked-multi", "stocked-single"])
+@pytest.mark.parametrize(
+    "name",
+    ["multi-3", "synthetic-3", "hetero-6", "stocked-multi", "stocked-single", "spanning-multi", "spanning-single"],
+)
 def test_costs_and_grants(name: str) -> None:
-    if name.startswith("stocked"):
-        world = stocked_world(name.split("-")[1], tasks=14)
+    if name.startswith(("stocked", "spanning")):
+        made, mode = name.split("-")
+        world = (stocked_world if made == "stocked" else spanning_world)(mode, tasks=14)
     else:
         world = build_world(load_scenario(name, ["tasks=14"]))
     sim = BatchSim(world, [draw_workload(world, 5)])

@@ -19,7 +19,7 @@ import inspect
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import stocked_world, worlds
+from strategies import spanning_world, stocked_world, worlds
 
 from tapfinger.config import load_scenario
 from tapfinger.profiles.efficient_sizes import EfficientSizes
@@ -55,6 +55,12 @@ def test_shipped_scenarios(name: str) -> None:
 def test_data_sets_and_unknown_memory(mode: str, links: str) -> None:
     for seed in range(3):
         compare(stocked_world(mode, links), seed, BASE)
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_tasks_that_span_nodes(mode: str) -> None:
+    for seed in range(4):
+        compare(spanning_world(mode), seed, BASE)
 
 
 plans = st.builds(

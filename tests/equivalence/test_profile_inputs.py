@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategies import stocked_world
+from strategies import spanning_world, stocked_world
 
 from tapfinger.config import load_scenario
 from tapfinger.core.conflict import resolve
@@ -71,7 +71,9 @@ def compare(world: World, seed: int, turns: int = 150) -> int:
                 meant = encoder.decode(encoded.inputs, n, int(choice[0, n]), acts.amounts[0, n].tolist())
                 assert meant == p.allocation
         sim.step(choice, allocation, np.ones(choice.shape))
-        if session.turn(resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue})):
+        if session.turn(
+            resolve(proposals, snapshot.free, {t.id: t.type.minimum for t in snapshot.queue}, snapshot.spans)
+        ):
             session.end_slot()
     return compared
 
@@ -90,6 +92,11 @@ def test_shipped_scenarios(name: str) -> None:
 @pytest.mark.parametrize("mode", ["single", "multi"])
 def test_data_sets_and_unknown_memory(mode: str) -> None:
     assert compare(stocked_world(mode), 3) > 20
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_tasks_that_span_nodes(mode: str) -> None:
+    assert compare(spanning_world(mode), 3) > 20
 
 
 @pytest.mark.parametrize("seed", range(8))

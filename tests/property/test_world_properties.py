@@ -16,6 +16,7 @@ from tapfinger.core.events import ClusterLost, Event, TaskArrived, TaskFinished,
 from tapfinger.core.feasibility import can_start, largest_allocation
 from tapfinger.core.model import Resources
 from tapfinger.core.session import Session
+from tapfinger.core.spans import Rooms, pooled
 from tapfinger.errors import InvalidDecision
 from tapfinger.sim.run import new_session, run_scheduler
 from tapfinger.workloads.world import World, build_world, draw_workload
@@ -25,7 +26,9 @@ NAMES = ("cpu", "gpu", "memory")
 
 @st.composite
 def worlds(draw: st.DrawFn, outages: bool = True) -> World:
-    """1-4 clusters, 1-3 resources, 1-3 types of any speed, both modes, sometimes noise and outages."""
+    """1-4 clusters, 1-3 resources, 1-3 types of any speed, both modes, sometimes noise, outages, nodes and types that
+    span them.
+    """
     names = NAMES[: draw(st.integers(1, 3))]
     amounts = st.fixed_dictionaries({name: st.integers(0, 3) for name in names})
     minima = draw(st.lists(amounts.filter(lambda m: any(m.values())), min_size=1, max_size=3))
@@ -36,6 +39,10 @@ def worlds(draw: st.DrawFn, outages: bool = True) -> World:
         {"name": f"c{i}", "capacity": {name: need[name] + draw(st.integers(0, 6)) for name in names}}
         for i in range(count)
     ]
+    for i in range(draw(st.integers(0, count))):  # more nodes besides the one that holds every minimum
+        more = st.fixed_dictionaries({name: st.integers(0, 4) for name in names})
+        first = clusters[i].pop("capacity")
+        clusters[i]["nodes"] = draw(st.permutations([first, *draw(st.lists(more, min_size=1, max_size=3))]))
     data: dict[str, Any] = {
         "name": "random",
         "mode": draw(st.sampled_from(["single", "multi"])),
@@ -68,6 +75,7 @@ def _task_type(draw: st.DrawFn, index: int, minimum: dict[str, int]) -> dict[str
         "minimum": minimum,
         "maximum": {name: amount + draw(st.integers(0, 4)) for name, amount in minimum.items()},
         "speed": draw(st.sampled_from(usable)),
+        "spans": draw(st.booleans()),
     }
 
 
@@ -84,7 +92,7 @@ class Restless:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         calm = snapshot.slot >= 40
-        free = [cluster.free for cluster in snapshot.clusters]
+        free = Rooms(snapshot.clusters)
         resizes = self._resizes(snapshot, free, calm) if snapshot.turn == 0 else []
         placements: list[Placement] = []
         used: set[int] = set()
@@ -98,12 +106,12 @@ class Restless:
             if fits and (calm or self._rng.random() < 0.7):
                 task = fits[int(self._rng.integers(len(fits)))]
                 size = self._size(task, free[cluster])
-                free[cluster] = free[cluster] - size
+                free.take(cluster, size)
                 used.add(task.id)
                 placements.append(Placement(task.id, cluster, size))
         return Decision(tuple(placements), tuple(resizes)) if placements or resizes else VOID
 
-    def _resizes(self, snapshot: Snapshot, free: list[Resources], calm: bool) -> list[Resize]:
+    def _resizes(self, snapshot: Snapshot, free: Rooms, calm: bool) -> list[Resize]:
         found = []
         for cluster in snapshot.clusters:
             for task in (*cluster.running, *cluster.paused):
@@ -117,7 +125,7 @@ class Restless:
                     size = self._size(task, room)
                 else:
                     size = R([0] * len(held))
-                free[cluster.index] = room - size
+                free.resize(cluster.index, task, held, size)
                 found.append(Resize(task.id, size))
         return found
 
@@ -129,10 +137,10 @@ class Restless:
 
 def check_ledger(world: World, events: list[Event]) -> None:
     """Keep the books from the log alone: never over capacity, never below zero, empty at the end."""
-    held: dict[int, tuple[int, Resources]] = {}
+    held: dict[int, tuple[int, Resources, tuple[Resources, ...]]] = {}
     for position, event in enumerate(events):
         if isinstance(event, TaskStarted | TaskResized):
-            held[event.task] = (event.cluster, event.allocation)
+            held[event.task] = (event.cluster, event.allocation, event.parts)
         elif isinstance(event, TaskFinished):
             assert held.pop(event.task)[0] == event.cluster
         elif isinstance(event, ClusterLost):
@@ -143,8 +151,10 @@ def check_ledger(world: World, events: list[Event]) -> None:
             continue
         for index, cluster in enumerate(world.clusters):
             used = R([0] * len(cluster.capacity))
-            for where, amounts in held.values():
+            for where, amounts, parts in held.values():
                 used = used + amounts if where == index else used
+                for node, part in zip(world.clusters[where].nodes, parts, strict=True):
+                    used = used + part if node == index else used
             assert used.fits(cluster.capacity)
     assert not held
 
@@ -158,12 +168,20 @@ def test_rules_hold_and_the_run_ends(world: World, seed: int) -> None:
     def observe(session: Session) -> None:
         session.state.validate()
         snapshot = session.state.snapshot()
+        left = {c.index: c.capacity for c in snapshot.clusters}
         for cluster in snapshot.clusters:
-            used = R([0] * len(cluster.capacity))
             for task in cluster.running:
                 assert task.allocation is not None
-                used = used + task.allocation
-            assert used + cluster.free == cluster.capacity
+                left[cluster.index] = left[cluster.index] - task.allocation
+                for node, part in zip(cluster.nodes, task.parts, strict=True):
+                    left[node] = left[node] - part
+                if cluster.nodes:
+                    assert [sum(column) for column in zip(*task.parts, strict=True)] == list(task.allocation)
+        for cluster in snapshot.clusters:
+            if cluster.up:
+                assert cluster.free == (
+                    pooled([left[n] for n in cluster.nodes]) if cluster.nodes else left[cluster.index]
+                )
 
     totals = run_scheduler(world, Restless(seed), seed, [events.append], work, observe)
     check_ledger(world, events)

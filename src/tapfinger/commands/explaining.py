@@ -190,6 +190,9 @@ class _Words:
             return "waits"
         if (wants.task, wants.cluster) in self._placed:
             return f"starts task {wants.task}"
+        lost = any((p.task, p.cluster) == (wants.task, wants.cluster) for p in self._it.decision.lost)
+        if lost and not any(wants in contest.rivals for contest in self._it.contests):
+            return f"wants task {wants.task}, for which its nodes leave too little"  # a span
         return f"wants task {wants.task}, does not get it"
 
     def _amounts(self, allocation: Resources) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from tapfinger.core.contract import Decision, Placement, Proposal
 from tapfinger.core.model import Resources
+from tapfinger.core.spans import pooled
 from tapfinger.errors import InvalidDecision
 
 
@@ -52,11 +55,19 @@ def contest(rivals: Iterable[Proposal], free: Sequence[Resources], minimum: Reso
     return Contest(ordered, tuple(free[p.cluster].copies_of(minimum) for p in ordered))
 
 
-def resolve(proposals: Iterable[Proposal], free: Sequence[Resources], minimum: Mapping[int, Resources]) -> Decision:
+def resolve(
+    proposals: Iterable[Proposal],
+    free: Sequence[Resources],
+    minimum: Mapping[int, Resources],
+    spans: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> Decision:
     """Grant each wanted task to the competitor with the largest posterior; the others are void this turn.
 
     ``free`` is what each cluster has left, ``minimum`` each wanted task's minimum. A tie goes to the
     lowest cluster index, so there is always exactly one winner. Winners are listed in order of cluster.
+
+    ``spans``: the nodes of each span (``Snapshot.spans``). A span is void as well if what its nodes start themselves
+    leaves too little.
     """
     wanted: dict[int, list[Proposal]] = {}
     for proposal in proposals:
@@ -74,8 +85,31 @@ def resolve(proposals: Iterable[Proposal], free: Sequence[Resources], minimum: M
             best = contest(rivals, free, minimum[task]).winner
             lost += [p for p in rivals if p is not best]
         winners.append(best)
+    crowded = crowded_out(winners, free, spans)
+    lost += crowded
+    winners = [p for p in winners if p not in crowded]
     winners.sort(key=lambda p: p.cluster)
     return Decision(
         placements=tuple(Placement(p.task, p.cluster, p.allocation) for p in winners),
         lost=tuple(sorted(lost, key=lambda p: p.cluster)),
     )
+
+
+Start = TypeVar("Start", Proposal, Placement)
+
+
+def crowded_out(
+    starts: Iterable[Start], free: Sequence[Resources], spans: Mapping[int, tuple[int, ...]]
+) -> list[Start]:
+    """The starts on spans, one for each cluster at most, for which the others leave too little on their nodes."""
+    if not spans:
+        return []
+    left = list(free)
+    found = sorted(starts, key=lambda start: start.cluster in spans)
+    for start in found:
+        left[start.cluster] = left[start.cluster] - start.allocation
+    return [
+        start
+        for start in found
+        if start.cluster in spans and not start.allocation.fits(pooled([left[n] for n in spans[start.cluster]]))
+    ]

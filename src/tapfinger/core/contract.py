@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from tapfinger.core.model import NO_NOISE, Cluster, Noise, Resources, ResourceTypes, TaskType
+from tapfinger.core.spans import Parts, Rooms, nodes_of
 from tapfinger.core.staging import Staging
 
 
@@ -60,6 +61,8 @@ class TaskView:
     progress: float | None = None
     #: Slots until a placed task has its data and runs.
     staging: int = 0
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class ClusterView:
     others: Resources | None = None
     #: Mean of what they used before this slot; the last 20 slots count for most of it. Empty where nobody else is.
     others_lately: tuple[float, ...] = ()
+    #: Indices of the nodes of a span; empty for all other clusters. What is free on a span is free on its nodes.
+    nodes: tuple[int, ...] = ()
 
     def free_with(self, sizes: Mapping[int, Resources]) -> Resources:
         """Free resources if running tasks held these sizes, by task id; negative where they exceed the capacity."""
@@ -135,6 +140,11 @@ class Snapshot:
     def free(self) -> tuple[Resources, ...]:
         """Free resources of each cluster."""
         return tuple(cluster.free for cluster in self.clusters)
+
+    @property
+    def spans(self) -> dict[int, tuple[int, ...]]:
+        """The nodes of every span, by the span's index; empty on most sites."""
+        return nodes_of(self.clusters)
 
     def on_clusters(self) -> Iterator[TaskView]:
         """Running and paused tasks, cluster by cluster."""
@@ -188,19 +198,25 @@ class Snapshot:
             return self
         waiting = {task.id: task for task in self.queue}
         clusters, data = list(self.clusters), self.data
+        rooms = Rooms(self.clusters)
+        split = book(rooms, placements)
         for placement in placements:
             cluster, size = clusters[placement.cluster], placement.allocation
             task = waiting.pop(placement.task)
             there = task.type.on(cluster.hardware)
-            task = replace(task, type=there, phase=Phase.PLACED, cluster=placement.cluster, allocation=size)
+            parts = split.get(placement.task, ())
+            task = replace(
+                task, type=there, phase=Phase.PLACED, cluster=placement.cluster, allocation=size, parts=parts
+            )
             if data is not None:
                 data, runs_from = data.ask(there.data, placement.cluster, self.slot)
                 task = replace(task, staging=runs_from - self.slot)
             left = None if cluster.starts_left is None else cluster.starts_left - 1
-            clusters[placement.cluster] = replace(
-                cluster, free=cluster.free - size, running=(*cluster.running, task), starts_left=left
-            )
+            clusters[placement.cluster] = replace(cluster, running=(*cluster.running, task), starts_left=left)
         queue = tuple(waiting.values())
+        clusters = [
+            c if c.free is free else replace(c, free=free) for c, free in zip(clusters, rooms.left, strict=True)
+        ]
         return replace(self, turn=self.turn + 1, clusters=tuple(clusters), queue=queue, data=data)
 
     def booked(self, placements: Sequence[Placement]) -> Snapshot:
@@ -213,18 +229,51 @@ class Snapshot:
         return replace(later, turn=self.turn, clusters=clusters)
 
     def with_sizes(self, sizes: Mapping[int, Resources]) -> Snapshot:
-        """The snapshot as if running tasks held these sizes, by task id; see ``ClusterView.with_sizes``."""
-        return replace(self, clusters=tuple(cluster.with_sizes(sizes) for cluster in self.clusters))
+        """The snapshot as if running tasks held these sizes, by task id; see ``ClusterView.with_sizes``.
+
+        A task on a span is split anew if its size changes.
+        """
+        clusters = tuple(cluster.with_sizes(sizes) for cluster in self.clusters)
+        return replace(self, clusters=_with_spans(self.clusters, clusters, sizes) if self.spans else clusters)
 
     def with_queue(self, tasks: Iterable[TaskView]) -> Snapshot:
         """The snapshot as if only these tasks waited, oldest first."""
         return replace(self, queue=tuple(tasks))
+
+    def sharing(self, clusters: Collection[int]) -> Collection[int]:
+        """These clusters and all that share resources with them: the nodes of spans, and the spans of nodes."""
+        spans = self.spans if clusters else {}
+        nodes = (n for span, of in spans.items() if span in clusters for n in of)
+        return {*clusters, *nodes, *(span for span, of in spans.items() if any(n in clusters for n in of))}
 
     def closed(self, clusters: Collection[int]) -> Snapshot:
         """The snapshot as if these clusters were down, so that nothing starts on clusters held for other tasks."""
         if not clusters:
             return self
         return replace(self, clusters=tuple(replace(c, up=False) if c.index in clusters else c for c in self.clusters))
+
+
+def _with_spans(
+    before: Sequence[ClusterView], after: Sequence[ClusterView], sizes: Mapping[int, Resources]
+) -> tuple[ClusterView, ...]:
+    """The clusters after a change of sizes, with what spans then hold of their nodes."""
+    rooms, changed = Rooms(after), []
+    for cluster in before:
+        for task in cluster.running if cluster.nodes else ():
+            if task.allocation is not None and sizes.get(task.id, task.allocation) != task.allocation:
+                rooms.give(cluster.index, task.allocation, task.parts)
+                changed.append((cluster.index, task))
+    parts = {task.id: rooms.take(span, sizes[task.id], task.parts) for span, task in changed}
+    return tuple(
+        replace(
+            cluster,
+            free=free,
+            running=tuple(replace(t, parts=parts.get(t.id, t.parts)) for t in cluster.running)
+            if cluster.nodes
+            else cluster.running,
+        )
+        for cluster, free in zip(after, rooms.left, strict=True)
+    )
 
 
 _set = object.__setattr__  # the way to write a field of a frozen dataclass
@@ -320,6 +369,24 @@ class SchedulerContext:
     noise: Noise = field(default=NO_NOISE)
     #: Real seconds in one slot.
     slot_seconds: float = 10.0
+
+
+def book(
+    rooms: Rooms, placements: Sequence[Placement], resized: Sequence[tuple[int, int, Resources, Parts]] = ()
+) -> dict[int, Parts]:
+    """Take what these placements need, in their order; return the parts of tasks on spans, by task.
+
+    ``resized``: task, span, new size and present parts of tasks on spans that are split anew; they come first. If a
+    span took from a node what a placement there needs, everything on nodes comes first instead.
+    """
+    wanted = [*resized, *((p.task, p.cluster, p.allocation, ()) for p in placements)]
+    before = list(rooms.left)
+    parts = {task: rooms.take(cluster, size, held) for task, cluster, size, held in wanted}
+    if rooms.spans and any(min(left) < 0 for left in rooms.left):
+        rooms.left[:] = before
+        wanted.sort(key=lambda one: one[1] in rooms.spans)
+        parts = {task: rooms.take(cluster, size, held) for task, cluster, size, held in wanted}
+    return {task: part for task, part in parts.items() if part}
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tapfinger.core.model import Resources, Task, TaskType
+from tapfinger.core.spans import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class TaskStaging:
     cluster: int
     allocation: Resources
     until: int
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class TaskStarted:
     task: int
     cluster: int
     allocation: Resources
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class TaskResized:
     task: int
     cluster: int
     allocation: Resources
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ class StartTask:
     allocation: Resources
     #: Slot from which on the task has its data and runs.
     runs_from: int = 0
+    #: What it gets of each node, on a span.
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,8 @@ class ResizeTask:
     task: Task
     cluster: int
     allocation: Resources
+    #: What it gets of each node, on a span.
+    parts: Parts = ()
 
 
 Command = StartTask | ResizeTask

@@ -1,8 +1,9 @@
 """What is legal: where a task may start, at which size, and which decisions are valid. All such rules are here.
 
 A task may start on a cluster that is up, that may still start a task in this slot and that the task is eligible for,
-with an allocation x of ``minimum <= x <= min(maximum, free)``. The compiled kernels (``tapfinger.sim``) mirror these
-rules.
+with an allocation x of ``minimum <= x <= min(maximum, free)``. A span shares what is free with its nodes
+(``core.spans``): together, what starts on nodes must fit on each of them, and what starts on the span into what they
+leave. The compiled kernels (``tapfinger.sim``) mirror these rules.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from tapfinger.core.contract import ClusterView, Decision, Phase, Placement, Resize, TaskView
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.core.spans import Parts, nodes_of, pooled
 from tapfinger.errors import (
     AboveMaximum,
     BelowMinimum,
@@ -71,15 +73,20 @@ def can_start_with(task: TaskView, cluster: ClusterView, allocation: Resources) 
     return legal and within_bounds(task.type, allocation)
 
 
-def stranded(cluster: ClusterView, waiting: Iterable[TaskView]) -> Resources:
+def stranded(cluster: ClusterView, waiting: Iterable[TaskView], span: ClusterView | None = None) -> Resources:
     """What is free on a cluster for which tasks wait that it could hold if it were empty, but none of them fits now.
 
+    ``span``: that of a node, for which tasks may wait as well. A span itself has nothing of its own.
     ``evaluation.metrics`` measures the same after the decisions of each slot.
     """
-    minimums = [task.type.minimum for task in waiting if cluster.index in task.eligible]
-    usable = [minimum for minimum in minimums if ever_fits(minimum, cluster.capacity)]
-    useless = cluster.up and usable and not any(minimum.fits(cluster.free) for minimum in usable)
-    return cluster.free if useless else Resources([0] * len(cluster.free))
+    usable = [
+        (task.type.minimum, pool)
+        for task in waiting
+        for pool in (cluster, span)
+        if pool is not None and pool.index in task.eligible and ever_fits(task.type.minimum, pool.capacity)
+    ]
+    useless = cluster.up and usable and not any(minimum.fits(pool.free) for minimum, pool in usable)
+    return cluster.free if useless and not cluster.nodes else Resources([0] * len(cluster.free))
 
 
 def resizable(task: TaskView) -> bool:
@@ -97,6 +104,7 @@ class HeldTask(Protocol):
     cluster: int
     allocation: Resources
     phase: Phase
+    parts: Parts
 
 
 def check_amounts(task_id: int, task_type: TaskType, allocation: Resources) -> None:
@@ -204,10 +212,32 @@ def check_decision(
         free[cluster.index] = free.get(cluster.index, cluster.free) - placement.allocation
     if limited:
         _check_starts(decision, clusters)
+    if spans := nodes_of(clusters):
+        _share_spans(free, spans, decision, clusters, held)
     for index, amount in free.items():
         if min(amount) < 0:
             _raise_capacity(decision, clusters[index], held)
     return free
+
+
+def _share_spans(
+    free: dict[int, Resources],
+    spans: Mapping[int, tuple[int, ...]],
+    decision: Decision,
+    clusters: Sequence[ClusterView],
+    held: Mapping[int, HeldTask],
+) -> None:
+    """Put into ``free`` what the decision leaves on nodes and spans: tasks on spans that are resized are split anew."""
+    for span, nodes in spans.items():
+        if span not in free and not any(n in free for n in nodes):
+            continue
+        asked = clusters[span].free - free.get(span, clusters[span].free)  # less what resized tasks hold now
+        for mine in (held[resize.task] for resize in decision.resizes if held[resize.task].cluster == span):
+            asked = asked + mine.allocation
+            for n, part in zip(nodes, mine.parts, strict=True):
+                free[n] = free.get(n, clusters[n].free) + part
+        left = pooled([free.get(n, clusters[n].free) for n in nodes], [clusters[n].up for n in nodes])
+        free[span] = left - asked
 
 
 def _checked_cluster(task: TaskView, cluster: int, clusters: Sequence[ClusterView]) -> ClusterView:
@@ -247,6 +277,8 @@ def _raise_capacity(decision: Decision, cluster: ClusterView, held: Mapping[int,
     most = cluster.free
     for r in resized:
         most = most + held[r.task].allocation
+    if cluster.nodes:
+        asked.append(f"the rest of the decision asks for some of it on its nodes {list(cluster.nodes)}")
     raise CapacityExceeded(
         f"cluster {cluster.index} ({cluster.name}) has {tuple(cluster.free)} free of {tuple(cluster.capacity)}: "
         f"{'; '.join(asked)}. Ask for at most {tuple(most)}{' in all' if len(asked) > 1 else ''}, or leave a task out"

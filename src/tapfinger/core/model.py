@@ -338,19 +338,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A pool of resources, in which an allocation must fit: an edge cluster, or one node of it."""
+    """A pool of resources, in which an allocation must fit: an edge cluster, one node of it, or a span of its nodes."""
 
     name: str
     #: Its total resources (C).
     capacity: Resources
-    #: Name of the cluster that it is a node of; empty for a whole cluster.
+    #: Name of the cluster that it is a node or a span of; empty for a whole cluster.
     part_of: str = ""
     #: Kind of its hardware, by which task types differ in speed; empty on sites where all clusters are alike.
     hardware: str = ""
+    #: Indices of the nodes of a span (``core.spans``), whose resources it shares; empty for all other clusters.
+    nodes: tuple[int, ...] = ()
 
     @property
     def whole(self) -> str:
-        """Name of the whole cluster: its own, or that of the cluster that it is a node of."""
+        """Name of the whole cluster: its own, or that of the cluster that it is a node or a span of."""
         return self.part_of or self.name
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView
+from tapfinger.core.contract import ClusterView, Decision, Mode, Phase, Snapshot, TaskView, book
 from tapfinger.core.events import (
     CapacityChanged,
     ClusterClosed,
@@ -32,6 +32,7 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.feasibility import check_decision, check_eligible, check_form, check_size
 from tapfinger.core.model import Cluster, Resources, Task, TaskType
+from tapfinger.core.spans import Parts, Rooms, linked, nodes_of, pooled
 from tapfinger.core.staging import Staging
 from tapfinger.errors import InvalidDecision, InvalidTransition
 
@@ -57,6 +58,8 @@ class _Held:
     progress: float | None = None
     #: Slot from which on it has its data.
     runs_from: int = 0
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
     def view(self, slot: int) -> TaskView:
         task = self.task
@@ -72,6 +75,7 @@ class _Held:
             self.service,
             self.progress,
             max(0, self.runs_from - slot) if self.phase is Phase.PLACED else 0,
+            self.parts,
         )
 
 
@@ -86,7 +90,11 @@ class EdgeState:
         self.slot = 0
         self.turn = 0
         self._capacity = [cluster.capacity for cluster in self.clusters]
+        #: The nodes of every span, and for every cluster those whose free resources change with its own.
+        self._spans = nodes_of(self.clusters)
+        self._linked = linked(self._spans, len(self.clusters))
         #: Below zero where a capacity was lowered under what tasks hold, or others use more; views show zero there.
+        #: Of spans it means nothing: what is free there is free on their nodes.
         self._free = list(self._capacity)
         self._others: list[Resources | None] = [None] * len(self.clusters)
         self._others_lately: list[tuple[float, ...]] = [()] * len(self.clusters)
@@ -163,7 +171,8 @@ class EdgeState:
         paused: list[TaskView] = []
         for held in self._on[index].values():
             (paused if held.phase is Phase.PAUSED else running).append(held.view(self.slot))
-        free = self._free[index]
+        nodes = self._spans.get(index, ())
+        free = pooled([self._free[n] for n in nodes], map(self._open, nodes)) if nodes else self._free[index]
         starts_left = None if self.mode is Mode.MULTI else 1 - self._started[index]
         return ClusterView(
             index,
@@ -177,10 +186,16 @@ class EdgeState:
             self.clusters[index].hardware,
             self._others[index],
             self._others_lately[index],
+            nodes,
         )
 
     def _open(self, index: int) -> bool:
         return self._up[index] and not self._closed[index]
+
+    def _changed(self, index: int) -> None:
+        """Forget the views of a cluster and of all that share resources with it."""
+        for n in self._linked[index]:
+            self._cluster_views[n] = None
 
     @property
     def tasks_in_system(self) -> int:
@@ -202,31 +217,53 @@ class EdgeState:
             error.args = (f"slot {self.slot}: {error}",)  # the same error, with its slot
             raise
         commands: list[Command] = []
+        parts = self._split(decision, views) if self._spans else {}
         for resize in decision.resizes:
             held = self._held[resize.task]
             held.allocation = resize.allocation
             held.phase = Phase.PAUSED if resize.allocation.none else Phase.RUNNING
-            commands.append(ResizeTask(held.task, held.cluster, resize.allocation))
-            self._cluster_views[held.cluster] = None
+            held.parts = parts.get(resize.task, ())
+            commands.append(ResizeTask(held.task, held.cluster, resize.allocation, held.parts))
+            self._changed(held.cluster)
         for placement in decision.placements:
             task = self._leave(placement.task)
             there = task.type.on(self.clusters[placement.cluster].hardware)
             held = _Held(task, placement.cluster, placement.allocation, Phase.PLACED, there)
+            held.parts = parts.get(placement.task, ())
             if self.data is not None:
                 self.data, held.runs_from = self.data.ask(there.data, placement.cluster, self.slot)
             self._hold(held)
             self._started[placement.cluster] += 1
-            commands.append(StartTask(task, placement.cluster, placement.allocation, held.runs_from))
+            commands.append(StartTask(task, placement.cluster, placement.allocation, held.runs_from, held.parts))
         for index, amount in free.items():
             # The difference, since a view shows zero where less is free than nothing.
             self._free[index] = self._free[index] + (amount - views[index].free)
         self.turn += 1
         return commands
 
+    def _split(self, decision: Decision, views: Sequence[ClusterView]) -> dict[int, Parts]:
+        """Divide what a (legal) decision gives to tasks on spans among their nodes, and take it from there."""
+        rooms, again = Rooms(views), []
+        for resize in decision.resizes:
+            held = self._held[resize.task]
+            rooms.give(held.cluster, held.allocation, held.parts)
+            if held.cluster in self._spans:
+                again.append((resize.task, held.cluster, resize.allocation, held.parts))
+        for resize in decision.resizes:
+            if self._held[resize.task].cluster not in self._spans:
+                rooms.take(self._held[resize.task].cluster, resize.allocation)
+        parts = book(rooms, decision.placements, again)
+        places = {placement.task: placement.cluster for placement in decision.placements}
+        places |= {task: span for task, span, _, _ in again}
+        for task, each in parts.items():
+            for n, part in zip(self._spans[places[task]], each, strict=True):
+                self._free[n] = self._free[n] - part
+        return parts
+
     def _hold(self, held: _Held) -> None:
         self._held[held.task.id] = held
         self._on[held.cluster][held.task.id] = held
-        self._cluster_views[held.cluster] = None
+        self._changed(held.cluster)
 
     # ------------------------------------------------------------------ events
 
@@ -236,7 +273,7 @@ class EdgeState:
             self._arrive(event.task)
         elif isinstance(event, TaskStarted):
             self._expect(event.task, Phase.PLACED).phase = Phase.RUNNING
-            self._cluster_views[event.cluster] = None
+            self._changed(event.cluster)
         elif isinstance(event, TaskStaging):
             self._expect(event.task, Phase.PLACED)
         elif isinstance(event, TaskResized):
@@ -257,17 +294,17 @@ class EdgeState:
             self._lose(event.cluster)
         elif isinstance(event, ClusterClosed):
             self._closed[event.cluster] = True
-            self._cluster_views[event.cluster] = None
+            self._changed(event.cluster)
         elif isinstance(event, CapacityChanged):
             self._free[event.cluster] = self._free[event.cluster] + event.capacity - self._capacity[event.cluster]
             self._capacity[event.cluster] = event.capacity
-            self._cluster_views[event.cluster] = None
+            self._changed(event.cluster)
         elif isinstance(event, OthersChanged):
             self._share(event.cluster, event.amounts)
         elif isinstance(event, ClusterJoined):
             self._up[event.cluster] = True
             self._closed[event.cluster] = False
-            self._cluster_views[event.cluster] = None
+            self._changed(event.cluster)
 
     def _raise(self, event: TaskOutOfMemory) -> None:
         """The task waits again; it and its family have the event's type from now on."""
@@ -289,7 +326,19 @@ class EdgeState:
         self._free[cluster], self._others[cluster] = free - others, others
         if before is None:
             self._others_lately[cluster] = tuple(map(float, others))
-        self._cluster_views[cluster] = None
+        for span in self._linked[cluster][1:]:
+            self._share_span(span)
+        self._changed(cluster)
+
+    def _share_span(self, span: int) -> None:
+        """What others use of a span is what they use of its nodes."""
+        nobody = self._capacity[span] - self._capacity[span]
+        used = nobody
+        for n in self._spans[span]:
+            used = used + (self._others[n] or nobody)
+        if self.slot == 0:
+            self._others_lately[span] = tuple(map(float, used))
+        self._others[span] = used
 
     def _arrive(self, task: Task) -> None:
         if task.id in self._held or task.id in self._waiting:
@@ -339,17 +388,22 @@ class EdgeState:
         del self._held[held.task.id]
         del self._on[held.cluster][held.task.id]
         self._free[held.cluster] = self._free[held.cluster] + held.allocation
-        self._cluster_views[held.cluster] = None
+        for n, part in zip(self._spans.get(held.cluster, ()), held.parts, strict=True):
+            self._free[n] = self._free[n] + part
+        self._changed(held.cluster)
         if self.data is not None:
             self.data = self.data.release(held.type.data, held.cluster, self.slot)
 
     def _lose(self, cluster: int) -> None:
         self._up[cluster] = False
         lost = list(self._on[cluster].values())
+        for span in self._linked[cluster][1:] if cluster not in self._spans else ():
+            place = self._spans[span].index(cluster)
+            lost += [held for held in self._on[span].values() if held.parts and not held.parts[place].none]
         for held in lost:
             self._release(held)
         self._return([held.task for held in lost])
-        self._cluster_views[cluster] = None
+        self._changed(cluster)
 
     def _return(self, tasks: Sequence[Task]) -> None:
         """Put lost tasks back into the queue, at their old positions in the order of arrival."""
@@ -381,10 +435,10 @@ class EdgeState:
                 self._others_lately[index] = tuple(
                     mean + OTHERS_WEIGHT * (amount - mean) for mean, amount in zip(before, others, strict=True)
                 )
-                self._cluster_views[index] = None
+                self._changed(index)
         for index, held_here in enumerate(self._on):
             if held_here or self._started[index]:
-                self._cluster_views[index] = None
+                self._changed(index)
             self._started[index] = 0
         for held in self._held.values():
             if held.phase is Phase.RUNNING:
@@ -399,7 +453,7 @@ class EdgeState:
         held = self._expect(task, Phase.RUNNING)
         held.elapsed = slots
         held.service = Resources([slots * amount for amount in held.allocation]) if slots else None
-        self._cluster_views[held.cluster] = None
+        self._changed(held.cluster)
 
     # ------------------------------------------------------------------ checks
 
@@ -436,6 +490,17 @@ class EdgeState:
                 if not held.allocation.none:
                     check_size(task, held.task.type, held.allocation)
                 used = used + held.allocation
+            for span in self._linked[index][1:] if index not in self._spans else ():
+                place = self._spans[span].index(index)
+                for held in self._on[span].values():
+                    used = used + held.parts[place] if held.parts else used
+            if index in self._spans:
+                for task, held in held_here.items():
+                    whole = [sum(column) for column in zip(*held.parts, strict=True)] if held.parts else []
+                    _assert(
+                        held.allocation.none or whole == list(held.allocation), f"parts of task {task} do not add up"
+                    )
+                continue
             others = self._others[index]
             _assert(
                 used + self._free[index] == (capacity if others is None else capacity - others),

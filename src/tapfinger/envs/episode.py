@@ -85,7 +85,7 @@ class Episode:
                 continue
             proposals.append(Proposal(n, task.id, allocation, scores[n]))
             minimum[task.id] = task.type.minimum
-        decision = resolve(proposals, self.snapshot.free, minimum)
+        decision = resolve(proposals, self.snapshot.free, minimum, self.snapshot.spans)
         granted = {placement.cluster for placement in decision.placements}
         settled = self.session.turn(decision)
         self.places.look(self.session.state)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tapfinger.core.feasibility import stranded
 from tapfinger.core.model import Cluster
+from tapfinger.core.spans import nodes_of
 from tapfinger.core.state import EdgeState
 
 
@@ -20,6 +21,8 @@ class Places:
         """Nothing is in use."""
         nodes, kinds = any(c.part_of for c in clusters), any(c.hardware for c in clusters)
         self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64)
+        self._span_of = {n: span for span, of in nodes_of(clusters).items() for n in of}
+        self._capacity[[n for n, c in enumerate(clusters) if c.nodes]] = 0  # it is that of their nodes
         self._nodes = nodes
         self._kind = np.array([c.hardware for c in clusters])
         self._kinds = tuple(dict.fromkeys(c.hardware for c in clusters)) if kinds else ()
@@ -49,12 +52,15 @@ class Places:
             self._staging = np.array([sum(task.staging > 0 for task in view.running) for view in views])
         if self._nodes:
             waiting = state.kinds()
-            self._stranded = np.array([stranded(view, waiting) for view in views], dtype=np.int64)
+            spans = [views[self._span_of[n]] if n in self._span_of else None for n in range(len(views))]
+            self._stranded = np.array(
+                [stranded(view, waiting, span) for view, span in zip(views, spans, strict=True)], dtype=np.int64
+            )
         if self._kinds:
             self._used = np.zeros_like(self._capacity)
             for view in views:
                 for task in view.running:
-                    self._used[view.index] += task.allocation
+                    self._used[view.index] += task.allocation  # of a span by kind, which its nodes have as well
 
     def of(self, n: int) -> dict[str, Any]:
         """What the info of one cluster's agent tells."""

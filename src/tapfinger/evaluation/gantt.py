@@ -27,6 +27,7 @@ from tapfinger.core.events import (
     TaskStarted,
 )
 from tapfinger.core.model import Cluster, TaskType
+from tapfinger.core.spans import nodes_of
 from tapfinger.drawing import COLOURS
 from tapfinger.errors import ConfigError
 
@@ -50,7 +51,8 @@ _STAGING, _STAGING_COLOUR = -1, "0.55"
 class _Bar:
     """A task on some units of a cluster, since a slot."""
 
-    cluster: int
+    #: Row of the chart: the cluster's place among those that are no spans.
+    row: int
     units: list[int]
     begin: int
 
@@ -60,25 +62,28 @@ class Gantt:
 
     def __init__(self, clusters: Sequence[Cluster], task_types: Sequence[TaskType], resource: int = -1) -> None:
         """``resource``: index of the resource to draw; the last one if left out."""
-        self._clusters = tuple(clusters)
+        self._clusters = tuple(cluster for cluster in clusters if not cluster.nodes)
+        #: By index of a cluster the rows that show it: its own, or those of the nodes of a span.
+        self._rows = {n: [row] for row, n in enumerate(n for n, c in enumerate(clusters) if not c.nodes)}
+        self._rows |= {span: [self._rows[n][0] for n in nodes] for span, nodes in nodes_of(clusters).items()}
         #: Tasks arrive with a type of the scenario, never with a higher step of a ladder.
         own = [task_type for task_type in task_types if task_type.base is None]
         self._kinds = {task_type.name: index for index, task_type in enumerate(own)}
         self._resource = resource
-        self._free = [list(range(cluster.capacity[resource])) for cluster in clusters]
+        self._free = [list(range(cluster.capacity[resource])) for cluster in self._clusters]
         self._kind_of: dict[int, int] = {}
-        self._bars: dict[int, _Bar] = {}
+        self._bars: dict[int, list[_Bar]] = {}  # several on a span
         # A growing task may need units that another releases in the same slot, so all release first.
         self._resized: list[TaskResized] = []
-        #: (task, kind, cluster, first unit, units, begin, end), end exclusive.
+        #: (task, kind, row, first unit, units, begin, end), end exclusive.
         self._drawn: list[tuple[int, int, int, int, int, int, int]] = []
-        #: (cluster, begin, end) of the times a cluster was down.
+        #: (row, begin, end) of the times a cluster was down.
         self._away: list[tuple[int, int, int]] = []
         self._lost: dict[int, int] = {}
         #: What others want of each cluster, and the units they have, each since which slot.
         self._wanted = [0] * len(self._clusters)
         self._taken: list[dict[int, int]] = [{} for _ in self._clusters]
-        #: (cluster, unit, begin, end) of what others have had.
+        #: (row, unit, begin, end) of what others have had.
         self._others: list[tuple[int, int, int, int]] = []
         self.slots = 0
 
@@ -86,73 +91,90 @@ class Gantt:
         """Process an event."""
         if not isinstance(event, TaskResized):
             for change in self._resized:
-                self._hold(change.task, change.cluster, change.allocation[self._resource], change.slot)
+                self._hold(change)
             for change in self._resized:
-                self._share(change.cluster, change.slot)
+                self._share_all(change.cluster, change.slot)
             self._resized.clear()
         if isinstance(event, TaskArrived):
             self._kind_of[event.task.id] = self._kinds[event.task.type.name]
         elif isinstance(event, TaskStarted) and event.task in self._bars:
-            self._draw_bar(event.task, event.slot, _STAGING)
-            self._bars[event.task].begin = event.slot
+            self._draw_bars(event.task, event.slot, _STAGING)
+            for bar in self._bars[event.task]:
+                bar.begin = event.slot
         elif isinstance(event, TaskStarted | TaskStaging):
-            self._hold(event.task, event.cluster, event.allocation[self._resource], event.slot)
+            self._hold(event)
         elif isinstance(event, TaskResized):
-            if event.allocation[self._resource] != len(self._bars[event.task].units):
+            if self._places(event) != [(bar.row, len(bar.units)) for bar in self._bars[event.task]]:
                 self._end(event.task, event.slot)
                 self._resized.append(event)
         elif isinstance(event, TaskFinished | TaskFailed | TaskOutOfMemory):
             self._end(event.task, event.slot + 1)
-            self._share(event.cluster, event.slot + 1)
+            self._share_all(event.cluster, event.slot + 1)
             if not isinstance(event, TaskOutOfMemory):
                 del self._kind_of[event.task]
         elif isinstance(event, OthersChanged):
-            self._wanted[event.cluster] = event.amounts[self._resource]
-            self._share(event.cluster, event.slot)
+            (row,) = self._rows[event.cluster]
+            self._wanted[row] = event.amounts[self._resource]
+            self._share(row, event.slot)
         elif isinstance(event, ClusterLost):
-            for task in [task for task, bar in self._bars.items() if bar.cluster == event.cluster]:
+            rows = self._rows[event.cluster]
+            for task in [task for task, bars in self._bars.items() if _touches(bars, rows)]:
                 self._end(task, event.slot)
-            self._share(event.cluster, event.slot)
-            self._lost[event.cluster] = event.slot
-        elif isinstance(event, ClusterJoined):
-            self._away.append((event.cluster, self._lost.pop(event.cluster), event.slot))
+            self._share_all(event.cluster, event.slot)
+            if len(rows) == 1:  # a span goes with its nodes
+                self._lost[rows[0]] = event.slot
+        elif isinstance(event, ClusterJoined) and len(rows := self._rows[event.cluster]) == 1:
+            self._away.append((rows[0], self._lost.pop(rows[0]), event.slot))
 
-    def _hold(self, task: int, cluster: int, amount: int, slot: int) -> None:
+    def _places(self, event: TaskStarted | TaskStaging | TaskResized) -> list[tuple[int, int]]:
+        """Rows on which the task holds units, and how many."""
+        rows = self._rows[event.cluster]
+        if not event.parts:
+            return [(rows[0], event.allocation[self._resource])]
+        return [(row, part[self._resource]) for row, part in zip(rows, event.parts, strict=True)]
+
+    def _hold(self, event: TaskStarted | TaskStaging | TaskResized) -> None:
         """Take the lowest adjacent units, or the lowest units if no range is free."""
-        free = self._free[cluster]
-        starts = range(len(free) - amount + 1)
-        first = next((i for i in starts if amount and free[i + amount - 1] == free[i] + amount - 1), 0)
-        self._bars[task] = _Bar(cluster, free[first : first + amount], slot)
-        del free[first : first + amount]
+        self._bars[event.task] = []
+        for row, amount in self._places(event):
+            free = self._free[row]
+            starts = range(len(free) - amount + 1)
+            first = next((i for i in starts if amount and free[i + amount - 1] == free[i] + amount - 1), 0)
+            self._bars[event.task].append(_Bar(row, free[first : first + amount], event.slot))
+            del free[first : first + amount]
 
-    def _share(self, cluster: int, slot: int) -> None:
+    def _share_all(self, cluster: int, slot: int) -> None:
+        for row in self._rows[cluster]:
+            self._share(row, slot)
+
+    def _share(self, row: int, slot: int) -> None:
         """Let others have what they want, as far as tasks leave it: the highest units, so that they form a band."""
-        free, taken, wanted = self._free[cluster], self._taken[cluster], self._wanted[cluster]
+        free, taken, wanted = self._free[row], self._taken[row], self._wanted[row]
         while free and len(taken) < wanted:
             taken[free.pop()] = slot
         while len(taken) > wanted:
             unit = min(taken)
-            self._others.append((cluster, unit, taken.pop(unit), slot))
+            self._others.append((row, unit, taken.pop(unit), slot))
             insort(free, unit)
 
     def _end(self, task: int, slot: int) -> None:
-        self._draw_bar(task, slot, self._kind_of[task])
-        bar = self._bars.pop(task)
+        self._draw_bars(task, slot, self._kind_of[task])
         self.slots = max(self.slots, slot)
-        for unit in bar.units:
-            insort(self._free[bar.cluster], unit)
+        for bar in self._bars.pop(task):
+            for unit in bar.units:
+                insort(self._free[bar.row], unit)
 
-    def _draw_bar(self, task: int, slot: int, kind: int) -> None:
+    def _draw_bars(self, task: int, slot: int, kind: int) -> None:
         """Draw what the task has held until ``slot``."""
-        bar = self._bars[task]
-        if bar.begin >= slot or bar.cluster >= MAX_CLUSTERS:
-            return
-        first = 0
-        for i in range(1, len(bar.units) + 1):
-            if i == len(bar.units) or bar.units[i] != bar.units[i - 1] + 1:
-                place = (bar.cluster, bar.units[first], i - first, bar.begin, slot)
-                self._drawn.append((task, kind, *place))
-                first = i
+        for bar in self._bars[task]:
+            if bar.begin >= slot or bar.row >= MAX_CLUSTERS:
+                continue
+            first = 0
+            for i in range(1, len(bar.units) + 1):
+                if i == len(bar.units) or bar.units[i] != bar.units[i - 1] + 1:
+                    place = (bar.row, bar.units[first], i - first, bar.begin, slot)
+                    self._drawn.append((task, kind, *place))
+                    first = i
 
     def busiest(self) -> range:
         """The ``MAX_SLOTS`` slots with the most units held; all slots if there are no more."""
@@ -254,3 +276,9 @@ class Gantt:
             for task, _, _, low, height, begin, end in mine:
                 middle = ((max(begin, window.start) + min(end, window.stop)) / 2, unit * (low + height / 2))
                 axis.text(*middle, str(task), fontsize=5, ha="center", va="center", color="white", clip_on=True)
+
+
+def _touches(bars: Sequence[_Bar], rows: Sequence[int]) -> bool:
+    """Whether the task of these bars is lost with these rows; with any, if it holds nothing of the resource."""
+    some = [bar for bar in bars if bar.units] or bars
+    return any(bar.row in rows for bar in some)

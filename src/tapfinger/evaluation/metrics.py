@@ -33,6 +33,7 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.feasibility import ever_fits
 from tapfinger.core.model import Cluster, Resources, TaskType
+from tapfinger.core.spans import Parts, nodes_of
 from tapfinger.evaluation.accumulate import SlotSeries, StartCounts
 from tapfinger.records import RunRecord
 
@@ -55,6 +56,8 @@ class _Open:
     cluster: int | None = None
     #: Current allocation; None while the task waits, zeros while it is paused.
     held: Resources | None = None
+    #: What that is of each node, on a span.
+    parts: Parts = ()
     #: The last allocation that was not zero.
     last: Resources | None = None
     #: Slot since which the task has held ``held``.
@@ -84,7 +87,9 @@ class MetricsCollector:
         self._types = tuple(task_types)
         self._kinds = {task_type.name: index for index, task_type in enumerate(task_types)}
         size = (len(clusters), len(resources))
+        self._nodes = nodes_of(clusters)
         self._capacity = np.array([c.capacity for c in clusters], dtype=np.int64).reshape(size)
+        self._capacity[list(self._nodes)] = 0  # it is that of their nodes
         self._minimum = np.array([t.minimum for t in task_types], dtype=np.int64)
         # (types, clusters) whether an empty cluster holds the type's minimum
         self._holds = [[ever_fits(t.minimum, c.capacity) for c in clusters] for t in task_types]
@@ -168,21 +173,32 @@ class MetricsCollector:
         for cluster in task.usable:
             self._wants[cluster * count + task.kind] += change
 
+    def _use(self, task: _Open, sign: int) -> None:
+        """Count what the task holds; on a span, by node."""
+        nodes = self._nodes.get(-1 if task.cluster is None else task.cluster)
+        if nodes is None:
+            self._used[task.cluster] += sign * np.array(task.held)
+            return
+        for node, part in zip(nodes, task.parts, strict=True):
+            self._used[node] += sign * np.array(part)
+
     def _task_staging(self, event: TaskStaging) -> None:
         task = self._open[event.task]
         self._queue(task, -1)
         task.stages, task.since, task.cluster = True, event.slot, event.cluster
         task.held = event.allocation
-        self._used[event.cluster] += event.allocation
+        task.parts = event.parts
+        self._use(task, 1)
         self._staged += 1
 
     def _task_started(self, event: TaskStarted) -> None:
         task = self._open[event.task]
         self._with_data += bool(self._types[task.kind].data)
+        task.settle(event.slot)
         if task.held is None:
             self._queue(task, -1)
-            self._used[event.cluster] += event.allocation
-        task.settle(event.slot)
+            task.cluster, task.held, task.parts = event.cluster, event.allocation, event.parts
+            self._use(task, 1)
         task.stages = False
         if task.start is None:
             task.start = event.slot
@@ -196,8 +212,9 @@ class MetricsCollector:
     def _task_resized(self, event: TaskResized) -> None:
         task = self._open[event.task]
         task.settle(event.slot)
-        self._used[event.cluster] += event.allocation - (task.held or ())
-        task.held = event.allocation
+        self._use(task, -1)
+        task.held, task.parts = event.allocation, event.parts
+        self._use(task, 1)
         task.last = task.last if event.allocation.none else event.allocation
 
     def _task_ended(self, event: TaskFinished | TaskFailed) -> None:
@@ -206,7 +223,7 @@ class MetricsCollector:
             self._queue(task, -1)
         else:
             task.settle(event.slot + 1)
-            self._used[event.cluster] -= task.held
+            self._use(task, -1)
         if isinstance(event, TaskFailed):
             self._failed += 1
             return
@@ -240,8 +257,9 @@ class MetricsCollector:
         if task.held is None:  # it was placed but had not started
             return
         task.settle(slot)
-        self._used[task.cluster] -= task.held
+        self._use(task, -1)
         task.cluster = task.held = None
+        task.parts = ()
         task.stages = False
         self._bound(task, self._raised.get(self._types[task.kind].family, task.kind))
         self._queue(task, 1)
@@ -258,7 +276,9 @@ class MetricsCollector:
         self._reckon()
         self._up[event.cluster] = False
         for task in self._open.values():
-            if task.cluster == event.cluster:
+            nodes = self._nodes.get(-1 if task.cluster is None else task.cluster, ())
+            parts = [part for n, part in zip(nodes, task.parts, strict=False) if n == event.cluster]
+            if task.cluster == event.cluster or any(not part.none for part in parts):
                 self._put_back(task, event.slot)
 
     def _cluster_joined(self, event: ClusterJoined) -> None:
@@ -302,9 +322,16 @@ class MetricsCollector:
         capacity = np.where(self._closed, used, room * self._up)  # (slots, clusters, resources)
         free = capacity - used
         wants = rows[:, 2:first_used].reshape(-1, len(self._clusters), len(self._types)) > 0
-        fits = wants & np.all(self._minimum <= free[:, :, None], axis=3)  # (slots, clusters, types)
-        held_back = fits.any(axis=2, keepdims=True)
-        stranded = wants.any(axis=2, keepdims=True) & ~held_back
+        room = free.copy()
+        for span, nodes in self._nodes.items():
+            room[:, span] = free[:, list(nodes)].sum(axis=1)
+        fits = wants & np.all(self._minimum <= room[:, :, None], axis=3)  # (slots, clusters, types)
+        held_back = np.asarray(fits.any(axis=2, keepdims=True))
+        wanted = np.asarray(wants.any(axis=2, keepdims=True))
+        for span, nodes in self._nodes.items():  # what is free on a node may be wanted for its span
+            held_back[:, list(nodes)] |= held_back[:, [span]]
+            wanted[:, list(nodes)] |= wanted[:, [span]]
+        stranded = wanted & ~held_back
         parts = (free, free * stranded, free * held_back, capacity)
         self._fragments += np.array([(lengths[:, None, None] * part).sum(axis=0) for part in parts])
 

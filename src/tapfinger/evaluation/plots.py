@@ -189,11 +189,12 @@ def cluster_utilisation(comparison: Comparison) -> Figure:
     figure, axes = new_figure(height, nrows=len(sample.resources), sharex=True)
     for index, resource in enumerate(sample.resources):
         in_use = [comparison.summaries[name].cluster_utilisation for name in names]
-        shares = [[100 * mean[cluster][resource] for cluster in sample.clusters] for mean in in_use]
+        clusters = list(in_use[0])
+        shares = [[100 * mean[cluster][resource] for cluster in clusters] for mean in in_use]
         _heat(figure, axes[index, 0], np.array(shares), names)
         axes[index, 0].set_title(f"{resource} in use [%]", fontsize=8)
-        step = -(-len(sample.clusters) // 12)
-        axes[index, 0].set_xticks(range(0, len(sample.clusters), step), sample.clusters[::step], fontsize=8)
+        step = -(-len(clusters) // 12)
+        axes[index, 0].set_xticks(range(0, len(clusters), step), clusters[::step], fontsize=8)
     figure.suptitle(f"Mean utilisation per cluster, {comparison.title}", fontsize=10)
     return figure
 

@@ -259,9 +259,10 @@ def summarise(
 
 
 def _per_cluster(runs: Sequence[RunRecord], measure: str) -> dict[str, dict[str, float]]:
-    """cluster -> resource -> mean over seeds of an array (clusters, resources)."""
+    """cluster -> resource -> mean over seeds of an array (clusters, resources); spans have nothing, and no entry."""
     mean = np.mean([getattr(run, measure) for run in runs], axis=0)
     return {
         cluster: {resource: float(mean[n, r]) for r, resource in enumerate(runs[0].resources)}
         for n, cluster in enumerate(runs[0].clusters)
+        if runs[0].capacity[n].any() or not runs[0].wholes
     }

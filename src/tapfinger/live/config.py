@@ -189,6 +189,12 @@ def load_site(path: Path | None) -> tuple[Scenario, LiveConfig]:
             f"{source}: links.kind = {scenario.links.kind!r} draws bandwidths, and those of a live site are what they "
             "are; set kind = 'fixed', with mbps and links.between"
         )
+    if spanning := [kind.name for kind in scenario.task_types if kind.spans]:
+        raise ConfigError(
+            f"{source}: task_types.{spanning[0]}.spans = true: on a live site every node has an agent of its own, and "
+            "a task runs with one agent; remove spans, or describe the machines as one cluster without nodes, with a "
+            "backend that reaches all of them, such as ray"
+        )
     from tapfinger.live.backends.environment import check_resources
     from tapfinger.workloads.resource_types import resource_types
 

@@ -31,9 +31,12 @@ class EfficientSizes:
     def __init__(self, context: SchedulerContext) -> None:
         """Price the sizes of all types; made once per ``SiteTables``."""
         self.clusters = context.clusters
+        #: Clusters with resources of their own: all but spans.
+        self._pools = [n for n, cluster in enumerate(self.clusters) if not cluster.nodes]
         #: Mean amount of each resource per cluster.
         self.mean_capacity = tuple(
-            sum(amounts) / len(self.clusters) for amounts in zip(*(c.capacity for c in self.clusters), strict=True)
+            sum(amounts) / len(self._pools)
+            for amounts in zip(*(self.clusters[n].capacity for n in self._pools), strict=True)
         )
         kinds = dict.fromkeys(cluster.hardware for cluster in self.clusters)
         #: By kind of hardware, then by type name: fastest first.
@@ -76,7 +79,8 @@ class EfficientSizes:
         here, slots = self.clusters[cluster], self.ideal_on(type_name, cluster)
         if math.isinf(slots) or not (here.part_of or here.hardware):
             return 1.0
-        return math.sqrt(slots / min(self.ideal_on(type_name, n) for n in range(len(self.clusters))))
+        others = range(len(self.clusters)) if here.nodes else self._pools
+        return math.sqrt(slots / min(self.ideal_on(type_name, n) for n in others))
 
     def usual_ideal(self, type_name: str, eligible: tuple[int, ...]) -> float:
         """Shortest duration in slots on any of these clusters if it were empty, each over its ``pace``."""

@@ -15,6 +15,7 @@ from typing import Final
 from tapfinger.core.contract import Decision, Placement, Scheduler, SchedulerContext, Snapshot
 from tapfinger.core.estimates import duration
 from tapfinger.core.model import Resources, TaskType, unit_uniform
+from tapfinger.core.spans import Rooms
 from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.errors import ConfigError
 from tapfinger.registry import create
@@ -64,16 +65,16 @@ class Exploring(SchedulerWrapper):
         decision = self.inner.decide(snapshot)
         if not decision.placements or not self._share:
             return decision
-        room = _left(snapshot, decision)
+        rooms, known = _left(snapshot, decision)
         types = {task.id: task.type for task in snapshot.queue}
         chosen: list[Placement] = []
         for placement in decision.placements:
             there = types[placement.task].on(snapshot.clusters[placement.cluster].hardware)
-            size = self._choose(there, placement, room.get(placement.cluster))
+            size = self._choose(there, placement, rooms[placement.cluster] if placement.cluster in known else None)
             if size != placement.allocation:
                 self.trials += 1
-                if placement.cluster in room:
-                    room[placement.cluster] = room[placement.cluster] + placement.allocation - size
+                if placement.cluster in known:
+                    rooms.take(placement.cluster, size - placement.allocation)
             chosen.append(replace(placement, allocation=size))
         return replace(decision, placements=tuple(chosen))
 
@@ -118,8 +119,13 @@ def _fits(size: Resources, instead: Resources, room: Resources | None) -> bool:
     return room is not None and size.fits(room + instead)
 
 
-def _left(snapshot: Snapshot, decision: Decision) -> dict[int, Resources]:
-    """Free resources of each cluster after the decision; clusters on which tasks are resized are left out."""
+def _left(snapshot: Snapshot, decision: Decision) -> tuple[Rooms, set[int]]:
+    """Free resources of each cluster after the decision, and on which clusters they are known.
+
+    They are not where tasks are resized, nor on spans and their nodes, where others may take them in the same turn.
+    """
     resized = {resize.task for resize in decision.resizes}
-    clusters = snapshot.after(decision.placements).clusters
-    return {c.index: c.free for c in clusters if not any(task.id in resized for task in (*c.running, *c.paused))}
+    after = snapshot.after(decision.placements)
+    unknown = {n for span, nodes in after.spans.items() for n in (span, *nodes)}
+    unknown |= {c.index for c in after.clusters if any(task.id in resized for task in (*c.running, *c.paused))}
+    return Rooms(after.clusters), {c.index for c in after.clusters} - unknown

@@ -17,6 +17,7 @@ from tapfinger.core.contract import ClusterView, Decision, Placement, Resize, Sc
 from tapfinger.core.estimates import progress_of, share_left, work
 from tapfinger.core.feasibility import may_start, resizable
 from tapfinger.core.model import Resources
+from tapfinger.core.spans import Rooms
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.fluid_amounts import SPARE, PlanTask, RealPlan
@@ -73,6 +74,8 @@ class Fluid:
                 resizes += plan.resizes()
                 rooms[cluster.index] = plan.room
         placements += self._elsewhere(snapshot, waiting, placements, rooms)
+        if snapshot.spans:
+            placements = _that_fit(snapshot, placements, resizes)
         return Decision(tuple(placements), tuple(resizes))
 
     # ------------------------------------------------------------------ tasks
@@ -94,7 +97,8 @@ class Fluid:
         left = min(1.0, max(left, 1.0 / slots))
         made = PlanTask(task, left, left * self._length(task, self._site.sizes.ideal_on(task.type.name, n)), n)
         sizes = self._sizes.of(task.type.name, n)
-        made.open = self._resize and cluster.up and resizable(task) and sizes is not None
+        # What a task on a span holds of each node is not planned, so it keeps its size.
+        made.open = self._resize and cluster.up and resizable(task) and sizes is not None and not cluster.nodes
         made.must = not now.none
         if made.open and sizes is not None:
             # A change costs part of a slot, spread over the work that is left.
@@ -219,6 +223,22 @@ class Fluid:
 
 def _on(cluster: ClusterView) -> tuple[TaskView, ...]:
     return (*cluster.running, *cluster.paused)
+
+
+def _that_fit(snapshot: Snapshot, placements: list[Placement], resizes: list[Resize]) -> list[Placement]:
+    """The placements without those on spans whose nodes are full: plans of nodes and of their span do not know it."""
+    rooms = Rooms(snapshot.clusters)
+    sizes = {resize.task: resize.allocation for resize in resizes}
+    for cluster in snapshot.clusters:
+        for task in _on(cluster):
+            if task.id in sizes and task.allocation is not None:
+                rooms.resize(cluster.index, task, task.allocation, sizes[task.id])
+    kept: list[Placement] = []
+    for placement in sorted(placements, key=lambda p: p.cluster in snapshot.spans):
+        if placement.allocation.fits(rooms[placement.cluster]):
+            rooms.take(placement.cluster, placement.allocation)
+            kept.append(placement)
+    return kept
 
 
 def _add(worth: FluidWorth, task: PlanTask, cluster: int) -> None:

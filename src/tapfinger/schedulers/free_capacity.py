@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tapfinger.core.contract import Snapshot, TaskView
 from tapfinger.core.estimates import duration, staging_pays
 from tapfinger.core.model import Resources, TaskType
+from tapfinger.core.spans import Rooms
 
 #: Number of eligible clusters from which arrays are quicker than a loop.
 MANY = 24
@@ -23,17 +24,18 @@ class FreeCapacity:
         self,
         snapshot: Snapshot,
         task_types: Iterable[TaskType],
-        room: dict[int, Resources] | None = None,
+        rooms: Rooms | None = None,
         starts: int | None = None,
     ) -> None:
-        """``room`` overrides the free resources, for schedulers that take resources back from running tasks.
+        """``rooms``: what is free, for schedulers that take resources back from running tasks; starts take from it.
 
         ``starts``: the scheduler's own limit on starts per cluster, in addition to the limit of the mode.
         """
         self._minima = {t.minimum for t in task_types}
         limits = ((c.index, [n for n in (c.starts_left, starts) if n is not None]) for c in snapshot.clusters)
         self._starts = {index: min(limit) if limit else None for index, limit in limits}
-        self.left = {c.index: room[c.index] if room else c.free for c in snapshot.clusters if c.up}
+        self._rooms = Rooms(snapshot.clusters) if rooms is None else rooms
+        self.left = {c.index: self._rooms[c.index] for c in snapshot.clusters if c.up}
         self._hardware = [c.hardware for c in snapshot.clusters]
         self._data, self._slot = snapshot.data, snapshot.slot
         #: By name of a type: how many times as fast its minimum is on each cluster as on the usual hardware.
@@ -146,13 +148,16 @@ class FreeCapacity:
         """Reserve this allocation for a start of the task; close the cluster if it can start nothing more."""
         if self._data is not None:
             self._data, _ = self._data.ask(task.type.data, index, self._slot)
-        self.left[index] = self.left[index] - allocation
+        self._rooms.start(index, task, allocation)
         starts = self._starts[index]
         if starts is not None:
             self._starts[index] = starts - 1
-        self._close_if_full(index)
-        if self._arrays is not None:
-            self._arrays[0][index], self._arrays[1][index] = self.left[index], index in self.open
+        for n in self._rooms.sharing(index):
+            if n in self.left:
+                self.left[n] = self._rooms[n]
+                self._close_if_full(n)
+                if self._arrays is not None:
+                    self._arrays[0][n], self._arrays[1][n] = self.left[n], n in self.open
 
     def close(self, indices: Iterable[int]) -> None:
         """Allow no further starts on these clusters."""

@@ -14,6 +14,7 @@ from tapfinger.core.contract import Decision, Placement, SchedulerContext, Snaps
 from tapfinger.core.estimates import staging_pays
 from tapfinger.core.feasibility import room
 from tapfinger.core.model import Resources
+from tapfinger.core.spans import Rooms
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.efficient_sizes import EfficientSize
 from tapfinger.profiles.greedy_options import GREEDY_DEFAULTS
@@ -101,7 +102,7 @@ class Greedy:
     def _start(self, snapshot: Snapshot) -> Decision:
         """Walk the queue once; each task takes the best cluster and size for it now, or waits."""
         price = self._queue_price * max(0.0, carried_over(snapshot) / len(snapshot.clusters) - self._calm_here)
-        free = [room(c) for c in snapshot.clusters]
+        rooms, free = Rooms(snapshot.clusters), [room(c) for c in snapshot.clusters]
         shares = [0.0 if left is None else self._options.free_share(left) for left in free]
         self._hardware = [cluster.hardware for cluster in snapshot.clusters]
         self._best_option: dict[tuple[str, Resources, float, str, int], tuple[float, EfficientSize] | None] = {}
@@ -117,10 +118,12 @@ class Greedy:
             for m in task.eligible:
                 self._waiting_for[m] -= 1
             placements.append(Placement(task.id, n, option.allocation))
-            before = free[n]
-            one_start = snapshot.clusters[n].starts_left is not None
-            left = None if one_start or before is None else before - option.allocation
-            free[n], shares[n] = left, 0.0 if left is None else self._options.free_share(left)
+            rooms.take(n, option.allocation)
+            if snapshot.clusters[n].starts_left is not None:
+                free[n] = None
+            for m in rooms.sharing(n):
+                left = free[m] = None if free[m] is None else rooms[m]
+                shares[m] = 0.0 if left is None else self._options.free_share(left)
         return Decision(tuple(placements))
 
     def _choose(

@@ -7,20 +7,21 @@ shrink for a waiting one (``making_room.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from tapfinger.core.contract import (
     ClusterView,
     Decision,
-    Placement,
     Resize,
     Snapshot,
     TaskView,
+    book,
 )
 from tapfinger.core.estimates import progress_of
 from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Resources
+from tapfinger.core.spans import Rooms
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.making_room import MakingRoom
 
@@ -62,15 +63,27 @@ class Lending:
         return self._seen[1]
 
     def _step_back(self, snapshot: Snapshot) -> None:
+        rooms = self._rooms(snapshot)
         for cluster in snapshot.clusters:
             for task in cluster.running:
                 before = self._before.get(task.id)
                 if before is None:
                     continue
                 own = self._own.get(task.id, task.allocation or task.type.minimum)
-                if before.fits(cluster.free_with(self._own) + own):
+                if before.fits(rooms[cluster.index] + own):
+                    rooms.resize(cluster.index, task, own, before)
                     self._own[task.id] = before
                     del self._before[task.id]
+
+    def _rooms(self, snapshot: Snapshot) -> Rooms:
+        """What is free if nothing is lent."""
+        rooms = Rooms(snapshot.clusters)
+        for cluster in snapshot.clusters:
+            for task in cluster.running:
+                own = self._own.get(task.id)
+                if own is not None and task.allocation is not None and own != task.allocation:
+                    rooms.resize(cluster.index, task, task.allocation, own)
+        return rooms
 
     def lend(
         self, snapshot: Snapshot, decision: Decision, last: bool = True, reserved: Collection[int] = ()
@@ -82,13 +95,13 @@ class Lending:
         """
         if last and snapshot.queue:
             decision = self._make_room(snapshot, decision, reserved)
-        starting: dict[int, list[Placement]] = {}
-        for placement in decision.placements:
-            starting.setdefault(placement.cluster, []).append(placement)
+        rooms = self._rooms(snapshot)
+        book(rooms, decision.placements)
+        starting = {n for placement in decision.placements for n in rooms.sharing(placement.cluster)}
         resizes: list[Resize] = []
         for cluster in snapshot.clusters:
             if cluster.up and cluster.running and (last or cluster.index in starting):
-                resizes += self._share_out(cluster, starting.get(cluster.index, ()), last)
+                resizes += self._share_out(cluster, rooms, last)
         if last:
             self._done = snapshot.slot
             running = {task.id for task in snapshot.running()}
@@ -98,7 +111,7 @@ class Lending:
 
     def _make_room(self, snapshot: Snapshot, decision: Decision, reserved: Collection[int]) -> Decision:
         after = self.returned(snapshot).after(decision.placements)
-        found = self._making_room.find(after.closed(reserved))
+        found = self._making_room.find(after.closed(after.sharing(reserved)))
         if not found:
             return decision
         held = {task.id: task.allocation for task in snapshot.running()}
@@ -109,35 +122,40 @@ class Lending:
                 self._own[step.task] = step.size
         return replace(decision, placements=(*decision.placements, *(room.placement for room in found)))
 
-    def _share_out(self, cluster: ClusterView, starting: Iterable[Placement], last: bool) -> list[Resize]:
+    def _share_out(self, cluster: ClusterView, rooms: Rooms, last: bool) -> list[Resize]:
         """Resizes on one cluster."""
-        room = cluster.free_with(self._own)
-        for placement in starting:
-            room = room - placement.allocation
         # A task that is only just starting cannot be resized.
         tasks = {task.id: task for task in cluster.running if resizable(task)}
         now = {task.id: task.allocation for task in tasks.values() if task.allocation is not None}
         plan = {ident: self._own.get(ident, held) for ident, held in now.items()}
         if self._cost or not last:
-            room = _keep(now, plan, room)
+            for ident, held in now.items():  # tasks keep what they were lent as long as there is room
+                if held != plan[ident] and held.fits(rooms[cluster.index] + plan[ident]):
+                    rooms.resize(cluster.index, tasks[ident], plan[ident], held)
+                    plan[ident] = held
         if last:
-            self._give(tasks, now, plan, room)
+            self._give(cluster.index, tasks, now, plan, rooms)
         changes = []
         for ident, size in plan.items():
-            if size != now[ident]:
+            if size != now[ident] or rooms.moved(tasks[ident]):
                 self._own.setdefault(ident, now[ident])
                 changes.append(Resize(ident, size))
         return changes
 
     def _give(
-        self, tasks: dict[int, TaskView], now: dict[int, Resources], plan: dict[int, Resources], room: Resources
+        self,
+        cluster: int,
+        tasks: dict[int, TaskView],
+        now: dict[int, Resources],
+        plan: dict[int, Resources],
+        rooms: Rooms,
     ) -> None:
-        """Lend to the task that saves the most slots, and repeat with the others; updates ``plan``."""
+        """Lend to the task that saves the most slots, and repeat with the others; updates ``plan`` and ``rooms``."""
         left = dict(tasks)
         while left:
             best: tuple[float, int, Resources] | None = None
             for ident, task in list(left.items()):
-                size = self._size(task, room + plan[ident])
+                size = self._size(task, rooms[cluster] + plan[ident])
                 saved = self._saved(task, plan[ident], size, now[ident]) if size is not None else 0.0
                 if size is None or saved <= 0.0:
                     del left[ident]  # even less will be free later
@@ -146,7 +164,8 @@ class Lending:
             if best is None:
                 return
             _, ident, size = best
-            room, plan[ident] = room + plan[ident] - size, size
+            rooms.resize(cluster, tasks[ident], plan[ident], size)
+            plan[ident] = size
             del left[ident]
 
     def _size(self, task: TaskView, room: Resources) -> Resources | None:
@@ -164,12 +183,3 @@ class Lending:
             return 0.0
         profile, done = task.type.profile, progress_of(task, now)
         return profile.slots(held, done) - profile.slots(size, done) - (self._cost if size != now else 0.0)
-
-
-def _keep(now: dict[int, Resources], plan: dict[int, Resources], room: Resources) -> Resources:
-    """Let tasks keep what they were lent as long as there is room; updates ``plan`` and returns the room left."""
-    for ident, held in now.items():
-        have = room + plan[ident]
-        if held != plan[ident] and held.fits(have):
-            room, plan[ident] = have - held, held
-    return room

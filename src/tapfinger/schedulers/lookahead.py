@@ -455,6 +455,8 @@ def _fill(now: Worlds, snapshot: Snapshot, running: list[TaskView], draws: Draws
         now.allocation[0, i] = task.allocation or task.type.minimum
         now.elapsed[0, i] = task.elapsed
         now.progress[0, i] = progress_of(task)
+        if task.parts:
+            now.part[0, i, : len(task.parts)] = task.parts
     k, waiting = len(running), len(snapshot.queue)
     now.running_count[0] = k
     now.queue[0, :waiting] = np.arange(k, k + waiting)

@@ -73,18 +73,19 @@ class MakingRoom:
                 continue
             # A task that waits may get a faster size.
             ideal = self._options.ideal(task.type.name, task.eligible)
-            sooner = min(self._wait(wanted.allocation, cluster) for cluster in up) + ideal - wanted.slots
+            sooner = min(self._wait(wanted.allocation, cluster, snapshot) for cluster in up) + ideal - wanted.slots
             if sooner > best.loss:
-                used.add(best.placement.cluster)
+                used.update(snapshot.sharing({best.placement.cluster}))
                 found.append(best)
         return found
 
-    def _wait(self, wanted: Resources, cluster: ClusterView) -> float:
+    def _wait(self, wanted: Resources, cluster: ClusterView, snapshot: Snapshot) -> float:
         """Slots until ``wanted`` is free without making room."""
         room = cluster.free
         if wanted.fits(room):
             return 0.0
-        ends = sorted(((slots_left(task), task.id, task) for task in cluster.running), key=lambda end: end[:2])
+        running = [*cluster.running, *(task for n in cluster.nodes for task in snapshot.clusters[n].running)]
+        ends = sorted(((slots_left(task), task.id, task) for task in running), key=lambda end: end[:2])
         for left, _, task in ends:
             room = room + (task.allocation or task.type.minimum)
             if wanted.fits(room):

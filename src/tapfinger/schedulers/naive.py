@@ -39,7 +39,7 @@ class _RandomTask:
             allocation = self._size(task.type, cluster.free)
             proposals.append(Proposal(cluster.index, task.id, allocation, 1.0 / len(fitting)))
             minimum[task.id] = task.type.minimum
-        return resolve(proposals, snapshot.free, minimum) if proposals else VOID
+        return resolve(proposals, snapshot.free, minimum, snapshot.spans) if proposals else VOID
 
     def _size(self, task_type: TaskType, free: Resources) -> Resources:
         raise NotImplementedError

@@ -29,6 +29,7 @@ from tapfinger.core.contract import (
 from tapfinger.core.estimates import progress_of, share_left
 from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, ResourceTypes, TaskType
+from tapfinger.core.spans import Rooms
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
 from tapfinger.schedulers.free_capacity import FreeCapacity
@@ -261,42 +262,43 @@ class Optimus:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Admit waiting tasks at their minimum, then share out what is left of each cluster."""
-        taken_back = {c.index: self._take_back(c) for c in snapshot.clusters if c.up}
-        free = FreeCapacity(snapshot, self._types, {n: room for n, (_, room) in taken_back.items()}, self._admit)
+        rooms = Rooms(snapshot.clusters)
+        taken_back = {c.index: self._take_back(c, rooms) for c in snapshot.clusters if c.up}
+        free = FreeCapacity(snapshot, self._types, rooms, self._admit)
         lost: list[Proposal] = []
         if self._admission == "oldest":
             admitted = self._admit_oldest(snapshot, free)
         else:
             admitted = self._admit_drawn(snapshot, free, lost)
-        shares = {n: [self._share(task, n) for task in tasks] for n, (tasks, _) in taken_back.items()}
+        shares = {n: [self._share(task, n) for task in tasks] for n, tasks in taken_back.items()}
         for task, index in admitted:
             shares[index].append(self._share(task, index))
         placements: list[Placement] = []
         resizes: list[Resize] = []
         for index, sharers in shares.items():
-            hand_out(sharers, free.left[index])
+            hand_out(sharers, rooms[index])
             for share in sharers:
                 allocation = Resources(share.amounts)
+                rooms.resize(index, share.task, share.task.type.minimum, allocation)
                 if share.task.cluster is None:
                     placements.append(Placement(share.task.id, index, allocation))
-                elif allocation != share.task.allocation:
+                elif allocation != share.task.allocation or rooms.moved(share.task):
                     resizes.append(Resize(share.task.id, allocation))
         return Decision(tuple(placements), tuple(resizes), tuple(lost))
 
-    def _take_back(self, cluster: ClusterView) -> tuple[list[TaskView], Resources]:
-        """Tasks of the cluster that can be resized, and what is free once these are at their minimum."""
-        room = cluster.free
+    def _take_back(self, cluster: ClusterView, rooms: Rooms) -> list[TaskView]:
+        """Tasks of the cluster that can be resized; in ``rooms``, these are at their minimum from now on."""
         if not self._resize:
-            return [], room
+            return []
         # A task that is only just starting cannot be resized: it keeps what it has.
         open_tasks = [t for t in cluster.running if resizable(t)]
         for task in open_tasks:
-            room = room + (task.allocation or task.type.minimum) - task.type.minimum
+            rooms.resize(cluster.index, task, task.allocation or task.type.minimum, task.type.minimum)
         for task in cluster.paused:
-            if task.type.minimum.fits(room):
+            if task.type.minimum.fits(rooms[cluster.index]):
                 open_tasks.append(task)
-                room = room - task.type.minimum
-        return open_tasks, room
+                rooms.resize(cluster.index, task, cluster.capacity - cluster.capacity, task.type.minimum)
+        return open_tasks
 
     def _admit_oldest(self, snapshot: Snapshot, free: FreeCapacity) -> list[tuple[TaskView, int]]:
         """Admit the oldest tasks first, each on the cluster with the most room."""
@@ -331,8 +333,8 @@ class Optimus:
                     drawn[task.id] = task
                     proposals.append(Proposal(n, task.id, task.type.minimum, chance))
             # What counts is what is free once all tasks are back at their minimum, not what was free before.
-            rooms = [free.left.get(c.index, c.free) for c in snapshot.clusters]
-            granted = resolve(proposals, rooms, {t.id: t.type.minimum for t in drawn.values()})
+            left = [free.left.get(c.index, c.free) for c in snapshot.clusters]
+            granted = resolve(proposals, left, {t.id: t.type.minimum for t in drawn.values()}, snapshot.spans)
             lost += granted.lost
             for placement in granted.placements:
                 admitted[placement.task] = (drawn[placement.task], placement.cluster)

@@ -19,6 +19,7 @@ from tapfinger.core.contract import (
 )
 from tapfinger.core.feasibility import resizable
 from tapfinger.core.model import Noise, Resources, TaskType
+from tapfinger.core.spans import Rooms
 from tapfinger.errors import ConfigError
 from tapfinger.profiles.durations import mean_slots
 from tapfinger.schedulers.free_capacity import FreeCapacity
@@ -78,8 +79,9 @@ class Tiresias:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve the first queue, then waiting tasks (part of it), then the second queue; grow tasks if elastic."""
-        plans = {c.index: _Plan(c, *self._queues(c)) for c in snapshot.clusters if c.up}
-        free = FreeCapacity(snapshot, self._types, {index: plan.room for index, plan in plans.items()})
+        rooms = Rooms(snapshot.clusters)
+        plans = {c.index: _Plan(c, *self._queues(c), rooms) for c in snapshot.clusters if c.up}
+        free = FreeCapacity(snapshot, self._types, rooms)
         yielding = {index: plan.yielding for index, plan in plans.items()}
         for task in snapshot.queue:
             if free.closed:
@@ -87,7 +89,7 @@ class Tiresias:
             index = free.roomiest(task, task.type.minimum, yielding)
             if index is not None:
                 free.take(task, index, task.type.minimum)
-                plans[index].grant(task)
+                plans[index].admit(task)
         placements: list[Placement] = []
         resizes: list[Resize] = []
         for plan in plans.values():
@@ -122,40 +124,44 @@ class Tiresias:
 class _Plan:
     """Allocations on one cluster in this slot, in order of precedence."""
 
-    def __init__(self, cluster: ClusterView, first: list[TaskView], second: list[TaskView]) -> None:
+    def __init__(self, cluster: ClusterView, first: list[TaskView], second: list[TaskView], rooms: Rooms) -> None:
         """Take everything back, then give the first queue its minima."""
         self._index = cluster.index
         self._tasks = [*first, *second]
         self._second = second
         self._granted: list[tuple[TaskView, Resources]] = []
-        self.room = cluster.free
+        self._rooms = rooms
+        self._none = cluster.capacity - cluster.capacity
         for task in self._tasks:
             if task.allocation is not None:
-                self.room = self.room + task.allocation
+                rooms.resize(self._index, task, task.allocation, self._none)
         for task in first:
-            if task.type.minimum.fits(self.room):
-                self.grant(task)
+            if task.type.minimum.fits(rooms[self._index]):
+                self._grant(task)
         #: Sum of the minima of the second queue, running or paused.
-        self.yielding = cluster.capacity - cluster.capacity
+        self.yielding = self._none
         for task in second:
             self.yielding = self.yielding + task.type.minimum
 
-    def grant(self, task: TaskView) -> None:
-        """Give the task its minimum."""
-        self.room = self.room - task.type.minimum
+    def admit(self, task: TaskView) -> None:
+        """A waiting task starts here with its minimum, which was taken already."""
+        self._granted.append((task, task.type.minimum))
+
+    def _grant(self, task: TaskView) -> None:
+        self._rooms.resize(self._index, task, self._none, task.type.minimum)
         self._granted.append((task, task.type.minimum))
 
     def fit_second_queue(self) -> None:
         """Grant their minimum to tasks that still fit; the others are paused."""
         for task in self._second:
-            if task.type.minimum.fits(self.room):
-                self.grant(task)
+            if task.type.minimum.fits(self._rooms[self._index]):
+                self._grant(task)
 
     def grow(self) -> None:
         """Grow granted tasks in the same order, each up to its maximum, with what is left."""
         for position, (task, allocation) in enumerate(self._granted):
-            grown = task.type.maximum.at_most(allocation + self.room)
-            self.room = self.room + allocation - grown
+            grown = task.type.maximum.at_most(allocation + self._rooms[self._index])
+            self._rooms.resize(self._index, task, allocation, grown)
             self._granted[position] = (task, grown)
 
     def placements(self) -> list[Placement]:
@@ -165,9 +171,12 @@ class _Plan:
     def resizes(self) -> list[Resize]:
         """Changes of allocation, including pauses; unchanged allocations cost nothing and are left out."""
         granted = {task.id: allocation for task, allocation in self._granted}
-        pause = self.yielding - self.yielding
-        wanted = ((task, granted.get(task.id, pause)) for task in self._tasks)
-        return [Resize(task.id, allocation) for task, allocation in wanted if allocation != task.allocation]
+        wanted = ((task, granted.get(task.id, self._none)) for task in self._tasks)
+        return [
+            Resize(task.id, allocation)
+            for task, allocation in wanted
+            if allocation != task.allocation or (not allocation.none and self._rooms.moved(task))
+        ]
 
 
 def elastic(threshold: float | None = None) -> Tiresias:

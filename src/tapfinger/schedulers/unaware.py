@@ -16,6 +16,7 @@ import numpy as np
 from tapfinger.core.contract import ClusterView, Decision, Placement, Resize, SchedulerContext, Snapshot, TaskView
 from tapfinger.core.feasibility import can_start_with
 from tapfinger.core.model import Cluster, Resources, TaskType
+from tapfinger.core.spans import Rooms
 from tapfinger.core.wrapper import SchedulerWrapper
 from tapfinger.registry import create
 
@@ -38,7 +39,7 @@ class Unaware(SchedulerWrapper):
         self._nodes = [[n for n, whole in enumerate(self._whole) if whole == w] for w in range(len(names))]
         self._eligible: dict[tuple[int, ...], tuple[int, ...]] = {}
         wholes = tuple(
-            Cluster(name, total([context.clusters[n].capacity for n in nodes]))
+            Cluster(name, total([context.clusters[n].capacity for n in nodes if not context.clusters[n].nodes]))
             for name, nodes in zip(names, self._nodes, strict=True)
         )
         self._types = {t.name: mean_type(t, context.clusters) for t in context.task_types}
@@ -64,7 +65,9 @@ class Unaware(SchedulerWrapper):
         clusters = tuple(self._joined(w, [snapshot.clusters[n] for n in nodes]) for w, nodes in enumerate(self._nodes))
         return replace(snapshot, clusters=clusters, queue=tuple(map(self._view, snapshot.queue)), data=None)
 
-    def _joined(self, index: int, nodes: Sequence[ClusterView]) -> ClusterView:
+    def _joined(self, index: int, pools: Sequence[ClusterView]) -> ClusterView:
+        """``pools``: nodes and spans of a whole cluster."""
+        nodes = [pool for pool in pools if not pool.nodes]
         up = [node for node in nodes if node.up]
         starts = [node.starts_left for node in up if node.starts_left is not None]
         return ClusterView(
@@ -72,8 +75,8 @@ class Unaware(SchedulerWrapper):
             nodes[0].name,
             total([node.capacity for node in nodes]),
             total([node.free if node.others is None else node.free + node.others for node in up or nodes]),
-            tuple(self._view(task) for node in nodes for task in node.running),
-            tuple(self._view(task) for node in nodes for task in node.paused),
+            tuple(self._view(task) for pool in pools for task in pool.running),
+            tuple(self._view(task) for pool in pools for task in pool.paused),
             bool(up),
             sum(starts) if starts else None,
         )
@@ -82,21 +85,22 @@ class Unaware(SchedulerWrapper):
         if task.eligible not in self._eligible:
             self._eligible[task.eligible] = tuple(dict.fromkeys(self._whole[n] for n in task.eligible))
         cluster = None if task.cluster is None else self._whole[task.cluster]
-        return replace(task, type=self._types[task.type.name], eligible=self._eligible[task.eligible], cluster=cluster)
+        kind, eligible = self._types[task.type.name], self._eligible[task.eligible]
+        return replace(task, type=kind, eligible=eligible, cluster=cluster, parts=())
 
 
 def possible(resizes: Iterable[Resize], snapshot: Snapshot) -> tuple[tuple[Resize, ...], list[Resources]]:
     """Those for which the task's own node has room, and what they leave free; tasks that shrink go first."""
-    held = {task.id: (c.index, task.allocation) for c in snapshot.clusters for task in (*c.running, *c.paused)}
-    free = [cluster.free for cluster in snapshot.clusters]
+    held = {task.id: (c.index, task) for c in snapshot.clusters for task in (*c.running, *c.paused)}
+    rooms = Rooms(snapshot.clusters)
     kept = []
-    for resize in sorted(resizes, key=lambda r: sum(r.allocation) - sum(held[r.task][1] or ())):
-        node, now = held[resize.task]
-        left = free[node] + (now or resize.allocation) - resize.allocation
-        if min(left) >= 0:
-            free[node] = left
+    for resize in sorted(resizes, key=lambda r: sum(r.allocation) - sum(held[r.task][1].allocation or ())):
+        node, task = held[resize.task]
+        now = task.allocation or resize.allocation
+        if resize.allocation.fits(rooms[node] + now):
+            rooms.resize(node, task, now, resize.allocation)
             kept.append(resize)
-    return tuple(kept), free
+    return tuple(kept), rooms.left
 
 
 def total(amounts: Sequence[Resources]) -> Resources:
@@ -119,8 +123,9 @@ def fitted(task: TaskView, nodes: Sequence[ClusterView], allocation: Resources) 
     sizes = [(node, size) for node, size in sizes if can_start_with(task, node, size)]
     if not sizes:
         return None
-    free = total([node.free for node in nodes])
-    capacity = total([node.capacity for node in nodes])
+    own = [node for node in nodes if not node.nodes]
+    free = total([node.free for node in own])
+    capacity = total([node.capacity for node in own])
     shares = [a / c if c else 1.0 for a, c in zip(free, capacity, strict=True)]
     scarce = shares.index(min(shares))
     node, size = min(

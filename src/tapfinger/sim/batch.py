@@ -20,6 +20,7 @@ from tapfinger.core.events import (
     event_key,
 )
 from tapfinger.core.model import Resources, Task
+from tapfinger.core.spans import Parts
 from tapfinger.core.state import eligible_ids
 from tapfinger.errors import ConfigError, InvalidDecision
 from tapfinger.observation import most_running
@@ -142,7 +143,7 @@ class BatchSim:
                 n, amounts = int(worlds.cluster[b, j]), Resources(worlds.allocation[b, j].tolist())
                 placed = int(worlds.started[b, j])
                 runs_from = int(worlds.runs_from[b, j]) if self._workloads[b].data is not None else placed
-                log += self._start(b, j, n, amounts, placed, runs_from)
+                log += self._start(j, n, amounts, placed, runs_from, self._parts(n, worlds.part[b, j]), b)
                 if worlds.finished[b, j] >= 0:
                     log.append(TaskFinished(int(worlds.finished[b, j]), j, n))
         for others in self._workloads[b].others:
@@ -154,15 +155,23 @@ class BatchSim:
         """Events of the attempts that ran out of memory."""
         worlds = self.worlds
         for i in range(int(worlds.attempts[b, j]) if self.world.ladders else 0):
-            placed, runs_from, end, n, *held = worlds.attempt[b, j, i].tolist()
-            yield from self._start(b, j, n, Resources(held), placed, runs_from)
-            yield TaskOutOfMemory(end, j, n, self.world.ladders[family].above(Resources(held)))
+            placed, runs_from, end, n, *amounts = worlds.attempt[b, j, i].tolist()
+            rows = np.reshape(amounts, (-1, worlds.allocation.shape[2]))
+            held = Resources(rows[0].tolist())
+            yield from self._start(j, n, held, placed, runs_from, self._parts(n, rows[1:]), b)
+            yield TaskOutOfMemory(end, j, n, self.world.ladders[family].above(held))
 
-    def _start(self, b: int, j: int, n: int, amounts: Resources, placed: int, runs_from: int) -> Iterator[Event]:
+    def _parts(self, n: int, rows: Ints) -> Parts:
+        """What a task holds of each node of a span; ``rows`` (nodes, R)."""
+        return tuple(Resources(row.tolist()) for row in rows[: len(self.world.clusters[n].nodes)])
+
+    def _start(
+        self, j: int, n: int, amounts: Resources, placed: int, runs_from: int, parts: Parts, b: int
+    ) -> Iterator[Event]:
         if runs_from > placed:
-            yield TaskStaging(placed, j, n, amounts, runs_from)
+            yield TaskStaging(placed, j, n, amounts, runs_from, parts)
         if runs_from == placed or runs_from < self.worlds.slot[b]:
-            yield TaskStarted(runs_from, j, n, amounts)
+            yield TaskStarted(runs_from, j, n, amounts, parts)
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -26,6 +26,7 @@ from tapfinger.core.events import (
 )
 from tapfinger.core.model import DONE, Noise, Resources, SpeedProfile, Task, TaskType
 from tapfinger.core.session import SlotOutcome
+from tapfinger.core.spans import Parts
 from tapfinger.core.state import eligible_ids
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.needs import Ladder
@@ -53,6 +54,8 @@ class _Run:
     staged: bool = False
     #: What it needs of a resource, if schedulers do not know that.
     ladder: Ladder | None = None
+    #: What it holds of each node, on a span.
+    parts: Parts = ()
 
 
 class SimExecutor:
@@ -111,7 +114,7 @@ class SimExecutor:
             if run.rate == 0.0 or run.runs_from > slot:
                 continue
             if run.staged and run.slots == 0:
-                events.append(TaskStarted(slot, ident, run.cluster, run.allocation))
+                events.append(TaskStarted(slot, ident, run.cluster, run.allocation, run.parts))
             self._progress(run)
             if run.ladder is not None and not run.ladder.enough(run.allocation):
                 ended.append(ident)
@@ -135,16 +138,17 @@ class SimExecutor:
             run = _Run(profile, command.cluster, command.allocation, key, rate, begun)
             run.runs_from, run.staged = command.runs_from, command.runs_from > slot
             run.ladder = self._ladders.get(command.task.type.family)
+            run.parts = command.parts
             self._runs[ident] = run
             if run.staged:
-                return TaskStaging(slot, ident, command.cluster, command.allocation, run.runs_from)
-            return TaskStarted(slot, ident, command.cluster, command.allocation)
+                return TaskStaging(slot, ident, command.cluster, command.allocation, run.runs_from, command.parts)
+            return TaskStarted(slot, ident, command.cluster, command.allocation, command.parts)
         run = self._runs[ident]
         if run.allocation != command.allocation and not command.allocation.none:
             run.overhead += self._switching_cost
-        run.allocation = command.allocation
+        run.allocation, run.parts = command.allocation, command.parts
         run.rate = 0.0 if command.allocation.none else run.profile.rate(command.allocation)
-        return TaskResized(slot, ident, command.cluster, command.allocation)
+        return TaskResized(slot, ident, command.cluster, command.allocation, command.parts)
 
     def _progress(self, run: _Run) -> None:
         gain = run.rate * run.profile.shape(run.progress)

@@ -15,6 +15,7 @@ from tapfinger.core.model import DONE
 from tapfinger.core.state import OTHERS_WEIGHT
 from tapfinger.sim.compiled import compiled, inlined
 from tapfinger.sim.needs_kernels import is_short, run_out
+from tapfinger.sim.span_kernels import drop_crowded, give_to_span, share_span, take_from_span
 from tapfinger.sim.staging_kernels import ask_for_data, release_data, reset_staging, wait_for_data
 
 # numba compiles by argument type; the named tuples of sim/layout.py are passed as they are.
@@ -84,7 +85,7 @@ def arrive(d: int, b: int, draws: Record, worlds: Record) -> None:
 
 
 @compiled
-def change_others(d: int, b: int, draws: Record, worlds: Record) -> None:
+def change_others(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> None:
     """Mirror of `tapfinger.sim.executor.SimExecutor._others` and `tapfinger.core.state.EdgeState._share`."""
     if draws.others_slot.shape[2] == 0:
         return
@@ -96,6 +97,8 @@ def change_others(d: int, b: int, draws: Record, worlds: Record) -> None:
                 amount = draws.others_amounts[d, n, i, r]
                 worlds.free[b, n, r] += worlds.others[b, n, r] - amount
                 worlds.others[b, n, r] = amount
+            if tables.node.shape[0] > 0 and tables.span[n] >= 0:
+                share_span(b, tables.span[n], tables, worlds)
             after = i + 1 if i + 1 < count else 0
             worlds.others_due[b, n] += draws.others_slot[d, n, after] - draws.others_slot[d, n, i]
             if after == 0:
@@ -143,7 +146,7 @@ def reset(b: int, tables: Record, draws: Record, worlds: Record) -> None:
         worlds.now[b, kind] = kind
     for j in range(worlds.attempts.shape[1]):
         worlds.attempts[b, j] = 0
-    change_others(b, b, draws, worlds)
+    change_others(b, b, tables, draws, worlds)
     for n in range(tables.capacity.shape[0]):
         for r in range(tables.capacity.shape[1]):
             worlds.others_lately[b, n, r] = worlds.others[b, n, r]
@@ -174,6 +177,8 @@ def start(
     for r in range(allocations.shape[1]):
         worlds.allocation[b, j, r] = allocations[row, r]
         worlds.free[b, n, r] -= allocations[row, r]
+    if tables.node.shape[0] > 0:
+        take_from_span(b, j, n, tables, worlds)
     if draws.data_gb.shape[1] > 0:
         ask_for_data(d, b, j, tables, draws, worlds)
 
@@ -205,6 +210,8 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
             n = worlds.cluster[b, j]
             for r in range(tables.capacity.shape[1]):
                 worlds.free[b, n, r] += worlds.allocation[b, j, r]
+            if tables.node.shape[0] > 0:
+                give_to_span(b, j, tables, worlds)
             if data or short:
                 _note_end(b, j, short, ended, worlds)
                 ended += 1
@@ -219,7 +226,7 @@ def end_slot(d: int, b: int, tables: Record, draws: Record, worlds: Record) -> A
     for n in range(tables.capacity.shape[0]):
         worlds.starts[b, n] = 0
     remember_others(b, draws, worlds)
-    change_others(d, b, draws, worlds)
+    change_others(d, b, tables, draws, worlds)
     arrive(d, b, draws, worlds)
     return count
 
@@ -289,6 +296,8 @@ def play_turn(
             void = False
             if not worlds.granted[b, n]:
                 worlds.conflicts[b] += 1
+    if tables.node.shape[0] > 0:
+        drop_crowded(b, tables, worlds, allocation)
     for n in range(clusters):
         if worlds.granted[b, n]:
             start(b, b, task[n], n, allocation, n, tables, draws, worlds)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tapfinger.core.contract import Mode
 from tapfinger.core.model import Cluster, Noise, TaskType
+from tapfinger.core.spans import nodes_of
 from tapfinger.core.staging import DataLayout, Staging
 from tapfinger.profiles.efficient_sizes import WORST_STRETCH, EfficientSize, EfficientSizes
 from tapfinger.workloads.base import Workload
@@ -41,6 +42,10 @@ class Tables(NamedTuple):
     noise_amplitude: float
     max_starts: int  # per cluster and slot
     reports: bool  # whether running tasks report their progress
+    # Spans, see core.spans: node[node_first[n]..node_first[n+1]] are the nodes of span n; (0,) where there are none.
+    span: Ints  # (N,) the span of a node, -1 for none
+    node: Ints
+    node_first: Ints  # (N+1,)
     # Data sets that a type needs: data[data_first[t]..data_first[t+1]].
     data: Ints
     data_first: Ints  # (T+1,)
@@ -116,7 +121,10 @@ class Worlds(NamedTuple):
     now: Ints  # (B, T) type that tasks of this one have since some of its family ran out of memory
     came: Ints  # (B, J) type with which the task came
     attempts: Ints  # (B, J) attempts that ran out of memory
-    attempt: Ints  # (B, J, attempts, 4 + R) of each: slots of placement, start and end, cluster, allocation
+    # (B, J, attempts, 4 + R + nodes * R) of each: slots of placement, start and end, cluster, allocation, parts
+    attempt: Ints
+    part: Ints  # (B, J, nodes, R) what a task on a span holds of each of its nodes; no nodes where there are no spans
+    spare: Ints  # (B, N, R) scratch of lending: what is left on nodes of spans; no clusters where there are no spans
     advised: Ints  # (B, J, advisers) cluster on which each adviser would start a waiting task now, -1 for none
     advised_size: Ints  # (B, J, advisers) the place on the menu of the size it would give
 
@@ -168,10 +176,23 @@ def make_tables(
         noise_amplitude=float(noise.amplitude),
         max_starts=1 if mode is Mode.SINGLE else NO_LIMIT,
         reports=reports,
+        **_spans(clusters),
         data=np.array([d for t in types for d in t.data], dtype=np.int64),
         data_first=np.cumsum([0, *(len(t.data) for t in types)]).astype(np.int64),
         **_climbs(types, ladders),
     )
+
+
+def _spans(clusters: Sequence[Cluster]) -> dict[str, Ints]:
+    """The fields of Tables about spans."""
+    span = np.full(len(clusters), -1, dtype=np.int64)
+    for n, nodes in nodes_of(clusters).items():
+        span[list(nodes)] = n
+    return {
+        "span": span,
+        "node": np.array([node for c in clusters for node in c.nodes], dtype=np.int64),
+        "node_first": np.cumsum([0, *(len(c.nodes) for c in clusters)]).astype(np.int64),
+    }
 
 
 def _climbs(types: Sequence[TaskType], ladders: Mapping[str, Ladder]) -> dict[str, Ints]:
@@ -258,6 +279,7 @@ def empty_worlds(batch: int, draws: Draws, tables: Tables, advisers: int = 0) ->
     wholes, staged = draws.data_cache.shape[1], bool(sets)
     kinds, climbing = len(tables.need), bool(len(tables.need))
     attempts = _longest_climb(tables)
+    nodes = int(np.diff(tables.node_first).max())
 
     def ints(*shape: int) -> Ints:
         return np.zeros((batch, *shape), dtype=np.int64)
@@ -300,7 +322,9 @@ def empty_worlds(batch: int, draws: Draws, tables: Tables, advisers: int = 0) ->
         now=ints(kinds),
         came=ints(tasks * climbing),
         attempts=ints(tasks * climbing),
-        attempt=ints(tasks * climbing, attempts, 4 + resources),
+        attempt=ints(tasks * climbing, attempts, 4 + resources * (1 + nodes)),
+        part=ints(tasks, nodes, resources),
+        spare=ints(clusters * bool(nodes), resources),
         advised=ints(tasks, advisers),
         advised_size=ints(tasks, advisers),
     )

@@ -1,7 +1,7 @@
 """Compiled lending, for rollouts: resources that are spare in a slot speed up running tasks.
 
 If resizing is free, lending for one slot changes only the progress made in it: allocations and free resources stay as
-they are.
+they are. (The readable simulator may afterwards split a task on a span otherwise among its nodes; here it is not.)
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def lend_round(b: int, tables: Record, sizes: Record, worlds: Record) -> None:
         spare = 0
         for r in range(amounts):
             worlds.room[b, r] = max(0, worlds.free[b, n, r])
+            if worlds.spare.shape[1] > 0 and tables.node_first[n] < tables.node_first[n + 1]:
+                worlds.room[b, r] = 0  # what its nodes, which come before it, have left
+                for k in range(tables.node_first[n], tables.node_first[n + 1]):
+                    worlds.room[b, r] += worlds.spare[b, tables.node[k], r]
             spare += worlds.room[b, r]
         while spare > 0:
             best, most, option = -1, 0, -1
@@ -71,6 +75,9 @@ def lend_round(b: int, tables: Record, sizes: Record, worlds: Record) -> None:
             for r in range(amounts):
                 worlds.room[b, r] += worlds.allocation[b, j, r] - sizes.allocation[option, r]
                 spare += worlds.room[b, r]
+        if worlds.spare.shape[1] > 0:
+            for r in range(amounts):
+                worlds.spare[b, n, r] = worlds.room[b, r]
 
 
 @inlined

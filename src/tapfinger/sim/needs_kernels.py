@@ -27,8 +27,11 @@ def run_out(d: int, b: int, j: int, tables: Record, draws: Record, worlds: Recor
             worlds.attempt[b, j, count, 1] = int(worlds.runs_from[b, j])
         worlds.attempt[b, j, count, 2] = worlds.slot[b]
         worlds.attempt[b, j, count, 3] = worlds.cluster[b, j]
-        for s in range(worlds.allocation.shape[2]):
+        resources = worlds.allocation.shape[2]
+        for s in range(resources):
             worlds.attempt[b, j, count, 4 + s] = worlds.allocation[b, j, s]
+            for k in range(worlds.part.shape[2]):
+                worlds.attempt[b, j, count, 4 + (1 + k) * resources + s] = worlds.part[b, j, k, s]
     worlds.attempts[b, j] = count + 1
     worlds.started[b, j] = -1
     worlds.cluster[b, j] = -1

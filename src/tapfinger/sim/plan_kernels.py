@@ -228,6 +228,8 @@ def copy_world(source: Record, p: int, target: Record, b: int) -> None:
         target.elapsed[b, j] = source.elapsed[p, j]
         for r in range(source.free.shape[2]):
             target.allocation[b, j, r] = source.allocation[p, j, r]
+            for k in range(source.part.shape[2]):
+                target.part[b, j, k, r] = source.part[p, j, k, r]
     for n in range(source.free.shape[1]):
         target.starts[b, n] = source.starts[p, n]
         target.waiting[b, n] = source.waiting[p, n]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tapfinger.core.conflict import crowded_out
 from tapfinger.core.contract import Decision, Placement, Scheduler, Snapshot
 from tapfinger.observation import GraphObs
 from tapfinger.policy.encoding.by_type import TypeEncoder
@@ -98,13 +99,13 @@ class Recorder:
                 queues[placement.cluster].append(placement)
             settled = False
             while not settled:
-                obs = self._encoder.observer.observe(session.state.snapshot())
-                turn = self._turn(obs, queues)
+                snapshot = session.state.snapshot()
+                turn = self._turn(self._encoder.observer.observe(snapshot), queues, snapshot)
                 settled = session.turn(Decision(turn))
             session.end_slot()
 
-    def _turn(self, obs: GraphObs, queues: list[deque[Placement]]) -> tuple[Placement, ...]:
-        """One placement per cluster: the next of its list that its agent can see."""
+    def _turn(self, obs: GraphObs, queues: list[deque[Placement]], snapshot: Snapshot) -> tuple[Placement, ...]:
+        """One placement per cluster: the next of its list that its agent can see and still start."""
         choice = np.full(len(queues), self._pending, dtype=np.int64)
         amounts = np.zeros((len(queues), obs.largest.shape[2]), dtype=np.int64)
         turn: list[Placement] = []
@@ -112,11 +113,16 @@ class Recorder:
             while queue:
                 placement = queue.popleft()
                 places = np.flatnonzero(obs.task[n] == placement.task)
-                if len(places):  # empty if another cluster took the task first
+                # Another cluster may have taken the task first, or a span what it needs of this node.
+                if len(places) and (np.asarray(placement.allocation) <= obs.largest[n, places[0]]).all():
                     choice[n] = places[0]
                     amounts[n] = placement.allocation
                     turn.append(placement)
                     break
+        for late in crowded_out(turn, snapshot.free, snapshot.spans):  # in the next turn
+            queues[late.cluster].appendleft(late)
+            turn.remove(late)
+            choice[late.cluster], amounts[late.cluster] = self._pending, 0
         if obs.startable.any():
             self._observations.append(obs)
             self._choices.append(choice)

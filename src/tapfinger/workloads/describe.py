@@ -118,7 +118,7 @@ def _load(counts: Counter[str], span: float, world: World) -> dict[str, float]:
     slots = span / world.scenario.slot_seconds + 1.0
     load = {}
     for position, name in enumerate(world.resources.names):
-        capacity = sum(cluster.capacity[position] for cluster in world.clusters)
+        capacity = sum(cluster.capacity[position] for cluster in world.clusters if not cluster.nodes)
         work = sum(counts[t.name] * t.minimum[position] * t.profile.slots(t.minimum) for t in world.task_types)
         load[name] = work / (capacity * slots) if capacity else float("inf" if work else 0.0)
     return load

@@ -222,8 +222,9 @@ def _write_parquet(path: Path, workload: WorkloadFile) -> None:
 
 def to_file(world: World, workload: Workload, source: str = "workload") -> WorkloadFile:
     """A drawn workload as the rows of a file: everything but the noise, which comes from the seed."""
-    # A task that may run on a cluster may run on each of its nodes, so the first node speaks for all.
-    eligible_wholes = workload.eligible[:, np.flatnonzero(np.diff(world.whole_of, prepend=-1))]
+    # A task that may run on a cluster may run on each of its nodes, or on each of its spans.
+    firsts = np.flatnonzero(np.diff(world.whole_of, prepend=-1))
+    eligible_wholes = np.logical_or.reduceat(workload.eligible, firsts, axis=1)
     types = [task_type.name for task_type in world.task_types]
     eligible = [
         ALL_CLUSTERS if row.all() else SEPARATOR.join(world.wholes[n] for n in np.flatnonzero(row))

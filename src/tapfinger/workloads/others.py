@@ -58,10 +58,10 @@ def _drawn(
 
 
 def _named(name: str, clusters: Sequence[Cluster], where: str) -> list[int]:
-    """A node by its name, or all nodes of a cluster."""
-    found = [n for n, cluster in enumerate(clusters) if name in (cluster.name, cluster.whole)]
+    """A node by its name, or all nodes of a cluster; spans have no resources of their own."""
+    found = [n for n, cluster in enumerate(clusters) if name in (cluster.name, cluster.whole) and not cluster.nodes]
     if not found:
-        known = dict.fromkeys(name for cluster in clusters for name in (cluster.whole, cluster.name))
+        known = dict.fromkeys(name for c in clusters for name in (c.whole, c.name) if not c.nodes)
         raise ConfigError(f"{where}: {UnknownNameError('cluster', name, known)}")
     return found
 

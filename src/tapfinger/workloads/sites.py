@@ -77,7 +77,8 @@ def sustainable_rate(world: World) -> float:
     options = EfficientSizes(world.context(0))
     weights = np.array([t.weight for t in world.task_types])
     costs = np.array([min(o.cost for o in options.of[t.name]) for t in world.task_types])
-    rate = len(world.clusters) * float(weights.sum() / (weights * costs).sum())
+    pools = sum(not cluster.nodes for cluster in world.clusters)  # spans have nothing of their own
+    rate = pools * float(weights.sum() / (weights * costs).sum())
     return min(rate, float(len(world.clusters))) if world.mode is Mode.SINGLE else rate
 
 

@@ -95,6 +95,18 @@ class World:
         return np.array([index[cluster.whole] for cluster in self.clusters])
 
     @cached_property
+    def open_to(self) -> npt.NDArray[np.bool_]:
+        """(types, pools) whether tasks of the type run there if their whole cluster is eligible.
+
+        Types that span run on spans, and on what is in no span; all others on everything but spans.
+        """
+        spans = np.array([bool(cluster.nodes) for cluster in self.clusters])
+        spanned = np.zeros(len(self.clusters), dtype=np.bool_)
+        spanned[[n for cluster in self.clusters for n in cluster.nodes]] = True
+        spanning = {config.name for config in self.scenario.task_types if config.spans}
+        return np.array([~spanned if t.family in spanning else ~spans for t in self.task_types])
+
+    @cached_property
     def wholes(self) -> tuple[str, ...]:
         """Names of the whole clusters, in order."""
         return tuple(dict.fromkeys(cluster.whole for cluster in self.clusters))
@@ -104,6 +116,8 @@ class World:
         """Capacity of every whole cluster, by name."""
         found: dict[str, Resources] = {}
         for cluster in self.clusters:
+            if cluster.nodes:
+                continue
             found[cluster.whole] = (
                 cluster.capacity + found[cluster.whole] if cluster.whole in found else cluster.capacity
             )
@@ -137,6 +151,8 @@ def _build(scenario: Scenario) -> World:
     wholes = [
         _pools(config.name, *copy, resources, of_nodes) for config in scenario.clusters for copy in config.copies()
     ]
+    if any(config.spans for config in scenario.task_types):
+        wholes = _with_spans(wholes)
     clusters = tuple(pool for pools in wholes for pool in pools)
     hardware = [cluster.hardware for cluster in clusters]
     names = Counter(pools[0].whole for pools in wholes) + Counter(pool.name for pool in clusters if pool.part_of)
@@ -189,6 +205,22 @@ def _pools(
         where = f"clusters.{key}.{'nodes' if part_of else 'capacity'}"
         pools.append(Cluster(name, resources.parse(given, where), part_of, kind))
     return pools
+
+
+def _with_spans(wholes: Iterable[Sequence[Cluster]]) -> list[list[Cluster]]:
+    """After the nodes of each cluster its spans: one for every kind of which there are several nodes."""
+    found: list[list[Cluster]] = []
+    for pools in wholes:
+        first, spans = sum(map(len, found)), []
+        kinds = list(dict.fromkeys(pool.hardware for pool in pools))
+        for kind in kinds:
+            nodes = [n for n, pool in enumerate(pools) if pool.hardware == kind]
+            if len(nodes) > 1:
+                name = f"{pools[0].whole}:{'all' if len(kinds) == 1 else f'all-{kind}'}"
+                total = Resources(map(sum, zip(*(pools[n].capacity for n in nodes), strict=True)))
+                spans.append(Cluster(name, total, pools[0].whole, kind, tuple(first + n for n in nodes)))
+        found.append([*pools, *spans])
+    return found
 
 
 def _task_type(
@@ -272,7 +304,7 @@ def _draw(world: World, seed: int) -> Workload:
     types = drawn.type if drawn.type is not None else _draw_types(world, count, types_rng)
     eligible = drawn.eligible if drawn.eligible is not None else _draw_eligible(world, types, eligible_rng, drawn)
     if len(world.wholes) < len(world.clusters):  # a task that may run on a cluster may run on each of its nodes
-        eligible = eligible[:, world.whole_of]
+        eligible = eligible[:, world.whole_of] & world.open_to[types]
     keys = noise_rng.integers(0, 2**64, size=count, dtype=np.uint64)
     others = draw_others(scenario, world.clusters, world.resources, others_rng) if scenario.others else ()
     data = draw_layout(scenario, world.wholes, world.whole_of.tolist(), links_rng) if scenario.data else None
@@ -352,7 +384,25 @@ def _beside_others(world: World, others: Iterable[Others]) -> npt.NDArray[np.boo
     for one in others:
         room = np.array(world.clusters[one.cluster].capacity) - one.amounts  # (changes, resources)
         fits[:, one.cluster] = np.any(np.all(minimum[:, None, :] <= room, axis=2), axis=1)
+    by_node = {one.cluster: one for one in others}
+    for span, cluster in enumerate(world.clusters):
+        if not by_node.keys().isdisjoint(cluster.nodes):
+            room = _room_of_span([world.clusters[n] for n in cluster.nodes], [by_node.get(n) for n in cluster.nodes])
+            fits[:, span] = np.any(np.all(minimum[:, None, :] <= room, axis=2), axis=1)
     return fits
+
+
+def _room_of_span(nodes: Sequence[Cluster], others: Sequence[Others | None]) -> npt.NDArray[np.int64]:
+    """(changes, resources) what others leave of these nodes together; the most they may, if their periods differ."""
+    known = [one for one in others if one is not None]
+    together = len({one.period for one in known}) == 1
+    slots = np.unique(np.concatenate([one.slot for one in known])) if together else np.zeros(1, dtype=np.int64)
+    total = np.zeros((len(slots), len(nodes[0].capacity)), dtype=np.int64)
+    for node, one in zip(nodes, others, strict=True):
+        room = np.array([node.capacity], dtype=np.int64) - (0 if one is None else one.amounts)
+        when = np.searchsorted(one.slot, slots, side="right") - 1 if one is not None and together else None
+        total += room.max(axis=0) if when is None else room[when]
+    return total
 
 
 def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -364,7 +414,8 @@ def _draw_types(world: World, count: int, rng: np.random.Generator) -> npt.NDArr
 
 def _possible(world: World) -> npt.NDArray[np.bool_]:
     """(types, clusters) where a task of the type fits at all, with what it needs in truth."""
-    return np.array([_holders(world.clusters, needed(t, world.ladders)) for t in world.task_types])
+    holders = np.array([_holders(world.clusters, needed(t, world.ladders)) for t in world.task_types], dtype=np.bool_)
+    return np.logical_and(world.open_to, holders)
 
 
 @lru_cache(maxsize=256)
@@ -386,8 +437,9 @@ def _draw_eligible(
         if not possible[i].any() and (i in present or (drawn.type is None and task_type.weight > 0)):
             first = int(np.argmax(types == i))
             label = f"{drawn.where(first)}: " if drawn.where and i in present else ""
-            shown = [f"{c.name} with {world.resources.describe(c.capacity)}" for c in world.clusters[:MOST_SHOWN]]
-            more = len(world.clusters) - len(shown)
+            there = [c for c, may in zip(world.clusters, world.open_to[i], strict=True) if may]
+            shown = [f"{c.name} with {world.resources.describe(c.capacity)}" for c in there[:MOST_SHOWN]]
+            more = len(there) - len(shown)
             need, who = needed(task_type, world.ladders), f"{label}task type {task_type.name!r}"
             amounts = world.resources.describe(need)
             what = (

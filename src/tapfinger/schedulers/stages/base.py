@@ -38,7 +38,7 @@ class Plan:
     @property
     def open(self) -> Snapshot:
         """The snapshot with reserved clusters closed."""
-        return self.snapshot.closed(self.reserved)
+        return self.snapshot.closed(self.snapshot.sharing(self.reserved))
 
     @property
     def placements(self) -> tuple[Placement, ...]:

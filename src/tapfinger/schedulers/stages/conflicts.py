@@ -24,7 +24,7 @@ class Conflicts(Stage):
             return plan
         wanted = {proposal.task for proposal in plan.proposals}
         minimum = {task.id: task.type.minimum for task in plan.snapshot.queue if task.id in wanted}
-        granted = resolve(plan.proposals, plan.snapshot.free, minimum)
+        granted = resolve(plan.proposals, plan.snapshot.free, minimum, plan.snapshot.spans)
         contested = {proposal.task for proposal in granted.lost}
         starts = [
             Start(placement, ("network", self.name) if placement.task in contested else ("network",))

@@ -69,7 +69,7 @@ class Waiting(Stage):
                 others = set(range(len(clusters))) - {n}
                 rest = self._start(rest, [waiting.pop(ident)], others, placements)
         self._reserved = {n: ident for n, ident in self._reserved.items() if ident in waiting}
-        rest = self._start(rest, list(waiting.values()), self._reserved, placements)
+        rest = self._start(rest, list(waiting.values()), rest.sharing(self._reserved), placements)
         started = {placement.task for placement in placements}
         # A task may have started elsewhere than on the cluster reserved for it.
         self._reserved = {n: ident for n, ident in self._reserved.items() if ident not in started}
