@@ -55,7 +55,6 @@ def small_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LAPS", 2)
     monkeypatch.setattr(module, "patience", lambda sim: 60)
     monkeypatch.setattr("tapfinger.training.publish.site_world", small)
-    monkeypatch.setattr("tapfinger.training.publish._SITES_MEASURED", 4)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5, 8])

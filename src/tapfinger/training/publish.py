@@ -26,11 +26,9 @@ from tapfinger.training.config import TrainConfig
 from tapfinger.training.seeds import FINAL_SEEDS
 from tapfinger.training.selection import RIVALS
 from tapfinger.training.trainer import start_of
-from tapfinger.training.universal import first_site, ranges, site_world
+from tapfinger.training.universal import site_world
+from tapfinger.workloads.sites import ranges
 from tapfinger.workloads.world import World
-
-#: Sites of a run that are measured to know what it was trained on.
-_SITES_MEASURED = 200
 
 #: Name of the scenario of a model for any site.
 ANY_SITE = "sites"
@@ -63,8 +61,7 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
         card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
     else:
         card = Card(name, config.network, PROFILES.name, (), (), {"name": ANY_SITE}, seeds=(config.seed,))
-        first = first_site(config)
-        training["ranges"] = ranges(range(first, first + _SITES_MEASURED))
+        training["ranges"] = ranges()
     return replace(card, training=training, earlier=earlier)
 
 

@@ -1,8 +1,7 @@
 """Trains one set of weights for any site: every update is played on new random sites.
 
 The network first copies the greedy scheduler that advises it, then learns from simulated deviations where to differ.
-Three of four sites are drawn from the distribution ``wide``, the others from ``pools``; selection sites are never
-trained on.
+Sites are drawn by workloads.sites; selection sites are never trained on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from tapfinger.policy.export import graph_of
 from tapfinger.profiles.greedy_options import ADVISERS
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.schedulers.lookahead import horizon_for
-from tapfinger.schedulers.model_domain import measures
 from tapfinger.sim import plan_kernels
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.layout import GreedyPlan, empty_worlds
@@ -41,7 +39,6 @@ from tapfinger.training.simulators import make_advised_sim
 from tapfinger.training.teacher import Examples
 from tapfinger.training.trainer import Report, Trainer
 from tapfinger.workloads.sites import draw_site
-from tapfinger.workloads.wide_sites import draw_wide_site
 from tapfinger.workloads.world import World, build_world, draw_workload
 
 #: Greedy plans that may play on after a deviation; each site uses the one that does best there.
@@ -78,20 +75,8 @@ _SELECTION_WORKLOADS = 3
 @lru_cache(maxsize=64)
 def site_world(seed: int) -> World:
     """The world of a site; larger sites have more tasks, so that they fill up as well."""
-    draw = draw_wide_site if seed % 4 else draw_site
-    clusters = len(build_world(draw(seed)).clusters)
-    return build_world(draw(seed, tasks=int(np.clip(_TASKS * clusters, 200, 600))))
-
-
-def ranges(seeds: Sequence[int]) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value on these sites of what a model should know about its domain."""
-    found = [measures(SiteTables(site_world(seed).context(0))) for seed in seeds]
-    return {name: (min(f[name][0] for f in found), max(f[name][1] for f in found)) for name in found[0]}
-
-
-def first_site(config: TrainConfig) -> int:
-    """The first site that a run learns on; the others follow."""
-    return DEVIATION_SEEDS + config.seed % _RUNS * _APART
+    clusters = len(build_world(draw_site(seed)).clusters)
+    return build_world(draw_site(seed, tasks=int(np.clip(_TASKS * clusters, 200, 600))))
 
 
 def window_of(world: World) -> int:
@@ -216,7 +201,7 @@ class UniversalTrainer(Trainer):
 
     def _deviating(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Any]:
         config = self.config.deviation
-        first = first_site(self.config) + iteration * config.workloads
+        first = DEVIATION_SEEDS + self.config.seed % _RUNS * _APART + iteration * config.workloads
         weights = graph_of(network, self.sizes)
         return [
             SitePart(

@@ -42,6 +42,19 @@ MOST_CELLS = 2000
 _STREAM = 0x51735
 
 
+def ranges() -> dict[str, tuple[float, float]]:
+    """Ranges that sites are drawn from; models record them as what they were trained on."""
+    return {
+        "clusters": (1, MOST_CLUSTERS),
+        "task types": (1, MOST_TYPES),
+        "resource types": (2, 2),
+        "accelerators of a cluster": GPUS,
+        "units of another resource of a cluster": CPUS,
+        "times the smallest cluster, the largest": (1, SPREAD),
+        "slots of a task's fastest run": IDEALS,
+    }
+
+
 def draw_site(seed: int, tasks: int = 150) -> Scenario:
     """A random site with ``tasks`` tasks per workload: a pure function of its arguments."""
     if seed < 0:
