@@ -50,6 +50,9 @@ class Outputs(NamedTuple):
 
 ALLOCATIONS = ("factored", "joint", "menu")
 
+#: ours: any number of clusters, told more than the paper's agents are. paper: ``policy.paper_form``.
+FORMS = ("ours", "paper")
+
 
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -84,6 +87,7 @@ class NetworkConfig:
     menu_features: int = 0
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
+    form: str = "ours"
 
     def __post_init__(self) -> None:
         """Reject configurations that cannot be built."""
@@ -95,6 +99,13 @@ class NetworkConfig:
             raise ConfigError(f"allocation = {self.allocation!r} and menu_features = {self.menu_features} do not agree")
         if self.allocation == "joint" and self.resources != 2:
             raise ConfigError(f"the joint head needs 2 resources, not {self.resources}; take allocation = 'factored'")
+        if self.form not in FORMS:
+            raise UnknownNameError("form", self.form, FORMS)
+        if self.form == "paper" and (self.allocation != "joint" or not self.separate_actors):
+            raise ConfigError(
+                f"form = 'paper' needs allocation = 'joint', not {self.allocation!r}, and separate_actors = the number "
+                f"of clusters, not {self.separate_actors}"
+            )
         if not 0 <= self.accelerator < self.resources:
             raise ConfigError(f"accelerator = {self.accelerator} is not an index of {self.resources} resources")
 
@@ -103,10 +114,13 @@ class NetworkConfig:
         return asdict(self)
 
 
-#: Sizes by name: ``cpu`` can be trained on two cores, ``paper`` has the paper's sizes.
-PRESETS: dict[str, dict[str, int]] = {
+_PAPER: dict[str, Any] = {"heads": 4, "transformer_layers": 2, "allocation": "joint", "form": "paper"}
+
+#: Networks by name: ``cpu`` is ours, ``paper`` is the paper's, and ``paper-small`` the paper's in the size of ours.
+PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1, "rounds": 2},
-    "paper": {"hidden": 256, "heads": 4, "layers": 6, "transformer_layers": 2},
+    "paper": {"hidden": 256, "layers": 6, **_PAPER},
+    "paper-small": {"hidden": 32, "layers": 2, **_PAPER},
 }
 
 
@@ -126,7 +140,10 @@ def config_for(inputs: Inputs, accelerator: int, preset: str = "cpu", **changes:
     }
     if inputs.menu.shape[-1]:
         values |= {"allocation": "menu", "menu_features": inputs.menu.shape[-1], "accelerator": 0}
-    return NetworkConfig(**{**values, **PRESETS[preset], **changes})
+    values = {**values, **PRESETS[preset], **changes}
+    if values.get("form") == "paper":
+        values.setdefault("separate_actors", inputs.cluster.shape[-2])
+    return NetworkConfig(**values)
 
 
 def as_tensors(inputs: Inputs) -> Inputs:
@@ -225,15 +242,19 @@ class Positional(nn.Module):
         return (*network.judge(encoded, inputs), *(weights for layer in encoded.attention for weights in layer))
 
 
-def make_encoder(config: NetworkConfig, self_term: bool = True) -> HanEncoder:
-    """The graph encoder of a config; ``self_term``: whether nodes see their own features."""
-    features = {
+def graph_features(config: NetworkConfig) -> dict[str, int]:
+    """Number of features of each kind of node, and of pairs."""
+    return {
         "cluster": config.cluster_features,
         "pending": config.pending_features,
         "running": config.running_features,
         "pair": config.pair_features,
     }
-    return HanEncoder(features, config.hidden, config.heads, config.layers, self_term)
+
+
+def make_encoder(config: NetworkConfig, self_term: bool = True) -> HanEncoder:
+    """The graph encoder of a config; ``self_term``: whether nodes see their own features."""
+    return HanEncoder(graph_features(config), config.hidden, config.heads, config.layers, self_term)
 
 
 def make_allocation(config: NetworkConfig) -> nn.Module:

@@ -103,23 +103,34 @@ class JointAllocation(nn.Module):
         self.columns, self.first = units + 1, first
         self.task = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, self.columns**2))
 
-    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
-        """As in the factored head, but always with its own columns; ``amounts`` only sets the number type."""
-        columns = torch.arange(self.columns, dtype=amounts.dtype, device=tasks.device)
-        joint = self.task(tasks).reshape(*tasks.shape[:3], self.columns, self.columns)  # (..., second, first)
-        low, high = inputs.minimum[..., 1 - self.first], inputs.largest[..., 1 - self.first]
-        legal = (columns >= low.unsqueeze(3)) & (columns <= high.unsqueeze(3))  # of the second
-        marginal = joint.masked_fill(~legal.unsqueeze(4), MASKED).logsumexp(dim=3)
+    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:  # noqa: ARG002 - it has its own columns
+        """As in the factored head, but always with its own columns."""
+        return self.amounts(self.table(tasks), inputs.minimum, inputs.largest)
+
+    def table(self, tasks: Tensor) -> Tensor:
+        """(..., H) -> (..., columns, columns): the score of every pair of amounts (second, first)."""
+        joint: Tensor = self.task(tasks).unflatten(-1, (self.columns, self.columns))
+        return joint
+
+    def within(self, minimum: Tensor, largest: Tensor, resource: int) -> Tensor:
+        """(..., R) -> (..., columns): which amounts of a resource are legal."""
+        columns = torch.arange(self.columns, device=minimum.device)
+        return (columns >= minimum[..., resource : resource + 1]) & (columns <= largest[..., resource : resource + 1])
+
+    def amounts(self, joint: Tensor, minimum: Tensor, largest: Tensor) -> Amounts:
+        """The table in the form of Amounts, without the column of void."""
+        second = self.within(minimum, largest, 1 - self.first)
+        marginal = joint.masked_fill(~second.unsqueeze(-1), MASKED).logsumexp(dim=-2)
         identity = torch.eye(self.columns, dtype=joint.dtype, device=joint.device).expand_as(joint)
         nothing = torch.zeros_like(joint)
         return Amounts(
-            logits=self._order(marginal, torch.zeros_like(marginal)),
-            keys=self._order(identity, nothing),
-            queries=self._order(nothing, joint),
+            logits=self._order(marginal, torch.zeros_like(marginal), -2),
+            keys=self._order(identity, nothing, -3),
+            queries=self._order(nothing, joint, -3),
         )
 
-    def _order(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.stack([first, second] if self.first == 0 else [second, first], dim=3)
+    def _order(self, first: Tensor, second: Tensor, axis: int) -> Tensor:
+        return torch.stack([first, second] if self.first == 0 else [second, first], dim=axis)
 
 
 class MenuAllocation(nn.Module):

@@ -15,8 +15,12 @@ UNIVERSAL_START = "universal"
 #: group: rollouts of one workload are compared with each other. mappo: the paper's algorithm, with a critic.
 ALGORITHMS = ("group", "mappo")
 
-#: How a network identifies a task: by the paper's one-hot type, or by its speed profile.
-FEATURES = ("types", "profiles")
+#: Name of the paper's inputs, and of its preset.
+PAPER = "paper"
+
+#: How a network identifies a task: by the paper's one-hot type, with our additions or with nothing but the paper's
+#: inputs, or by its speed profile.
+FEATURES = ("types", PAPER, "profiles")
 
 #: system: all agents get minus the tasks in the system. own: minus those on, or waiting for, the agent's cluster.
 REWARDS = ("system", "own")
@@ -72,6 +76,10 @@ class GroupConfig:
 class MappoConfig:
     """One update of MAPPO."""
 
+    group: Annotated[
+        int,
+        FieldHelp("Rollouts of the same workload; their mean advantage at each slot is subtracted; 1: none.", min=1),
+    ] = 1
     discount: Annotated[
         float,
         FieldHelp(
@@ -139,7 +147,7 @@ class TrainConfig:
     loads: Annotated[tuple[float, ...], FieldHelp("Arrival rates to train on, times the scenario's.", "X,X")] = (1.0,)
     tasks: Annotated[int, FieldHelp("Tasks per training workload.", "N", min=0, words={0: "the scenario's"})] = 0
     pending: Annotated[int, FieldHelp("Waiting tasks that a cluster sees.", "N", min=1)] = 10
-    features: Annotated[str, FieldHelp("What a task is known by: types or profiles.", "NAME")] = "types"
+    features: Annotated[str, FieldHelp("What the network is told: types, paper or profiles.", "NAME")] = "types"
     seed: Annotated[int, FieldHelp("Same seed, same weights.", "N", min=0)] = 0
     workloads: Annotated[int, FieldHelp("Different workloads per update.", min=1)] = 8
     shards: Annotated[
@@ -172,7 +180,7 @@ class TrainConfig:
     @property
     def repeats(self) -> int:
         """How often each workload is played in an update."""
-        return self.group.group if self.algorithm == "group" else 1
+        return self.group.group if self.algorithm == "group" else self.mappo.group
 
     @property
     def reward(self) -> str:
@@ -180,17 +188,21 @@ class TrainConfig:
         return self.mappo.reward if self.algorithm == "mappo" else "system"
 
 
+_PAPER: dict[str, Any] = {
+    "algorithm": "mappo",
+    "features": PAPER,
+    "teacher": "none",
+    "refinements": 0,
+    "workloads": 32,
+    "iterations": 1_000_000,
+    "max_steps": 8_000_000,
+}
+
 #: Settings of each ``--preset``. ``cpu`` trains on two cores; ``paper`` has the paper's network and training budget.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {},
-    "paper": {
-        "algorithm": "mappo",
-        "teacher": "none",
-        "refinements": 0,
-        "workloads": 32,
-        "iterations": 1_000_000,
-        "max_steps": 8_000_000,
-    },
+    PAPER: _PAPER,
+    "paper-small": _PAPER,
 }
 
 

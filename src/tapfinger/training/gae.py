@@ -93,6 +93,27 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
     return Estimates(advantage, usable)
 
 
+def relative_to_group(found: Estimates, turns: Turns, group: int) -> Estimates:
+    """Advantages less the mean of those of the other rollouts of the same workload at the same slot.
+
+    Worlds b*group .. (b+1)*group share a workload. What its arrivals did to the return is the same for all of them and
+    unknown to the critic, so the difference has much less variance; leaving a world's own turns out keeps it unbiased.
+    Where no other world has a turn in the slot, the advantage stays as it is.
+    """
+    if group == 1:
+        return found
+    place = turns.world // group, turns.slot
+    shape = int(turns.world.max()) + 1, int(turns.slot.max()) + 1
+    rows = np.flatnonzero(found.usable)
+    own = np.zeros((*shape, found.advantage.shape[1] + 1))
+    np.add.at(own, (turns.world[rows], turns.slot[rows]), np.column_stack([found.advantage[rows], np.ones(len(rows))]))
+    padded = np.zeros((-(-shape[0] // group) * group, *own.shape[1:]))
+    padded[: shape[0]] = own
+    others = padded.reshape(-1, group, *own.shape[1:]).sum(axis=1)[place] - own[turns.world, turns.slot]
+    mean = others[:, :-1] / np.maximum(others[:, -1:], 1.0)
+    return found._replace(advantage=found.advantage - mean)
+
+
 def _followers(world: Ints) -> tuple[Ints, Ints]:
     """For each row, the next row of the same world (-1 at the end), and the row's rank in its world."""
     order = np.argsort(world, kind="stable")

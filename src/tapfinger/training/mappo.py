@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.config import MappoConfig
-from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, to_go
+from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, relative_to_group, to_go
 from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE
 from tapfinger.training.rollout import Bools, Floats, RolloutResult, Turns
 
@@ -116,9 +116,11 @@ def _prepare(
         scale.follow(whole, 1.0)
     value = scale.restore(turns.extra[:, 0, VALUE])
     ended = np.isfinite(episode.mean)
-    advantage, usable = estimate(turns, cost, value, ended, config.discount, config.trace)
+    found = estimate(turns, cost, value, ended, config.discount, config.trace)
+    usable = found.usable
     # One critic for all: where agents have separate rewards, it learns the mean agent's return.
-    returns = advantage.mean(axis=1) + value
+    returns = found.advantage.mean(axis=1) + value
+    advantage = relative_to_group(found, turns, config.group).advantage
     _rescale(network, *scale.follow(returns[usable], config.scale_rate))
     old = turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)
     batch = _Batch(

@@ -18,11 +18,12 @@ from tapfinger.policy.actor_critic import NetworkConfig
 from tapfinger.policy.card import MAX_WAIT, PREVIOUS, Card, make_card
 from tapfinger.policy.checkpoint import card_of, save
 from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import PAPER_FEATURES, TYPES
 from tapfinger.policy.export import export
 from tapfinger.policy.files import card_file, change_card, read_card_file
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
 from tapfinger.sim.run import run_scheduler
-from tapfinger.training.config import TrainConfig
+from tapfinger.training.config import PAPER, TrainConfig
 from tapfinger.training.seeds import FINAL_SEEDS, SELECTION_SEEDS
 from tapfinger.training.selection import RIVALS
 from tapfinger.training.trainer import start_of, training_worlds
@@ -69,7 +70,10 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
         before = card_of(start_of(config))
         earlier = (*before.earlier, {**before.training, "scenario": before.scenario["name"]})
     if scenario is not None:
-        card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
+        schema = PROFILES.name if config.features == PROFILES.name else TYPES.name
+        card = make_card(scenario, name, config.network, (config.seed,), schema=schema)
+        if config.features == PAPER:
+            card = replace(card, features=PAPER_FEATURES, schema_digest="")
     else:
         card = Card(name, config.network, PROFILES.name, (), (), {"name": ANY_SITE}, seeds=(config.seed,))
         card = replace(card, max_wait=ANY_SITE_WAIT)
