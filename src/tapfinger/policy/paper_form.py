@@ -9,6 +9,7 @@ as everywhere in this package, as one choice among the tasks and void:
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from tapfinger.policy.actor_critic import ActorCritic, NetworkConfig, SeparateActors, graph_features
-from tapfinger.policy.allocation import Amounts, JointAllocation
+from tapfinger.policy.allocation import Amounts, SharedJointAllocation
 from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.han import MASKED, Encoded, Graph, masked_mean, pick_nodes
 from tapfinger.policy.pointer import EncoderBlock
@@ -156,7 +157,7 @@ class PaperActor(nn.Module):
         """``chooser``: a TaskPointer, or what replaces it in an ablation."""
         super().__init__()
         self.chooser = chooser
-        self.allocation = JointAllocation(config.hidden, config.units, config.accelerator)
+        self.allocation = SharedJointAllocation(config.hidden, config.units, config.accelerator)
 
     def forward(self, places: Tensor, clusters: Tensor, inputs: Inputs, amounts: Tensor) -> tuple[Tensor, Amounts]:  # noqa: ARG002 - as other actors
         """Logits (B, N, K + 1) of tasks and void, and the amounts of every task."""
@@ -182,11 +183,26 @@ def choice_logits(pointed: Tensor, start: Tensor, stay: Tensor, startable: Tenso
 
 
 class PaperActors(SeparateActors):
-    """The actors of all clusters."""
+    """The actors of all clusters; all begin with the same weights."""
+
+    @torch.no_grad()
+    def share_gradients(self, weight: float) -> None:
+        """Add, to the gradient of every actor, the sum of all actors' gradients times ``weight``.
+
+        As if an actor's weights were the sum of a part that all have in common and one of its own: what one has
+        learnt, the others learn too, and still each can become whatever it could alone. Gradients are zero together.
+        """
+        for same in zip(*(actor.parameters() for actor in self.actors), strict=True):
+            known = [each.grad for each in same if each.grad is not None]
+            if len(known) == len(same):
+                whole = torch.stack(known).sum(dim=0)
+                for gradient in known:
+                    gradient.add_(whole, alpha=weight)
 
 
 def _assemble(encoder: nn.Module, config: NetworkConfig, chooser: Any) -> ActorCritic:
-    actors = [PaperActor(chooser(), config) for _ in range(config.separate_actors)]
+    first = PaperActor(chooser(), config)
+    actors = [first, *(deepcopy(first) for _ in range(config.separate_actors - 1))]
     return ActorCritic(encoder, PaperActors(cast(list[nn.Module], actors)), config.hidden)
 
 

@@ -78,7 +78,7 @@ class MappoConfig:
 
     group: Annotated[
         int,
-        FieldHelp("Rollouts of the same workload; their mean advantage at each slot is subtracted; 1: none.", min=1),
+        FieldHelp("Rollouts of the same workload, each judged by what it pays more than the others; 1: none.", min=1),
     ] = 1
     discount: Annotated[
         float,
@@ -90,7 +90,7 @@ class MappoConfig:
     ] = 1.0
     trace: Annotated[
         float,
-        FieldHelp("Lambda of GAE, from turn to turn: 0 trusts the critic alone, 1 the returns alone.", min=0, max=1),
+        FieldHelp("Lambda of GAE, by slots: 0 trusts the critic alone, 1 the returns alone.", min=0, max=1),
     ] = 0.95
     clip: Clip = 0.2
     value_clip: Annotated[
@@ -103,6 +103,9 @@ class MappoConfig:
     learning_rate: LearningRate = 3e-4
     max_grad_norm: GradientNorm = 0.5
     reward: Annotated[str, FieldHelp("What agents pay: system or own.")] = "system"
+    sharing: Annotated[
+        float, FieldHelp("Weight of the other actors' gradients in that of a separate actor; 0: none.", min=0)
+    ] = 0.0
     scale_rate: Annotated[
         float, FieldHelp("Share of the newest returns in the running scale of returns.", min=0, max=1)
     ] = 0.1

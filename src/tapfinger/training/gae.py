@@ -2,7 +2,7 @@
 
 Only turns in which some agent had a choice are kept, so the next turn may be in the same slot or many slots later.
 A turn's cost is everything paid from its slot up to the slot of the next turn: nothing if that is the same
-slot. Discounting is by slot, so the turns of one slot have equal weight for any discount.
+slot. Discount and lambda go by slots, so the turns of one slot have equal weight for any discount.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
     """Advantages of all turns.
 
     cost (B, slots, A); value (E,): the critic's value at the time of play; ended (B,): whether the world was
-    played to its end. ``trace`` is the lambda of GAE, applied from turn to turn.
+    played to its end. ``trace`` is the lambda of GAE; like the discount, it goes by slots.
     """
     after, rank = _followers(turns.world)
     last = after < 0
     gap = np.where(last, 0, turns.slot[after] - turns.slot)  # slots up to the next turn
     costs = to_go(cost, discount)
     here = costs[turns.world, turns.slot]  # (E, A)
-    decay = discount**gap
+    decay, faded = discount**gap, trace**gap
     paid = here - np.where(last, 0.0, decay)[:, None] * here[after]
     delta = -paid + (np.where(last, 0.0, decay * value[after]) - value)[:, None]
     usable = ~last | ended[turns.world]
@@ -88,30 +88,24 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
     for rows in reversed(by_rank):  # a world has one turn of each rank
         some = rows[usable[rows]]
         which = turns.world[some]
-        running[which] = delta[some] + (trace * decay[some])[:, None] * running[which]
+        running[which] = delta[some] + (faded * decay)[some, None] * running[which]
         advantage[some] = running[which]
     return Estimates(advantage, usable)
 
 
-def relative_to_group(found: Estimates, turns: Turns, group: int) -> Estimates:
-    """Advantages less the mean of those of the other rollouts of the same workload at the same slot.
+def relative_costs(cost: Floats, group: int) -> Floats:
+    """(B, slots, A) costs less the mean, in the same slot, of the other rollouts of the same workload.
 
-    Worlds b*group .. (b+1)*group share a workload. What its arrivals did to the return is the same for all of them and
-    unknown to the critic, so the difference has much less variance; leaving a world's own turns out keeps it unbiased.
-    Where no other world has a turn in the slot, the advantage stays as it is.
+    Worlds b*group .. (b+1)*group share a workload. What its arrivals cost is the same for all of them, so the sum of
+    these costs says what a rollout has done better or worse: even without a discount it does not depend on how many
+    tasks are still to come, which no state tells the critic. What the others paid does not depend on a rollout's own
+    actions, so the expected gradient stays the same.
     """
     if group == 1:
-        return found
-    place = turns.world // group, turns.slot
-    shape = int(turns.world.max()) + 1, int(turns.slot.max()) + 1
-    rows = np.flatnonzero(found.usable)
-    own = np.zeros((*shape, found.advantage.shape[1] + 1))
-    np.add.at(own, (turns.world[rows], turns.slot[rows]), np.column_stack([found.advantage[rows], np.ones(len(rows))]))
-    padded = np.zeros((-(-shape[0] // group) * group, *own.shape[1:]))
-    padded[: shape[0]] = own
-    others = padded.reshape(-1, group, *own.shape[1:]).sum(axis=1)[place] - own[turns.world, turns.slot]
-    mean = others[:, :-1] / np.maximum(others[:, -1:], 1.0)
-    return found._replace(advantage=found.advantage - mean)
+        return cost
+    grouped = cost.reshape(-1, group, *cost.shape[1:])
+    others = (grouped.sum(axis=1, keepdims=True) - grouped) / (group - 1)
+    return np.asarray((grouped - others).reshape(cost.shape))
 
 
 def _followers(world: Ints) -> tuple[Ints, Ints]:

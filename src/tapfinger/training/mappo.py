@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tapfinger.policy.paper_form import PaperActors
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.config import MappoConfig
-from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, relative_to_group, to_go
+from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, relative_costs, to_go
 from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE
 from tapfinger.training.rollout import Bools, Floats, RolloutResult, Turns
 
@@ -51,6 +52,8 @@ def update(
             rows = order[begin : begin + config.batch]
             optimizer.zero_grad()
             sums = batch.backward(network, rows, config, accelerator, threads)
+            if isinstance(network.actor, PaperActors):
+                network.actor.share_gradients(config.sharing)
             sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
             optimizer.step()
             for name, value in sums.items():
@@ -109,18 +112,17 @@ def _prepare(
     network: nn.Module, episode: RolloutResult, turns: Turns, config: MappoConfig, scale: ReturnScale
 ) -> tuple[_Batch, dict[str, float]]:
     """Advantages and targets of all turns; updates the scale of returns."""
-    cost = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
+    paid = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
+    cost = relative_costs(paid, config.group)
     whole = -to_go(cost, config.discount).mean(axis=2)[turns.world, turns.slot]
     if not scale.square:
         # Before its first update the critic's output has no unit: map it to the scale of the returns at hand.
         scale.follow(whole, 1.0)
     value = scale.restore(turns.extra[:, 0, VALUE])
     ended = np.isfinite(episode.mean)
-    found = estimate(turns, cost, value, ended, config.discount, config.trace)
-    usable = found.usable
+    advantage, usable = estimate(turns, cost, value, ended, config.discount, config.trace)
     # One critic for all: where agents have separate rewards, it learns the mean agent's return.
-    returns = found.advantage.mean(axis=1) + value
-    advantage = relative_to_group(found, turns, config.group).advantage
+    returns = advantage.mean(axis=1) + value
     _rescale(network, *scale.follow(returns[usable], config.scale_rate))
     old = turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)
     batch = _Batch(
@@ -133,7 +135,7 @@ def _prepare(
     )
     spread = float(np.var(returns[usable]))
     known = {
-        "return": -float(cost.mean(axis=2).sum(axis=1).mean()),
+        "return": -float(paid.mean(axis=2).sum(axis=1).mean()),
         "explained_variance": 1.0 - float(np.var((returns - value)[usable])) / max(spread, 1e-12),
         "return_mean": scale.mean,
         "return_spread": scale.spread,
