@@ -33,7 +33,7 @@ def turns_at(*places: tuple[int, int]) -> Turns:
 
 def gae(turns, cost, value, ended=(True, True), discount=1.0, trace=1.0):
     table = np.array(cost, dtype=float)[:, :, None]
-    found = estimate(turns, table, np.array(value, dtype=float), np.array(ended), discount, trace)
+    found = estimate(turns, table, np.array(value, dtype=float)[:, None], np.array(ended), discount, trace)
     return found.advantage[:, 0].tolist(), found.usable.tolist()
 
 
@@ -210,7 +210,7 @@ def test_the_critic_learns_returns_of_thousands_and_keeps_them_when_the_scale_mo
 
     def values():
         with torch.no_grad():
-            return scale.restore(network(inputs).value.numpy())
+            return scale.restore(network(inputs).value.squeeze(1).numpy())
 
     update(network, optimizer, big, config, 1, np.random.default_rng(0), scale)
     returns = -np.array([big.cost[b, t:].sum() for b, t in zip(episode.turns.world, episode.turns.slot, strict=True)])

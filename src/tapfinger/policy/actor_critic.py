@@ -24,7 +24,7 @@ class Answers(Protocol):
 
     @property
     def value(self) -> Any:
-        """State value, (B,)."""
+        """State value, (B, 1), or (B, N): one for each agent."""
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:
         """Scores of the amounts of the chosen tasks: without the axis K, and with C columns of choices in place of N.
@@ -41,7 +41,7 @@ class Outputs(NamedTuple):
     amount_logits: Any  # (B, N, K, R, A)
     amount_keys: Any  # (B, N, K, R, A, r)
     amount_queries: Any  # (B, N, K, R, A, r)
-    value: Any  # (B,)
+    value: Any  # (B, 1), or (B, N): one for each agent
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:  # noqa: ARG002 - all are there anyway
         """As in Answers."""
@@ -206,13 +206,13 @@ class SeparateActors(nn.Module):
 class ActorCritic(nn.Module):
     """An encoder, an actor on its embeddings and a critic on its summary."""
 
-    def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int) -> None:
-        """``encoder`` returns Encoded and has a ``summary_width``."""
+    def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int, values: int = 1) -> None:
+        """``encoder`` returns Encoded and has a ``summary_width``; ``values``: 1, or one for each agent."""
         super().__init__()
         self.encoder, self.actor = encoder, actor
         width: Any = encoder.summary_width
         # The last layer is linear: returns are negative.
-        self.critic = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.critic = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, values))
 
     def forward(self, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Outputs for a batch of tensors. ``columns``: A; without it, one more than the largest legal amount."""
@@ -221,7 +221,12 @@ class ActorCritic(nn.Module):
     def judge(self, encoded: Encoded, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Apply actor and critic to the encoder's output."""
         logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts_of(inputs, columns))
-        return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
+        return Outputs(logits, scores.logits, scores.keys, scores.queries, self.worth(encoded.summary))
+
+    def worth(self, summary: Tensor) -> Tensor:
+        """(B, 1), or (B, N) with a value for each agent, from an encoder's summary."""
+        value: Tensor = self.critic(summary)
+        return value
 
 
 class Positional(nn.Module):

@@ -39,11 +39,11 @@ def answer(network: nn.Module, inputs: Inputs) -> Answers:
     if not isinstance(encoder, HanEncoder):
         encoded = encoder(inputs)
         logits, tasks = actor.chooser(encoded.places, encoded.clusters, inputs)
-        return Deferred(logits, critic(encoded.summary).squeeze(1), tasks, _all_agents(inputs), actor, inputs)
+        return Deferred(logits, critic(encoded.summary), tasks, _all_agents(inputs), actor, inputs)
     graph = PackedGraph.of(inputs)
     nodes = encode(encoder, inputs, graph)
     mean = graph.pending.mean(nodes.pending)
-    value = critic(torch.cat([mean, nodes.cluster.mean(dim=1)], dim=1)).squeeze(1)
+    value = critic(torch.cat([mean, nodes.cluster.mean(dim=1)], dim=1))
     return _choose(encoder, actor, nodes, value, inputs, graph)
 
 

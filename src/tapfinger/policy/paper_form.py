@@ -178,7 +178,7 @@ class PaperActor(nn.Module):
 def choice_logits(pointed: Tensor, start: Tensor, stay: Tensor, startable: Tensor) -> Tensor:
     """(B, N, K) each -> (B, N, K + 1): log-probabilities of starting each task, and of void last."""
     chance = torch.log_softmax(pointed.masked_fill(~startable, MASKED), dim=2)
-    void = (chance + stay).logsumexp(dim=2, keepdim=True)
+    void = (chance + stay.masked_fill(~startable, 0.0)).logsumexp(dim=2, keepdim=True)
     return torch.cat([(chance + start).masked_fill(~startable, float("-inf")), void], dim=2)
 
 
@@ -203,7 +203,7 @@ class PaperActors(SeparateActors):
 def _assemble(encoder: nn.Module, config: NetworkConfig, chooser: Any) -> ActorCritic:
     first = PaperActor(chooser(), config)
     actors = [first, *(deepcopy(first) for _ in range(config.separate_actors - 1))]
-    return ActorCritic(encoder, PaperActors(cast(list[nn.Module], actors)), config.hidden)
+    return ActorCritic(encoder, PaperActors(cast(list[nn.Module], actors)), config.hidden, len(actors))
 
 
 def paper(config: NetworkConfig) -> ActorCritic:

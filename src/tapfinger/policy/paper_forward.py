@@ -87,4 +87,4 @@ def answer_paper(network: nn.Module, inputs: Inputs) -> PaperAnswers:
         begin += len(table)
     all_tables = torch.cat(tables) if begin else summary.new_zeros(1, columns, columns)
     parts = actors.actors[0].allocation, inputs
-    return PaperAnswers(torch.stack(logits, dim=1), critic(summary).squeeze(1), all_tables, number, parts)
+    return PaperAnswers(torch.stack(logits, dim=1), critic(summary), all_tables, number, parts)

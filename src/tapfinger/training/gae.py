@@ -70,7 +70,7 @@ def to_go(cost: Floats, discount: float) -> Floats:
 def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: float, trace: float) -> Estimates:
     """Advantages of all turns.
 
-    cost (B, slots, A); value (E,): the critic's value at the time of play; ended (B,): whether the world was
+    cost (B, slots, A); value (E, A): the critic's values at the time of play; ended (B,): whether the world was
     played to its end. ``trace`` is the lambda of GAE; like the discount, it goes by slots.
     """
     after, rank = _followers(turns.world)
@@ -80,7 +80,7 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
     here = costs[turns.world, turns.slot]  # (E, A)
     decay, faded = discount**gap, trace**gap
     paid = here - np.where(last, 0.0, decay)[:, None] * here[after]
-    delta = -paid + (np.where(last, 0.0, decay * value[after]) - value)[:, None]
+    delta = -paid + np.where(last, 0.0, decay)[:, None] * value[after] - value
     usable = ~last | ended[turns.world]
     advantage = np.zeros_like(delta)
     running = np.zeros((len(cost), cost.shape[2]))

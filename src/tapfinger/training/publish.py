@@ -116,10 +116,19 @@ def publish(
         means = [_mean(world, parse_spec(rival).create(), seed) for seed in seeds]
         evaluation[rival] = round(float(np.mean(means)), 4)
     evaluation["per_seed"] = mine
+    if config.features == PAPER:
+        evaluation["network_alone"] = round(float(np.mean([_mean(world, alone(path), seed) for seed in seeds])), 4)
     card = replace(card, evaluation=evaluation)
     change_card(path, card)
     save(folder / "checkpoint", network, sizes, card)
     return path, evaluation
+
+
+def alone(path: Path) -> TapFinger:
+    """The network and Bayes' rule for conflicts, as in the paper, without any rule around them."""
+    never = 1e6
+    rules = {"seniority": False, "lend": False, "share": False, "again": False, "move": False, "late_first": False}
+    return TapFinger(str(path), max_wait=never, calm_wait=never, max_stretch=0.0, crowd=0.0, **rules)
 
 
 def best_limits(worlds: Sequence[World], model: str) -> tuple[float, float]:
