@@ -23,7 +23,6 @@ from tapfinger.policy.export import export, random_inputs
 from tapfinger.policy.exported import load_model
 from tapfinger.policy.files import change_card
 
-
 #: The paper's own form for the three clusters.
 PAPER = {"form": "paper", "allocation": "joint", "separate_actors": 3, "transformer_layers": 2}
 

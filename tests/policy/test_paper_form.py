@@ -17,7 +17,7 @@ from tapfinger.policy.actor_critic import as_tensors, config_for
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.paper_form import PaperActors
-from tapfinger.training.config import PRESETS, preset_config
+from tapfinger.training.config import preset_config
 from tapfinger.training.publish import card_for
 from tapfinger.training.simulators import make_encoder, make_sim
 from tapfinger.workloads.world import build_world, draw_workload
@@ -62,7 +62,8 @@ def test_its_presets_are_the_paper_in_every_part(preset, hidden, layers) -> None
     assert (sizes.pending, sizes.rounds, sizes.allocation, sizes.separate_actors) == (10, 0, "joint", 3)
     made = build("full", sizes)
     actors = made.actor.actors
-    assert isinstance(made.actor, PaperActors) and len(actors) == 3
+    assert isinstance(made.actor, PaperActors)
+    assert len(actors) == 3
     weights = [id(weight) for actor in actors for weight in actor.parameters()]
     assert len(weights) == len(set(weights)), "clusters share a weight"
     assert len(made.encoder.layers) == layers
@@ -91,7 +92,8 @@ def test_what_it_may_do_has_probability_one_in_all(name) -> None:
     torch.testing.assert_close(chances.sum(dim=2), torch.ones(4, 3))
     assert (chances[..., :-1][~tensors.startable] == 0.0).all()
     idle = ~tensors.startable.any(dim=2)
-    assert idle.any() and (chances[idle][:, -1] == 1.0).all()
+    assert idle.any()
+    assert (chances[idle][:, -1] == 1.0).all()
 
 
 def test_void_is_one_choice_beside_the_legal_allocations_of_the_chosen_task() -> None:
@@ -129,7 +131,8 @@ def test_an_actor_changes_its_own_cluster_only() -> None:
             weight.add_(torch.randn_like(weight))
         after = made(inputs)
     same = (before.task_logits == after.task_logits).all(dim=2)
-    assert same[:, [0, 2]].all() and not same[:, 1].any()
+    assert same[:, [0, 2]].all()
+    assert not same[:, 1].any()
     torch.testing.assert_close(before.value, after.value)
 
 
@@ -167,7 +170,8 @@ def test_ablations_replace_one_part() -> None:
         torch.testing.assert_close(chances[..., 0] + chances[..., -1], torch.ones(2, 3))
         equal = random(inputs).task_logits[..., :-1].exp()
     startable = inputs.startable
-    assert startable.sum() > 3 and torch.isfinite(equal).all()
+    assert startable.sum() > 3
+    assert torch.isfinite(equal).all()
 
 
 def test_hints_can_be_added_for_comparison() -> None:

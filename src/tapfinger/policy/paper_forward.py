@@ -10,8 +10,8 @@ from torch.nn import functional as f
 
 from tapfinger.policy.allocation import Amounts
 from tapfinger.policy.encoding.inputs import Inputs
-from tapfinger.policy.paper_form import GraphEncoder, choice_logits, side_by_side
 from tapfinger.policy.packed_graph import PackedGraph, encode
+from tapfinger.policy.paper_form import GraphEncoder, choice_logits, side_by_side
 from tapfinger.policy.ragged import Rows
 
 #: Fields of Inputs that an actor reads.
@@ -21,7 +21,9 @@ _READ = ("place_mask", "startable", "minimum", "largest")
 class PaperAnswers:
     """Answers that keep the tables of the tasks that can start, and turn only those chosen into amounts."""
 
-    def __init__(self, task_logits: Tensor, value: Tensor, tables: Tensor, number: Tensor, parts: tuple[Any, ...]) -> None:
+    def __init__(
+        self, task_logits: Tensor, value: Tensor, tables: Tensor, number: Tensor, parts: tuple[Any, ...]
+    ) -> None:
         """``tables`` (rows, columns, columns); ``number`` (B, N, K): each place's row. ``parts``: head and inputs."""
         self.task_logits, self.value = task_logits, value
         self._tables, self._number = tables, number
@@ -77,7 +79,9 @@ def answer_paper(network: nn.Module, inputs: Inputs) -> PaperAnswers:
         able = Rows.of(mine.startable.squeeze(1))
         table = actor.allocation.table(places.index_select(0, there.numbers().flatten()[able.at]))
         low, high = (part.squeeze(1).flatten(0, 1)[able.at] for part in (mine.minimum, mine.largest))
-        sure, stay = (able.pad(part.unsqueeze(1)).squeeze(2).unsqueeze(1) for part in actor.start_or_void(table, low, high))
+        sure, stay = (
+            able.pad(part.unsqueeze(1)).squeeze(2).unsqueeze(1) for part in actor.start_or_void(table, low, high)
+        )
         chosen = choice_logits(actor.chooser(places, mine, there), sure, stay, mine.startable)
         # An agent without a choice is void.
         first = agents.pad(chosen[:, 0, :-1], float("-inf"))
