@@ -149,8 +149,9 @@ class SharedJointAllocation(JointAllocation):
     def table(self, tasks: Tensor) -> Tensor:
         """As in JointAllocation."""
         each, first, second = self.task(tasks).split([self.columns**2, self.columns, self.columns], dim=-1)
-        joint: Tensor = each.reshape(*tasks.shape[:-1], self.columns, self.columns)
-        return joint + first.unsqueeze(-2) + second.unsqueeze(-1)
+        pairs = each.reshape(*tasks.shape[:-1], self.columns, self.columns)
+        joint: Tensor = pairs + first.unsqueeze(-2) + second.unsqueeze(-1)
+        return joint
 
 
 class MenuAllocation(nn.Module):
