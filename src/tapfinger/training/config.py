@@ -178,6 +178,8 @@ class TrainConfig:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
         if self.features not in FEATURES:
             raise UnknownNameError("features", self.features, FEATURES)
+        if self.features == PAPER and self.teacher != "none":
+            raise ConfigError(f"teacher = {self.teacher!r}: with the paper's inputs there is none; take 'none'")
         if not all(load > 0 for load in self.first_loads):
             raise ConfigError(f"first_loads = {self.first_loads} must be numbers above 0")
         if not self.loads or not all(load > 0 for load in self.loads):

@@ -22,7 +22,7 @@ from tapfinger.policy.encoding.type_features import PAPER_FEATURES, TYPES
 from tapfinger.policy.export import export
 from tapfinger.policy.files import card_file, change_card, read_card_file
 from tapfinger.schedulers.tapfinger import UNIVERSAL, TapFinger
-from tapfinger.sim.run import run_scheduler
+from tapfinger.sim.run import StuckError, run_scheduler
 from tapfinger.training.config import PAPER, TrainConfig
 from tapfinger.training.seeds import FINAL_SEEDS, SELECTION_SEEDS
 from tapfinger.training.selection import RIVALS
@@ -106,7 +106,9 @@ def publish(
     neither training nor selection has seen.
     """
     path = export(network, sizes, card_for(world.scenario, config, name), folder / f"{name}.onnx")
-    wait, stretch = best_limits(training_worlds(world, config), str(path))
+    # The paper has no bounds.
+    free = config.features == PAPER
+    wait, stretch = (MAX_WAIT, 0.0) if free else best_limits(training_worlds(world, config), str(path))
     card = replace(read_card_file(card_file(path))[0], max_wait=wait, max_stretch=stretch)
     change_card(path, card)
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + runs)
@@ -116,12 +118,20 @@ def publish(
         means = [_mean(world, parse_spec(rival).create(), seed) for seed in seeds]
         evaluation[rival] = round(float(np.mean(means)), 4)
     evaluation["per_seed"] = mine
-    if config.features == PAPER:
-        evaluation["network_alone"] = round(float(np.mean([_mean(world, alone(path), seed) for seed in seeds])), 4)
+    if free:
+        evaluation["network_alone"] = _mean_alone(world, path, seeds)
     card = replace(card, evaluation=evaluation)
     change_card(path, card)
     save(folder / "checkpoint", network, sizes, card)
     return path, evaluation
+
+
+def _mean_alone(world: World, path: Path, seeds: Sequence[int]) -> float | None:
+    """Mean of the network alone; None if it refuses tasks for ever."""
+    try:
+        return round(float(np.mean([_mean(world, alone(path), seed) for seed in seeds])), 4)
+    except StuckError:
+        return None
 
 
 def alone(path: Path) -> TapFinger:
