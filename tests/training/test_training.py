@@ -18,7 +18,7 @@ from tapfinger.parallel.local import Processes
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
 from tapfinger.policy.card import MAX_WAIT, make_card
-from tapfinger.policy.checkpoint import save
+from tapfinger.policy.checkpoint import load, save
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.policy.exported import load_model
 from tapfinger.schedulers.greedy import Greedy
@@ -221,6 +221,11 @@ def test_a_run_begins_at_its_first_loads(tmp_path: Path, monkeypatch: pytest.Mon
     assert rates == [[0.5 * rate], [rate], [rate]]
 
 
+def assert_same_weights(one, other) -> None:
+    for mine, theirs in zip(weights(one), weights(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_the_papers_model_is_published_without_bounds_and_with_its_mean_alone(tmp_path: Path) -> None:
     site = world()
@@ -235,6 +240,11 @@ def test_the_papers_model_is_published_without_bounds_and_with_its_mean_alone(tm
     again = [run_scheduler(site, alone(path), seed) for seed in range(FINAL_SEEDS, FINAL_SEEDS + 2)]
     means = [run.total_completion_time / run.tasks for run in again]
     assert evaluation["network_alone"] == pytest.approx(np.mean(means), abs=1e-4)
+    # And it can be trained on.
+    kept, _ = load(tmp_path / "checkpoint")
+    assert_same_weights(kept, network)
+    more = replace(config, iterations=0, start=str(tmp_path / "checkpoint"))
+    assert_same_weights(Trainer(site, more, tmp_path / "more").run()[0], network)
 
 
 def test_the_papers_inputs_have_no_teacher() -> None:
