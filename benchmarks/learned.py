@@ -50,7 +50,12 @@ VARIANTS = (
     Variant("multi-3", "1000:1100", "multi-3-hints-only", "the perceptron with our hints about other clusters"),
     Variant("short-long-3", "1000:1100", "short-long-3-no-pointer", "No-pointer: a random task"),
     Variant("synthetic-3", "1000:1100", "synthetic-3-vanilla", "vanilla: stacked state, oldest task"),
-    Variant("multi-3", "1000:1100", "multi-3-mappo", "MAPPO from scratch, the paper's own recipe"),
+    Variant(
+        "multi-3",
+        "1000:1100",
+        "multi-3-paper-small",
+        "the paper's own method: MAPPO from scratch",
+    ),
 )
 
 

@@ -30,7 +30,10 @@ def small_network(scenario="multi-3", network="full", void=EAGER, seed=0, **chan
     net = build(network, config)
     with torch.no_grad():
         for actor in getattr(net.actor, "actors", [net.actor]):
-            actor.chooser.void.layers[-1].bias += void
+            if config.form == "paper":
+                actor.allocation.task[-1].bias[0] += void
+            else:
+                actor.chooser.void.layers[-1].bias += void
     return (
         net,
         config,

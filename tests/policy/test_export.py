@@ -23,6 +23,9 @@ from tapfinger.policy.export import export, random_inputs
 from tapfinger.policy.exported import load_model
 from tapfinger.policy.files import change_card
 
+#: The paper's own form for the three clusters.
+PAPER = {"form": "paper", "allocation": "joint", "separate_actors": 3, "transformer_layers": 2}
+
 
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -34,6 +37,10 @@ from tapfinger.policy.files import change_card
         ("hints-only", {}),
         ("no-pointer", {}),
         ("vanilla", {}),
+        ("full", PAPER),
+        ("no-han", PAPER),
+        ("no-pointer", PAPER),
+        ("vanilla", PAPER),
     ],
 )
 def test_agrees_with_torch_and_holds_its_card(name, changes, tmp_path):

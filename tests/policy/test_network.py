@@ -11,6 +11,9 @@ from tapfinger.policy.actor_critic import Outputs, as_tensors, config_for
 from tapfinger.policy.encoding.inputs import Inputs
 
 COLUMNS = 17
+#: The paper's own form for the three clusters of these states.
+PAPER = {"form": "paper", "allocation": "joint", "separate_actors": 3, "transformer_layers": 2}
+
 VARIANTS = [
     ("full", {}),
     ("full", {"menu": 7, "rounds": 2}),
@@ -20,6 +23,10 @@ VARIANTS = [
     ("hints-only", {}),
     ("no-pointer", {}),
     ("vanilla", {}),
+    ("full", PAPER),
+    ("no-han", PAPER),
+    ("no-pointer", PAPER),
+    ("vanilla", PAPER),
 ]
 EQUIVARIANT = [
     ("full", {}),

@@ -17,7 +17,7 @@ from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
 from tapfinger.policy.distributions import Actions, evaluate
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.config import MappoConfig, paper_config
-from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised
+from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, relative_costs
 from tapfinger.training.mappo import finish, update
 from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE, NetworkPolicy
 from tapfinger.training.rollout import RolloutResult, Turns, play
@@ -33,7 +33,7 @@ def turns_at(*places: tuple[int, int]) -> Turns:
 
 def gae(turns, cost, value, ended=(True, True), discount=1.0, trace=1.0):
     table = np.array(cost, dtype=float)[:, :, None]
-    found = estimate(turns, table, np.array(value, dtype=float), np.array(ended), discount, trace)
+    found = estimate(turns, table, np.array(value, dtype=float)[:, None], np.array(ended), discount, trace)
     return found.advantage[:, 0].tolist(), found.usable.tolist()
 
 
@@ -43,13 +43,14 @@ def test_advantages_by_hand() -> None:
     turns = turns_at((0, 0), (1, 1), (0, 0), (0, 3))
     cost = [[5, 4, 3, 2, 1], [9, 2, 2, 0, 0]]
     value = [-10, -3, -12, -2]
-    # No trace: reward up to the next turn, plus its value, minus this one's.
-    assert gae(turns, cost, value, trace=0.0)[0] == [0 - 12 + 10, -4 + 0 + 3, -12 - 2 + 12, -3 + 0 + 2]
+    # Errors: reward up to the next turn, plus its value, minus this one's.
+    errors = [0 - 12 + 10, -4 + 0 + 3, -12 - 2 + 12, -3 + 0 + 2]
+    # No trace: a turn's error and those of the later turns of its slot.
+    assert gae(turns, cost, value, trace=0.0)[0] == [errors[0] + errors[2], *errors[1:]]
     # Full trace: the return, minus this turn's value.
     assert gae(turns, cost, value)[0] == [-15 + 10, -4 + 3, -15 + 12, -3 + 2]
-    # Half: each error counts half of what the one before counts.
-    errors = [-2, -1, -2, -1]
-    assert gae(turns, cost, value, trace=0.5)[0] == [-2 - 1 - 0.25, -1, -2 - 0.5, errors[3]]
+    # Half: an error counts half per slot that it is away, so the turns of one slot count the same.
+    assert gae(turns, cost, value, trace=0.5)[0] == [-2 - 2 - 0.125, -1, -2 - 0.125, -1]
 
 
 def test_discount_goes_by_slots() -> None:
@@ -58,7 +59,13 @@ def test_discount_goes_by_slots() -> None:
     found, _ = gae(turns, [[5, 4, 3, 2, 1]], [0, 0, 0], ended=[True], discount=0.5)
     assert found == [-8.0625, -8.0625, -2.5]
     found, _ = gae(turns, [[5, 4, 3, 2, 1]], [0, 0, -8], ended=[True], discount=0.5, trace=0.0)
-    assert found == [0.0, -7.75 - 1.0, -2.5 + 8.0]
+    assert found == [0.0 - 7.75 - 1.0, -7.75 - 1.0, -2.5 + 8.0]
+
+
+def test_a_rollout_is_judged_by_what_the_others_of_its_workload_do_not_pay() -> None:
+    cost = np.array([[[4.0], [2.0]], [[1.0], [2.0]], [[1.0], [8.0]], [[9.0], [0.0]], [[5.0], [1.0]], [[1.0], [1.0]]])
+    assert relative_costs(cost, 1) is cost
+    assert relative_costs(cost, 3)[:, :, 0].tolist() == [[3, -3], [-1.5, -3], [-1.5, 6], [6, -1], [0, 0.5], [-6, 0.5]]
 
 
 def test_a_world_that_was_cut_ends_in_the_critics_value() -> None:
@@ -203,7 +210,7 @@ def test_the_critic_learns_returns_of_thousands_and_keeps_them_when_the_scale_mo
 
     def values():
         with torch.no_grad():
-            return scale.restore(network(inputs).value.numpy())
+            return scale.restore(network(inputs).value.squeeze(1).numpy())
 
     update(network, optimizer, big, config, 1, np.random.default_rng(0), scale)
     returns = -np.array([big.cost[b, t:].sum() for b, t in zip(episode.turns.world, episode.turns.slot, strict=True)])

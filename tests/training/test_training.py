@@ -17,20 +17,23 @@ from tapfinger.errors import CheckpointMismatch, ConfigError
 from tapfinger.parallel.local import Processes
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import as_tensors, config_for, make_network
-from tapfinger.policy.card import make_card
-from tapfinger.policy.checkpoint import save
+from tapfinger.policy.card import MAX_WAIT, make_card
+from tapfinger.policy.checkpoint import load, save
 from tapfinger.policy.distributions import Actions, evaluate
+from tapfinger.policy.exported import load_model
 from tapfinger.schedulers.greedy import Greedy
 from tapfinger.schedulers.shortest_first import ShortestFirst
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.run import run_scheduler
 from tapfinger.training.batches import chunks, evaluate_rows
-from tapfinger.training.config import DeviationConfig, GroupConfig, TrainConfig
+from tapfinger.training.config import DeviationConfig, GroupConfig, TrainConfig, preset_config
 from tapfinger.training.group import advantages, update
 from tapfinger.training.imitation import Pace, imitate_in_turn, imitation_step
 from tapfinger.training.logs import METRICS
 from tapfinger.training.network_policy import NetworkPolicy
+from tapfinger.training.publish import alone, publish
 from tapfinger.training.rollout import BatchActions, RolloutResult, play
+from tapfinger.training.seeds import FINAL_SEEDS
 from tapfinger.training.selection import Selection
 from tapfinger.training.shards import Shard, gather, roll, weights_of
 from tapfinger.training.simulators import make_encoder
@@ -188,6 +191,65 @@ def test_a_run_can_start_from_a_checkpoint(tmp_path: Path) -> None:
     assert len(network.actor.chooser.rounds) == 2
     with pytest.raises(CheckpointMismatch, match="cannot be read"):
         Trainer(site, replace(config, start=str(tmp_path / "none")), tmp_path / "c").run()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_begins_at_its_first_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = world()
+    played = []
+
+    def note(shards):
+        played.extend(shard.worlds for shard in shards)
+        return [roll(shard) for shard in shards]
+
+    config = preset_config(
+        "paper-small",
+        "any",
+        site.mode,
+        workloads=1,
+        iterations=3,
+        selection_runs=2,
+        first_loads=(0.5, 0.8),
+        first_steps=1,
+    )
+    trainer = Trainer(site, config, tmp_path)
+    monkeypatch.setattr(trainer, "_roll", note)
+    trainer.run()
+    rates = [[w.scenario.arrivals.options()["rate"] for w in worlds] for worlds in played]
+    rate = site.scenario.arrivals.options()["rate"]
+    # Each update plays more than one env-step, so the second load is passed over where a stage is that short.
+    assert rates == [[0.5 * rate], [rate], [rate]]
+
+
+def assert_same_weights(one, other) -> None:
+    for mine, theirs in zip(weights(one), weights(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_papers_model_is_published_without_bounds_and_with_its_mean_alone(tmp_path: Path) -> None:
+    site = world()
+    config = preset_config("paper-small", "any", site.mode, workloads=1, iterations=1, selection_runs=2)
+    network, sizes, _ = Trainer(site, config, tmp_path).run()
+    path, evaluation = publish(site, network, sizes, config, tmp_path, "any", runs=2)
+    card = load_model(str(path)).card
+    assert (card.max_wait, card.max_stretch) == (MAX_WAIT, 0.0)
+    assert card.training["teacher"] == "none"
+    assert card.features["pair"] == []
+    assert card.evaluation == evaluation
+    again = [run_scheduler(site, alone(path), seed) for seed in range(FINAL_SEEDS, FINAL_SEEDS + 2)]
+    means = [run.total_completion_time / run.tasks for run in again]
+    assert evaluation["network_alone"] == pytest.approx(np.mean(means), abs=1e-4)
+    # And it can be trained on.
+    kept, _ = load(tmp_path / "checkpoint")
+    assert_same_weights(kept, network)
+    more = replace(config, iterations=0, start=str(tmp_path / "checkpoint"))
+    assert_same_weights(Trainer(site, more, tmp_path / "more").run()[0], network)
+
+
+def test_the_papers_inputs_have_no_teacher() -> None:
+    with pytest.raises(ConfigError, match="with the paper's inputs there is none"):
+        TrainConfig(features="paper")
 
 
 def test_the_score_is_relative_to_the_best_rival_of_each_load() -> None:

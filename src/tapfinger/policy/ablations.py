@@ -21,16 +21,9 @@ from tapfinger.policy.encoding.inputs import Inputs
 from tapfinger.policy.encoding.profile_features import PROFILES
 from tapfinger.policy.encoding.type_features import TYPES
 from tapfinger.policy.han import Encoded, masked_mean, pick_nodes
+from tapfinger.policy.paper_form import paper, paper_no_han, paper_no_pointer, paper_vanilla, perceptron
 from tapfinger.policy.pointer import Pointer, VoidHead
 from tapfinger.profiles.greedy_options import ADVISERS
-
-
-def perceptron(inside: int, hidden: int, layers: int) -> nn.Sequential:
-    """``layers`` linear layers, each followed by ReLU."""
-    parts: list[nn.Module] = []
-    for layer in range(layers):
-        parts += [nn.Linear(hidden if layer else inside, hidden), nn.ReLU()]
-    return nn.Sequential(*parts)
 
 
 class PerceptronEncoder(nn.Module):
@@ -180,8 +173,18 @@ NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
 }
 
 
+#: The same in the paper's own form (``NetworkConfig.form``).
+PAPER_NETWORKS: dict[str, Callable[[NetworkConfig], ActorCritic]] = {
+    "full": paper,
+    "no-han": paper_no_han,
+    "no-pointer": paper_no_pointer,
+    "vanilla": paper_vanilla,
+}
+
+
 def build(name: str, config: NetworkConfig) -> ActorCritic:
-    """The network of that name."""
-    if name not in NETWORKS:
-        raise UnknownNameError("network", name, NETWORKS)
-    return NETWORKS[name](config)
+    """The network of that name, in the form of the config."""
+    networks = PAPER_NETWORKS if config.form == "paper" else NETWORKS
+    if name not in networks:
+        raise UnknownNameError("network", name, networks)
+    return networks[name](config)

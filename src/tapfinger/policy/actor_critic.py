@@ -24,7 +24,7 @@ class Answers(Protocol):
 
     @property
     def value(self) -> Any:
-        """State value, (B,)."""
+        """State value, (B, 1), or (B, N): one for each agent."""
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:
         """Scores of the amounts of the chosen tasks: without the axis K, and with C columns of choices in place of N.
@@ -41,7 +41,7 @@ class Outputs(NamedTuple):
     amount_logits: Any  # (B, N, K, R, A)
     amount_keys: Any  # (B, N, K, R, A, r)
     amount_queries: Any  # (B, N, K, R, A, r)
-    value: Any  # (B,)
+    value: Any  # (B, 1), or (B, N): one for each agent
 
     def chosen(self, rows: tuple[Tensor, ...], placed: Tensor) -> Amounts:  # noqa: ARG002 - all are there anyway
         """As in Answers."""
@@ -49,6 +49,9 @@ class Outputs(NamedTuple):
 
 
 ALLOCATIONS = ("factored", "joint", "menu")
+
+#: ours: any number of clusters, told more than the paper's agents are. paper: ``policy.paper_form``.
+FORMS = ("ours", "paper")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class NetworkConfig:
     menu_features: int = 0
     #: 0: all clusters share one actor; N: each of exactly N clusters has its own.
     separate_actors: int = 0
+    form: str = "ours"
 
     def __post_init__(self) -> None:
         """Reject configurations that cannot be built."""
@@ -95,6 +99,13 @@ class NetworkConfig:
             raise ConfigError(f"allocation = {self.allocation!r} and menu_features = {self.menu_features} do not agree")
         if self.allocation == "joint" and self.resources != 2:
             raise ConfigError(f"the joint head needs 2 resources, not {self.resources}; take allocation = 'factored'")
+        if self.form not in FORMS:
+            raise UnknownNameError("form", self.form, FORMS)
+        if self.form == "paper" and (self.allocation != "joint" or not self.separate_actors):
+            raise ConfigError(
+                f"form = 'paper' needs allocation = 'joint', not {self.allocation!r}, and separate_actors = the number "
+                f"of clusters, not {self.separate_actors}"
+            )
         if not 0 <= self.accelerator < self.resources:
             raise ConfigError(f"accelerator = {self.accelerator} is not an index of {self.resources} resources")
 
@@ -103,10 +114,13 @@ class NetworkConfig:
         return asdict(self)
 
 
-#: Sizes by name: ``cpu`` can be trained on two cores, ``paper`` has the paper's sizes.
-PRESETS: dict[str, dict[str, int]] = {
+_PAPER: dict[str, Any] = {"heads": 4, "transformer_layers": 2, "allocation": "joint", "form": "paper"}
+
+#: Networks by name: ``cpu`` is ours, ``paper`` is the paper's, and ``paper-small`` the paper's in the size of ours.
+PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"hidden": 32, "heads": 4, "layers": 2, "transformer_layers": 1, "rounds": 2},
-    "paper": {"hidden": 256, "heads": 4, "layers": 6, "transformer_layers": 2},
+    "paper": {"hidden": 256, "layers": 6, **_PAPER},
+    "paper-small": {"hidden": 32, "layers": 2, **_PAPER},
 }
 
 
@@ -126,7 +140,10 @@ def config_for(inputs: Inputs, accelerator: int, preset: str = "cpu", **changes:
     }
     if inputs.menu.shape[-1]:
         values |= {"allocation": "menu", "menu_features": inputs.menu.shape[-1], "accelerator": 0}
-    return NetworkConfig(**{**values, **PRESETS[preset], **changes})
+    values = {**values, **PRESETS[preset], **changes}
+    if values.get("form") == "paper":
+        values.setdefault("separate_actors", inputs.cluster.shape[-2])
+    return NetworkConfig(**values)
 
 
 def as_tensors(inputs: Inputs) -> Inputs:
@@ -189,13 +206,13 @@ class SeparateActors(nn.Module):
 class ActorCritic(nn.Module):
     """An encoder, an actor on its embeddings and a critic on its summary."""
 
-    def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int) -> None:
-        """``encoder`` returns Encoded and has a ``summary_width``."""
+    def __init__(self, encoder: nn.Module, actor: nn.Module, hidden: int, values: int = 1) -> None:
+        """``encoder`` returns Encoded and has a ``summary_width``; ``values``: 1, or one for each agent."""
         super().__init__()
         self.encoder, self.actor = encoder, actor
         width: Any = encoder.summary_width
         # The last layer is linear: returns are negative.
-        self.critic = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.critic = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, values))
 
     def forward(self, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Outputs for a batch of tensors. ``columns``: A; without it, one more than the largest legal amount."""
@@ -204,7 +221,12 @@ class ActorCritic(nn.Module):
     def judge(self, encoded: Encoded, inputs: Inputs, columns: int | None = None) -> Outputs:
         """Apply actor and critic to the encoder's output."""
         logits, scores = self.actor(encoded.places, encoded.clusters, inputs, amounts_of(inputs, columns))
-        return Outputs(logits, scores.logits, scores.keys, scores.queries, self.critic(encoded.summary).squeeze(1))
+        return Outputs(logits, scores.logits, scores.keys, scores.queries, self.worth(encoded.summary))
+
+    def worth(self, summary: Tensor) -> Tensor:
+        """(B, 1), or (B, N) with a value for each agent, from an encoder's summary."""
+        value: Tensor = self.critic(summary)
+        return value
 
 
 class Positional(nn.Module):
@@ -225,15 +247,19 @@ class Positional(nn.Module):
         return (*network.judge(encoded, inputs), *(weights for layer in encoded.attention for weights in layer))
 
 
-def make_encoder(config: NetworkConfig, self_term: bool = True) -> HanEncoder:
-    """The graph encoder of a config; ``self_term``: whether nodes see their own features."""
-    features = {
+def graph_features(config: NetworkConfig) -> dict[str, int]:
+    """Number of features of each kind of node, and of pairs."""
+    return {
         "cluster": config.cluster_features,
         "pending": config.pending_features,
         "running": config.running_features,
         "pair": config.pair_features,
     }
-    return HanEncoder(features, config.hidden, config.heads, config.layers, self_term)
+
+
+def make_encoder(config: NetworkConfig, self_term: bool = True) -> HanEncoder:
+    """The graph encoder of a config; ``self_term``: whether nodes see their own features."""
+    return HanEncoder(graph_features(config), config.hidden, config.heads, config.layers, self_term)
 
 
 def make_allocation(config: NetworkConfig) -> nn.Module:

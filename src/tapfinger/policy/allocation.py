@@ -103,23 +103,55 @@ class JointAllocation(nn.Module):
         self.columns, self.first = units + 1, first
         self.task = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, self.columns**2))
 
-    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:
-        """As in the factored head, but always with its own columns; ``amounts`` only sets the number type."""
-        columns = torch.arange(self.columns, dtype=amounts.dtype, device=tasks.device)
-        joint = self.task(tasks).reshape(*tasks.shape[:3], self.columns, self.columns)  # (..., second, first)
-        low, high = inputs.minimum[..., 1 - self.first], inputs.largest[..., 1 - self.first]
-        legal = (columns >= low.unsqueeze(3)) & (columns <= high.unsqueeze(3))  # of the second
-        marginal = joint.masked_fill(~legal.unsqueeze(4), MASKED).logsumexp(dim=3)
+    def forward(self, tasks: Tensor, inputs: Inputs, amounts: Tensor) -> Amounts:  # noqa: ARG002 - it has its own columns
+        """As in the factored head, but always with its own columns."""
+        return self.amounts(self.table(tasks), inputs.minimum, inputs.largest)
+
+    def table(self, tasks: Tensor) -> Tensor:
+        """(..., H) -> (..., columns, columns): the score of every pair of amounts (second, first)."""
+        joint: Tensor = self.task(tasks).reshape(*tasks.shape[:-1], self.columns, self.columns)
+        return joint
+
+    def within(self, minimum: Tensor, largest: Tensor, resource: int) -> Tensor:
+        """(..., R) -> (..., columns): which amounts of a resource are legal."""
+        columns = torch.arange(self.columns, device=minimum.device)
+        return (columns >= minimum[..., resource : resource + 1]) & (columns <= largest[..., resource : resource + 1])
+
+    def amounts(self, joint: Tensor, minimum: Tensor, largest: Tensor) -> Amounts:
+        """The table in the form of Amounts, without the column of void."""
+        second = self.within(minimum, largest, 1 - self.first)
+        marginal = joint.masked_fill(~second.unsqueeze(-1), MASKED).logsumexp(dim=-2)
         identity = torch.eye(self.columns, dtype=joint.dtype, device=joint.device).expand_as(joint)
         nothing = torch.zeros_like(joint)
+        axis = joint.dim() - 2  # of the resources
         return Amounts(
-            logits=self._order(marginal, torch.zeros_like(marginal)),
-            keys=self._order(identity, nothing),
-            queries=self._order(nothing, joint),
+            logits=self._order(marginal, torch.zeros_like(marginal), axis),
+            keys=self._order(identity, nothing, axis),
+            queries=self._order(nothing, joint, axis),
         )
 
-    def _order(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.stack([first, second] if self.first == 0 else [second, first], dim=3)
+    def _order(self, first: Tensor, second: Tensor, axis: int) -> Tensor:
+        return torch.stack([first, second] if self.first == 0 else [second, first], dim=axis)
+
+
+class SharedJointAllocation(JointAllocation):
+    """The same distributions, learnt faster: each score also has a part for the first amount and one for the second.
+
+    A two-layer perceptron can say nothing more with them than without. But what is learnt about one amount then holds
+    for all amounts of the other resource, where hundreds of separate scores would each need their own examples.
+    """
+
+    def __init__(self, hidden: int, units: int, first: int) -> None:
+        """As in JointAllocation."""
+        super().__init__(hidden, units, first)
+        self.task[-1] = nn.Linear(2 * hidden, self.columns**2 + 2 * self.columns)
+
+    def table(self, tasks: Tensor) -> Tensor:
+        """As in JointAllocation."""
+        each, first, second = self.task(tasks).split([self.columns**2, self.columns, self.columns], dim=-1)
+        pairs = each.reshape(*tasks.shape[:-1], self.columns, self.columns)
+        joint: Tensor = pairs + first.unsqueeze(-2) + second.unsqueeze(-1)
+        return joint
 
 
 class MenuAllocation(nn.Module):

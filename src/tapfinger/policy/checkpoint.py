@@ -18,7 +18,9 @@ from tapfinger.policy import files
 from tapfinger.policy.ablations import build
 from tapfinger.policy.actor_critic import ActorCritic, NetworkConfig
 from tapfinger.policy.card import SCHEMAS, Card
+from tapfinger.policy.encoding.features import digest_of
 from tapfinger.policy.encoding.profile_features import COLUMN_COUNTS
+from tapfinger.policy.encoding.type_features import PAPER_FEATURES
 from tapfinger.policy.files import write_at_once, write_card
 
 WEIGHTS = "weights.safetensors"
@@ -39,7 +41,7 @@ def load(directory: str | Path) -> tuple[ActorCritic, Card]:
     """The network, ready to run, and its card; raises CheckpointMismatch with what is wrong."""
     network, card = _read(Path(directory))
     schema = SCHEMAS[card.schema]
-    if card.schema_digest != schema.digest:
+    if card.schema_digest not in (schema.digest, digest_of(PAPER_FEATURES)):
         raise CheckpointMismatch(
             f"{Path(directory) / CARD}: the network was trained with other features than those of schema "
             f"{schema.name!r} now: {'; '.join(schema.difference(card.features))}. Retrain it ('tapfinger models "
@@ -91,7 +93,7 @@ def take_over(network: nn.Module, directory: str | Path) -> None:
         if name.startswith("actor.chooser.rounds."):
             tensors.setdefault(name, torch.zeros_like(value))
         kind = _WEIGHTS_OF_FEATURES.get(name, "")
-        if kind in columns and name in tensors:
+        if kind in columns and name in tensors and value.shape != tensors[name].shape:
             wider = torch.zeros_like(value)
             wider[:, columns[kind]] = tensors[name]
             tensors[name] = wider

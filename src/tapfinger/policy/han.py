@@ -228,11 +228,11 @@ class HanLayer(nn.Module):
         return joined
 
 
-class HanEncoder(nn.Module):
-    """Encodes the graph of the state with several HAN layers."""
+class Graph(nn.Module):
+    """Several HAN layers over the graph of the state."""
 
     def __init__(self, features: dict[str, int], hidden: int, heads: int, layers: int, self_term: bool = True) -> None:
-        """``features``: widths of cluster, pending, running and pair features; ``self_term``: see HanLayer."""
+        """``features``: widths of cluster, pending and running features; ``self_term``: see HanLayer."""
         super().__init__()
         self.enter = nn.ModuleDict(
             {kind: nn.Linear(features[kind], hidden) for kind in ("cluster", "pending", "running")}
@@ -241,17 +241,7 @@ class HanEncoder(nn.Module):
         self.layers = nn.ModuleList(
             [HanLayer(kinds, hidden, heads, self_term, final=layer == layers - 1) for layer in range(layers)]
         )
-        self.cluster_view = nn.Linear(hidden, hidden)
-        self.pair_view = nn.Linear(features["pair"], hidden)
-        self.hidden, self.summary_width = hidden, 2 * hidden
-
-    def forward(self, inputs: Inputs) -> Encoded:
-        """Embeddings of pending tasks on their clusters, of clusters, and of the whole state."""
-        nodes, attention = self.nodes(inputs)
-        places = f.embedding(rows_of(inputs.node, inputs.pending), nodes.pending.flatten(0, 1))
-        places = places + self.cluster_view(nodes.cluster).unsqueeze(2) + self.pair_view(inputs.pair)
-        summary = torch.cat([masked_mean(nodes.pending, inputs.pending_mask), nodes.cluster.mean(dim=1)], dim=1)
-        return Encoded(places=places, clusters=nodes.cluster, summary=summary, attention=attention)
+        self.hidden = hidden
 
     def nodes(self, inputs: Inputs) -> tuple[Nodes, tuple[Attention, ...]]:
         """Final embeddings of all nodes, and each layer's attention."""
@@ -268,6 +258,25 @@ class HanEncoder(nn.Module):
             nodes, looks = layer(nodes, edges)
             attention = (*attention, looks)
         return nodes, attention
+
+
+class HanEncoder(Graph):
+    """Encodes the state: each pending task as its cluster sees it."""
+
+    def __init__(self, features: dict[str, int], hidden: int, heads: int, layers: int, self_term: bool = True) -> None:
+        """``features``: widths of cluster, pending, running and pair features; ``self_term``: see HanLayer."""
+        super().__init__(features, hidden, heads, layers, self_term)
+        self.cluster_view = nn.Linear(hidden, hidden)
+        self.pair_view = nn.Linear(features["pair"], hidden)
+        self.summary_width = 2 * hidden
+
+    def forward(self, inputs: Inputs) -> Encoded:
+        """Embeddings of pending tasks on their clusters, of clusters, and of the whole state."""
+        nodes, attention = self.nodes(inputs)
+        places = f.embedding(rows_of(inputs.node, inputs.pending), nodes.pending.flatten(0, 1))
+        places = places + self.cluster_view(nodes.cluster).unsqueeze(2) + self.pair_view(inputs.pair)
+        summary = torch.cat([masked_mean(nodes.pending, inputs.pending_mask), nodes.cluster.mean(dim=1)], dim=1)
+        return Encoded(places=places, clusters=nodes.cluster, summary=summary, attention=attention)
 
 
 def pick_nodes(pending: Tensor, node: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from tapfinger.policy.encoding.inputs import Inputs, trim
 from tapfinger.policy.fast_forward import answer
 
 #: States per chunk: smaller chunks have less padding, but every call of the network costs a few milliseconds.
-CHUNK = 128
+CHUNK = 256
 
 #: Most numbers in the embeddings of a chunk's tasks, in one layer. For the gradient, a pass keeps about sixty times
 #: as many: half a gigabyte per thread.

@@ -15,8 +15,12 @@ UNIVERSAL_START = "universal"
 #: group: rollouts of one workload are compared with each other. mappo: the paper's algorithm, with a critic.
 ALGORITHMS = ("group", "mappo")
 
-#: How a network identifies a task: by the paper's one-hot type, or by its speed profile.
-FEATURES = ("types", "profiles")
+#: Name of the paper's inputs, and of its preset.
+PAPER = "paper"
+
+#: How a network identifies a task: by the paper's one-hot type, with our additions or with nothing but the paper's
+#: inputs, or by its speed profile.
+FEATURES = ("types", PAPER, "profiles")
 
 #: system: all agents get minus the tasks in the system. own: minus those on, or waiting for, the agent's cluster.
 REWARDS = ("system", "own")
@@ -72,6 +76,10 @@ class GroupConfig:
 class MappoConfig:
     """One update of MAPPO."""
 
+    group: Annotated[
+        int,
+        FieldHelp("Rollouts of the same workload, each judged by what it pays more than the others; 1: none.", min=1),
+    ] = 1
     discount: Annotated[
         float,
         FieldHelp(
@@ -82,7 +90,7 @@ class MappoConfig:
     ] = 1.0
     trace: Annotated[
         float,
-        FieldHelp("Lambda of GAE, from turn to turn: 0 trusts the critic alone, 1 the returns alone.", min=0, max=1),
+        FieldHelp("Lambda of GAE, by slots: 0 trusts the critic alone, 1 the returns alone.", min=0, max=1),
     ] = 0.95
     clip: Clip = 0.2
     value_clip: Annotated[
@@ -95,6 +103,9 @@ class MappoConfig:
     learning_rate: LearningRate = 3e-4
     max_grad_norm: GradientNorm = 0.5
     reward: Annotated[str, FieldHelp("What agents pay: system or own.")] = "system"
+    sharing: Annotated[
+        float, FieldHelp("Weight of the other actors' gradients in that of a separate actor; 0: none.", min=0)
+    ] = 0.0
     scale_rate: Annotated[
         float, FieldHelp("Share of the newest returns in the running scale of returns.", min=0, max=1)
     ] = 0.1
@@ -106,9 +117,9 @@ class MappoConfig:
         check_settings(self)
 
 
-def paper_config(mode: Mode) -> MappoConfig:
+def paper_config(mode: Mode, **changes: Any) -> MappoConfig:
     """The paper's reward and discount. It gives no discount for single-task mode; 0.99 is ours."""
-    return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own")
+    return MappoConfig(discount=0.99 if mode is Mode.SINGLE else 1.0, reward="own", **changes)
 
 
 @dataclass(frozen=True)
@@ -137,9 +148,14 @@ class TrainConfig:
     iterations: Annotated[int, FieldHelp("Updates from rollouts after that.", "N", min=0)] = 20
     max_steps: Annotated[int, FieldHelp("Stop after this many env-steps.", "N", min=0, words={0: "no limit"})] = 0
     loads: Annotated[tuple[float, ...], FieldHelp("Arrival rates to train on, times the scenario's.", "X,X")] = (1.0,)
+    # From scratch, long queues teach little: whatever an agent does, nearly all tasks wait for other reasons.
+    first_loads: Annotated[
+        tuple[float, ...], FieldHelp("Arrival rates that rollouts are played at first, one after the other.", "X,X")
+    ] = ()
+    first_steps: Annotated[int, FieldHelp("Env-steps at each of these.", "N", min=0)] = 0
     tasks: Annotated[int, FieldHelp("Tasks per training workload.", "N", min=0, words={0: "the scenario's"})] = 0
     pending: Annotated[int, FieldHelp("Waiting tasks that a cluster sees.", "N", min=1)] = 10
-    features: Annotated[str, FieldHelp("What a task is known by: types or profiles.", "NAME")] = "types"
+    features: Annotated[str, FieldHelp("What the network is told: types, paper or profiles.", "NAME")] = "types"
     seed: Annotated[int, FieldHelp("Same seed, same weights.", "N", min=0)] = 0
     workloads: Annotated[int, FieldHelp("Different workloads per update.", min=1)] = 8
     shards: Annotated[
@@ -162,6 +178,10 @@ class TrainConfig:
             raise UnknownNameError("algorithm", self.algorithm, ALGORITHMS)
         if self.features not in FEATURES:
             raise UnknownNameError("features", self.features, FEATURES)
+        if self.features == PAPER and self.teacher != "none":
+            raise ConfigError(f"teacher = {self.teacher!r}: with the paper's inputs there is none; take 'none'")
+        if not all(load > 0 for load in self.first_loads):
+            raise ConfigError(f"first_loads = {self.first_loads} must be numbers above 0")
         if not self.loads or not all(load > 0 for load in self.loads):
             raise ConfigError(f"loads = {self.loads} must be one or more numbers above 0")
         if self.workloads % self.shards:
@@ -172,7 +192,7 @@ class TrainConfig:
     @property
     def repeats(self) -> int:
         """How often each workload is played in an update."""
-        return self.group.group if self.algorithm == "group" else 1
+        return self.group.group if self.algorithm == "group" else self.mappo.group
 
     @property
     def reward(self) -> str:
@@ -180,17 +200,31 @@ class TrainConfig:
         return self.mappo.reward if self.algorithm == "mappo" else "system"
 
 
+#: The paper's training budget; an update has eight rollouts of each of two workloads, half the paper's 32 worlds.
+_PAPER: dict[str, Any] = {
+    "algorithm": "mappo",
+    "features": PAPER,
+    "teacher": "none",
+    "refinements": 0,
+    "workloads": 2,
+    "first_loads": (0.4, 0.7),
+    "first_steps": 80_000,
+    "shards": 1,
+    "evaluate_every": 15,
+    "selection_runs": 20,
+    "iterations": 1_000_000,
+    "max_steps": 8_000_000,
+}
+
+#: How the paper's network learns fastest, of what was tried (docs/research).
+_PAPER_LEARNS: dict[str, Any] = {"group": 8, "sharing": 1.0, "entropy": 0.001, "epochs": 2, "batch": 256}
+_RATES = {"paper": 5e-4, "paper-small": 2e-3}
+
 #: Settings of each ``--preset``. ``cpu`` trains on two cores; ``paper`` has the paper's network and training budget.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {},
-    "paper": {
-        "algorithm": "mappo",
-        "teacher": "none",
-        "refinements": 0,
-        "workloads": 32,
-        "iterations": 1_000_000,
-        "max_steps": 8_000_000,
-    },
+    PAPER: _PAPER,
+    "paper-small": _PAPER,
 }
 
 
@@ -243,7 +277,9 @@ def preset_config(preset: str, scenario: str, mode: Mode, **changes: Any) -> Tra
         raise UnknownNameError("preset", preset, PRESETS)
     recipe = RECIPES.get(scenario, {}) if preset == "cpu" else {}
     given = {name: value for name, value in changes.items() if value is not None}
-    return TrainConfig(**{"preset": preset, "mappo": paper_config(mode), **PRESETS[preset], **recipe, **given})
+    learns = {**_PAPER_LEARNS, "learning_rate": _RATES[preset]} if preset in _RATES else {}
+    mappo = paper_config(mode, **learns)
+    return TrainConfig(**{"preset": preset, "mappo": mappo, **PRESETS[preset], **recipe, **given})
 
 
 #: Each update of the universal model is played on ``deviation.workloads`` sites; the best network is chosen on

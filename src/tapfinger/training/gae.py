@@ -2,7 +2,7 @@
 
 Only turns in which some agent had a choice are kept, so the next turn may be in the same slot or many slots later.
 A turn's cost is everything paid from its slot up to the slot of the next turn: nothing if that is the same
-slot. Discounting is by slot, so the turns of one slot have equal weight for any discount.
+slot. Discount and lambda go by slots, so the turns of one slot have equal weight for any discount.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ def to_go(cost: Floats, discount: float) -> Floats:
 def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: float, trace: float) -> Estimates:
     """Advantages of all turns.
 
-    cost (B, slots, A); value (E,): the critic's value at the time of play; ended (B,): whether the world was
-    played to its end. ``trace`` is the lambda of GAE, applied from turn to turn.
+    cost (B, slots, A); value (E, A): the critic's values at the time of play; ended (B,): whether the world was
+    played to its end. ``trace`` is the lambda of GAE; like the discount, it goes by slots.
     """
     after, rank = _followers(turns.world)
     last = after < 0
     gap = np.where(last, 0, turns.slot[after] - turns.slot)  # slots up to the next turn
     costs = to_go(cost, discount)
     here = costs[turns.world, turns.slot]  # (E, A)
-    decay = discount**gap
+    decay, faded = discount**gap, trace**gap
     paid = here - np.where(last, 0.0, decay)[:, None] * here[after]
-    delta = -paid + (np.where(last, 0.0, decay * value[after]) - value)[:, None]
+    delta = -paid + np.where(last, 0.0, decay)[:, None] * value[after] - value
     usable = ~last | ended[turns.world]
     advantage = np.zeros_like(delta)
     running = np.zeros((len(cost), cost.shape[2]))
@@ -88,9 +88,24 @@ def estimate(turns: Turns, cost: Floats, value: Floats, ended: Bools, discount: 
     for rows in reversed(by_rank):  # a world has one turn of each rank
         some = rows[usable[rows]]
         which = turns.world[some]
-        running[which] = delta[some] + (trace * decay[some])[:, None] * running[which]
+        running[which] = delta[some] + (faded * decay)[some, None] * running[which]
         advantage[some] = running[which]
     return Estimates(advantage, usable)
+
+
+def relative_costs(cost: Floats, group: int) -> Floats:
+    """(B, slots, A) costs less the mean, in the same slot, of the other rollouts of the same workload.
+
+    Worlds b*group .. (b+1)*group share a workload. What its arrivals cost is the same for all of them, so the sum of
+    these costs says what a rollout has done better or worse: even without a discount it does not depend on how many
+    tasks are still to come, which no state tells the critic. What the others paid does not depend on a rollout's own
+    actions, so the expected gradient stays the same.
+    """
+    if group == 1:
+        return cost
+    grouped = cost.reshape(-1, group, *cost.shape[1:])
+    others = (grouped.sum(axis=1, keepdims=True) - grouped) / (group - 1)
+    return np.asarray((grouped - others).reshape(cost.shape))
 
 
 def _followers(world: Ints) -> tuple[Ints, Ints]:

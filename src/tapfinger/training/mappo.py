@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tapfinger.policy.paper_form import PaperActors
 from tapfinger.sim.batch import BatchSim
 from tapfinger.training.batches import Chunk, add_gradients, chunks, evaluate_rows
 from tapfinger.training.config import MappoConfig
-from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, to_go
+from tapfinger.training.gae import ReturnScale, agent_costs, estimate, normalised, relative_costs, to_go
 from tapfinger.training.network_policy import AMOUNTS, TASK, VALUE
 from tapfinger.training.rollout import Bools, Floats, RolloutResult, Turns
 
@@ -51,6 +52,8 @@ def update(
             rows = order[begin : begin + config.batch]
             optimizer.zero_grad()
             sums = batch.backward(network, rows, config, accelerator, threads)
+            if isinstance(network.actor, PaperActors):
+                network.actor.share_gradients(config.sharing)
             sums["gradient"] = float(nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm))
             optimizer.step()
             for name, value in sums.items():
@@ -66,8 +69,8 @@ class _Batch:
     usable: Bools  # (E,)
     old: Floats  # (E, N) log-probabilities at the time of play
     advantage: Floats  # (E, N), normalised
-    value: Floats  # (E,) the critic's value at the time of play, in its present units
-    target: Floats  # (E,) target of the critic
+    value: Floats  # (E, V) the critic's values at the time of play, in its present units; V is 1 or N
+    target: Floats  # (E, V) targets of the critic
 
     def backward(
         self, network: nn.Module, rows: np.ndarray, config: MappoConfig, accelerator: int, threads: int = 1
@@ -86,7 +89,7 @@ class _Batch:
             clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
             policy_loss = -torch.minimum(ratio * gain, clipped * gain).sum() / agents
             entropy = terms.entropy(granted)[mask].sum() / agents
-            value_loss = self._value_loss(answers.value, chunk, config) / len(rows)
+            value_loss = self._value_loss(answers.value, chunk, config) / (len(rows) * self.target.shape[1])
             return policy_loss + config.value_weight * value_loss - config.entropy * entropy, {
                 "policy_loss": float(policy_loss.detach()),
                 "value_loss": float(value_loss.detach()),
@@ -109,16 +112,22 @@ def _prepare(
     network: nn.Module, episode: RolloutResult, turns: Turns, config: MappoConfig, scale: ReturnScale
 ) -> tuple[_Batch, dict[str, float]]:
     """Advantages and targets of all turns; updates the scale of returns."""
-    cost = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
-    whole = -to_go(cost, config.discount).mean(axis=2)[turns.world, turns.slot]
+    paid = episode.cost if episode.cost.ndim == 3 else episode.cost[:, :, None]
+    cost = relative_costs(paid, config.group)
+    agents, judged = cost.shape[2], _values(network)
     if not scale.square:
         # Before its first update the critic's output has no unit: map it to the scale of the returns at hand.
-        scale.follow(whole, 1.0)
-    value = scale.restore(turns.extra[:, 0, VALUE])
+        whole = -to_go(cost, config.discount)[turns.world, turns.slot]
+        scale.follow(whole if judged > 1 else whole.mean(axis=1), 1.0)
+    # One value for all stands for each; one reward for all is judged by their mean.
+    value = scale.restore(turns.extra[..., VALUE])
+    value = value if agents > 1 else value.mean(axis=1, keepdims=True)
     ended = np.isfinite(episode.mean)
     advantage, usable = estimate(turns, cost, value, ended, config.discount, config.trace)
-    # One critic for all: where agents have separate rewards, it learns the mean agent's return.
-    returns = advantage.mean(axis=1) + value
+    returns = advantage + value
+    if judged != agents:
+        returns = np.broadcast_to(returns.mean(axis=1, keepdims=True), (len(returns), judged))
+        value = np.broadcast_to(value.mean(axis=1, keepdims=True), returns.shape)
     _rescale(network, *scale.follow(returns[usable], config.scale_rate))
     old = turns.extra[..., TASK] + np.where(turns.granted, turns.extra[..., AMOUNTS], 0.0)
     batch = _Batch(
@@ -131,12 +140,18 @@ def _prepare(
     )
     spread = float(np.var(returns[usable]))
     known = {
-        "return": -float(cost.mean(axis=2).sum(axis=1).mean()),
+        "return": -float(paid.mean(axis=2).sum(axis=1).mean()),
         "explained_variance": 1.0 - float(np.var((returns - value)[usable])) / max(spread, 1e-12),
         "return_mean": scale.mean,
         "return_spread": scale.spread,
     }
     return batch, known
+
+
+def _values(network: nn.Module) -> int:
+    """1, or the number of agents if the critic has a value for each."""
+    critic: Any = network.critic
+    return int(critic[-1].out_features)
 
 
 @torch.no_grad()

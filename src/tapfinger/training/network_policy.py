@@ -72,7 +72,7 @@ class NetworkPolicy:
             amounts[rows] = actions.amounts.numpy()
             extra[rows, :, TASK] = terms.task.numpy()
             extra[rows, :, AMOUNTS] = terms.amounts.numpy()
-            extra[rows, :, VALUE] = outputs.value.numpy()[:, None]
+            extra[rows, :, VALUE] = outputs.value.numpy()
             if others is not None and isinstance(outputs, Outputs):
                 here, there = np.intersect1d(rows, deviate, assume_unique=True, return_indices=True)[1:]
                 if len(here):
@@ -121,7 +121,7 @@ class FastNetwork(nn.Module):
         """As in the exported network; the value is unknown and zero."""
         scores = self._graph.run(Inputs(*(tensor.numpy() for tensor in inputs)))
         tensors = [torch.from_numpy(array) for array in scores]
-        return Outputs(tensors[0], tensors[1], tensors[2], tensors[3], torch.zeros(len(inputs.cluster)))
+        return Outputs(tensors[0], tensors[1], tensors[2], tensors[3], torch.zeros(len(inputs.cluster), 1))
 
 
 def _room(inputs: Inputs, states: int, actions: int) -> Deviations:

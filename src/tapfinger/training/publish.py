@@ -14,15 +14,16 @@ from tapfinger.config import Scenario
 from tapfinger.core.contract import Scheduler
 from tapfinger.evaluation.specs import parse_spec
 from tapfinger.policy.actor_critic import NetworkConfig
-from tapfinger.policy.card import PREVIOUS, Card, make_card
+from tapfinger.policy.card import DEFAULT_PIPELINE, PREVIOUS, Card, make_card
 from tapfinger.policy.checkpoint import card_of, save
 from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import PAPER_FEATURES, TYPES
 from tapfinger.policy.export import export
 from tapfinger.policy.files import card_file, change_card, read_card_file
 from tapfinger.schedulers.model_choice import UNIVERSAL
 from tapfinger.schedulers.tapfinger import TapFinger
-from tapfinger.sim.run import run_scheduler
-from tapfinger.training.config import TrainConfig
+from tapfinger.sim.run import StuckError, run_scheduler
+from tapfinger.training.config import PAPER, TrainConfig
 from tapfinger.training.seeds import FINAL_SEEDS
 from tapfinger.training.selection import RIVALS
 from tapfinger.training.trainer import start_of
@@ -58,7 +59,10 @@ def card_for(scenario: Scenario | None, config: TrainConfig, name: str) -> Card:
         before = card_of(start_of(config))
         earlier = (*before.earlier, {**before.training, "scenario": before.scenario["name"]})
     if scenario is not None:
-        card = make_card(scenario, name, config.network, (config.seed,), schema=config.features)
+        schema = PROFILES.name if config.features == PROFILES.name else TYPES.name
+        card = make_card(scenario, name, config.network, (config.seed,), schema=schema)
+        if config.features == PAPER:
+            card = replace(card, features=PAPER_FEATURES, schema_digest="", pipeline=PAPER)
     else:
         card = Card(name, config.network, PROFILES.name, (), (), {"name": ANY_SITE}, seeds=(config.seed,))
         training["ranges"] = ranges()
@@ -91,7 +95,10 @@ def publish(
     """
     path = export(network, sizes, card_for(world.scenario, config, name), folder / f"{name}.onnx")
     seeds = range(FINAL_SEEDS, FINAL_SEEDS + runs)
-    mine = [_mean(world, TapFinger(model=str(path)), seed) for seed in seeds]
+    try:
+        mine = [_mean(world, TapFinger(str(path)), seed) for seed in seeds]
+    except StuckError:  # the paper's pipeline has no bound on waiting, and this network refuses tasks for ever
+        mine = [_mean(world, TapFinger(str(path), pipeline=DEFAULT_PIPELINE), seed) for seed in seeds]
     evaluation: dict[str, Any] = {"seeds": f"{seeds.start}:{seeds.stop}", "tapfinger": round(float(np.mean(mine)), 4)}
     for rival in RIVALS:
         means = [_mean(world, parse_spec(rival).create(), seed) for seed in seeds]

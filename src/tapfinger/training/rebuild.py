@@ -125,6 +125,7 @@ def config_from(settings: Mapping[str, Any]) -> TrainConfig:
     known = {f.name for f in fields(TrainConfig)}
     values: dict[str, Any] = {name: value for name, value in settings.items() if name in known}
     values["loads"] = tuple(values.get("loads", (1.0,)))
+    values["first_loads"] = tuple(values.get("first_loads", ()))
     for name, kind in (("deviation", DeviationConfig), ("group", GroupConfig), ("mappo", MappoConfig)):
         if name in values:
             values[name] = kind(**values[name])

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tapfinger.errors import UnknownNameError
-from tapfinger.policy.card import SCHEMAS
 from tapfinger.policy.encoding.base import StateEncoder
 from tapfinger.policy.encoding.by_profile import ProfileEncoder
 from tapfinger.policy.encoding.by_type import TypeEncoder
-from tapfinger.policy.encoding.type_features import TYPES
+from tapfinger.policy.encoding.profile_features import PROFILES
+from tapfinger.policy.encoding.type_features import PAPER_FEATURES, TYPES
 from tapfinger.profiles.greedy_options import ADVISERS
 from tapfinger.profiles.site_tables import SiteTables
 from tapfinger.sim.advised import AdvisedSim
 from tapfinger.sim.batch import BatchSim
 from tapfinger.sim.layout import GreedyPlan
+from tapfinger.training.config import FEATURES, PAPER
 from tapfinger.workloads.base import Workload
 from tapfinger.workloads.world import World
 
 
 def make_encoder(world: World, schema: str = TYPES.name, pending: int = 10) -> StateEncoder:
-    """The encoder of a schema for a world's clusters and types."""
-    if schema not in SCHEMAS:
-        raise UnknownNameError("features", schema, SCHEMAS)
+    """The encoder of a run's features for a world's clusters and types; see FEATURES of training.config."""
+    if schema not in FEATURES:
+        raise UnknownNameError("features", schema, FEATURES)
     context = world.context(0)
-    return TypeEncoder(context, pending) if schema == TYPES.name else ProfileEncoder(SiteTables(context), pending)
+    if schema == PROFILES.name:
+        return ProfileEncoder(SiteTables(context), pending)
+    return TypeEncoder(context, pending, known=PAPER_FEATURES if schema == PAPER else None)
 
 
 def make_sim(world: World, encoder: StateEncoder, workloads: Sequence[Workload]) -> BatchSim:

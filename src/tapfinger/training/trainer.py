@@ -71,6 +71,7 @@ class Trainer:
         """
         self.config, self.folder = config, folder
         self.worlds = training_worlds(world, config)
+        self._first_worlds = training_worlds(world, config, config.first_loads)
         self._report: Report = report or _silent
         self._pool: Pool = pool or InProcess()
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +188,7 @@ class Trainer:
             # Small steps at the end, so that the last policies differ little and the best of them is no accident.
             for settings in optimizer.param_groups:
                 settings["lr"] = learner.learning_rate * (1.0 - 0.9 * share)
-            shards = self._deviating(network, i, rng) if refining else self._shards(network, i, rng)
+            shards = self._deviating(network, i, rng) if refining else self._shards(network, state, rng)
             episodes = self._gather(self._roll(shards))
             known = learner.update(network, optimizer, episodes, rng)
             if refining and share >= config.average_from:
@@ -248,14 +249,16 @@ class Trainer:
             GreedyPlan(**{**GREEDY_DEFAULTS, **options[load % len(options)]}) for load in range(len(self.worlds))
         )
 
-    def _shards(self, network: nn.Module, iteration: int, rng: np.random.Generator) -> list[Shard]:
+    def _shards(self, network: nn.Module, state: dict[str, Any], rng: np.random.Generator) -> list[Shard]:
         config = self.config
-        seeds = ROLLOUT_SEEDS + iteration * config.workloads + np.arange(config.workloads)
-        return self._parts(network, seeds, rng, repeats=config.repeats, reward=config.reward)
+        seeds = ROLLOUT_SEEDS + state["iteration"] * config.workloads + np.arange(config.workloads)
+        stage = state["steps"] // config.first_steps if config.first_steps else len(self._first_worlds)
+        worlds = self._first_worlds[stage : stage + 1] or self.worlds
+        return self._parts(network, seeds, rng, worlds=worlds, repeats=config.repeats, reward=config.reward)
 
     def _parts(self, network: nn.Module, seeds: Ints, rng: np.random.Generator, **more: Any) -> list[Shard]:
         """The workloads of an update in shards, each with its own randomness."""
-        common = {"worlds": self.worlds, "network": self.config.network, "sizes": self.sizes, **more}
+        common: dict[str, Any] = {"worlds": self.worlds, "network": self.config.network, "sizes": self.sizes, **more}
         common["features"] = self.config.features
         weights = weights_of(network)
         return [
@@ -293,22 +296,22 @@ def start_of(config: TrainConfig) -> Path:
     return shipped_checkpoint(config.start) if config.start == UNIVERSAL_START else Path(config.start)
 
 
-def training_worlds(world: World, config: TrainConfig) -> tuple[World, ...]:
-    """One world per load; they differ only in the arrivals."""
+def training_worlds(world: World, config: TrainConfig, loads: Sequence[float] | None = None) -> tuple[World, ...]:
+    """One world per load, the config's by default; they differ only in the arrivals."""
     if not world.exact:
         raise ConfigError(
             f"knowledge.kind = {world.scenario.knowledge.kind!r}: training plays with exact speed profiles; train "
             "without [knowledge], and evaluate with it"
         )
     worlds = []
-    for load in config.loads:
+    for load in config.loads if loads is None else loads:
         data = world.scenario.resolved()
         if config.tasks:
             apply_override(data, f"tasks={config.tasks}")
         if load != 1.0:
             rate = world.scenario.arrivals.options().get("rate")
             if rate is None:
-                raise ConfigError(f"loads = {config.loads}: the scenario's arrivals have no rate to multiply")
+                raise ConfigError(f"load = {load}: the scenario's arrivals have no rate to multiply")
             apply_override(data, f"arrivals.rate={rate * load}")
         worlds.append(build_world(parse_scenario(data, directory=world.scenario.directory)))
     return tuple(worlds)

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+
 from tapfinger.core.contract import Decision, Snapshot
 from tapfinger.core.model import Resources
 from tapfinger.policy.encoding.features import Schema, Sizes
@@ -92,6 +94,5 @@ class StateEncoder(ABC):
         """Only the columns that the model knows, in the model's order."""
         if not self._chosen:
             return inputs
-        return inputs._replace(
-            **{kind: getattr(inputs, kind).take(columns, axis=-1) for kind, columns in self._chosen.items()}
-        )
+        columns = {kind: np.array(some, dtype=np.int64) for kind, some in self._chosen.items()}
+        return inputs._replace(**{kind: getattr(inputs, kind).take(some, axis=-1) for kind, some in columns.items()})

@@ -99,3 +99,14 @@ TYPES = Schema(
     "Tasks are known by their type and amounts are absolute, as in the paper: for one set of task types and resources.",
     {"cluster": CLUSTER, "pending": PENDING, "running": RUNNING, "pair": PAIR},
 )
+
+#: What the paper's agents are told, and nothing more; its dummy bit is not needed, since dummies are masked.
+PAPER_FEATURES: dict[str, list[str]] = {
+    kind: [feature.identity for feature in TYPES.tables[kind].features if feature.name in names]
+    for kind, names in {
+        "cluster": ("free", "waiting_unseen"),
+        "pending": ("minimum", "type"),
+        "running": ("allocation", "type", "elapsed"),
+        "pair": (),
+    }.items()
+}
