@@ -59,7 +59,7 @@ def report(
         "",
         f"Mean completion time in slots on seeds {seeds}, every scheduler on the same draws. A site is called by its",
         "clusters, their capacities and its load (the share of the greatest sustainable throughput); the sites are in",
-        "`benchmarks/unseen_sites.py`. Nothing was trained on them, but earlier rules and constants were chosen on them,",
+        "`benchmarks/unseen_sites.py`. Nothing was trained on them, but earlier rules were chosen on them,",
         "so they are no fresh sites. Fixed regime: every scheduler keeps sizes. Bold is the best of a row. Difference:",
         "paired with Greedy, seed by seed, with its 95 % interval. p99 is the mean over seeds. The best is that of",
         f"{', '.join(RIVALS)}.",
