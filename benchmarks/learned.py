@@ -54,7 +54,12 @@ VARIANTS = (
     Variant("multi-3", "1000:1100", "multi-3-hints-only", "the perceptron with our hints about other clusters"),
     Variant("short-long-3", "1000:1100", "short-long-3-no-pointer", "No-pointer: a random task"),
     Variant("synthetic-3", "1000:1100", "synthetic-3-vanilla", "vanilla: stacked state, oldest task"),
-    Variant("multi-3", "1000:1100", "multi-3-mappo", "the paper's own method: MAPPO from scratch, its inputs and its network"),
+    Variant(
+        "multi-3",
+        "1000:1100",
+        "multi-3-mappo",
+        "the paper's own method: MAPPO from scratch, its inputs and its network",
+    ),
 )
 
 
