@@ -96,16 +96,28 @@ def _world(scenario: str, directory: str) -> World:
     return build_world(parse_scenario(json.loads(scenario), "resolved scenario", directory))
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings are left out: every drawn site is outside some range of a model."""
+    logger = logging.getLogger("tapfinger")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _play(job: _Job) -> SiteRun:
     """Play one run and keep it."""
-    logging.getLogger("tapfinger").setLevel(logging.ERROR)  # every drawn site is outside some range of a model
     cell, resizes = job.cell, [0]
 
     def count(event: Event) -> None:
         resizes[0] += isinstance(event, TaskResized)
 
     try:
-        record = run_once(_world(cell.scenario, cell.directory), cell.spec, cell.seed, None, count)
+        with _quiet():
+            record = run_once(_world(cell.scenario, cell.directory), cell.spec, cell.seed, None, count)
     except TapfingerError as error:
         made = SiteRun(cell.spec.text, cell.seed, error=str(error))
     else:

@@ -13,8 +13,8 @@ class Fifo:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One start per cluster and turn."""
-        placed: dict[int, Placement] = {}  # by task, so that no task is placed twice
-        for cluster in snapshot.clusters:
-            fitting = [t for t in snapshot.queue_of(cluster.index) if can_start(t, cluster) and t.id not in placed]
-            placed |= {t.id: Placement(t.id, cluster.index, t.type.minimum) for t in fitting[:1]}
-        return Decision(tuple(placed.values()))
+        seen, placed = snapshot, list[Placement]()
+        for n in range(len(snapshot.clusters)):
+            new = [Placement(t.id, n, t.type.minimum) for t in seen.queue_of(n) if can_start(t, seen.clusters[n])][:1]
+            seen, placed = seen.booked(new), placed + new  # no task is placed twice, and nothing is given twice
+        return Decision(tuple(placed))

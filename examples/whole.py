@@ -16,12 +16,12 @@ class Whole:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """One start per idle cluster and turn."""
-        placed: dict[int, Placement] = {}  # by task, so that no task is placed twice
-        for cluster in snapshot.clusters:
-            if cluster.running:
-                continue
-            fitting = [t for t in snapshot.queue_of(cluster.index) if can_start(t, cluster) and t.id not in placed]
-            for task in fitting[:1]:
-                size = Resources(map(min, task.type.maximum, cluster.free))
-                placed[task.id] = Placement(task.id, cluster.index, size)
-        return Decision(tuple(placed.values()))
+        placed: list[Placement] = []
+        for n in range(len(snapshot.clusters)):
+            cluster = snapshot.clusters[n]
+            fitting = [t for t in snapshot.queue_of(n) if can_start(t, cluster)]
+            if fitting and not cluster.running:
+                size = Resources(map(min, fitting[0].type.maximum, cluster.free))
+                placed.append(Placement(fitting[0].id, n, size))
+                snapshot = snapshot.booked(placed[-1:])  # no task is placed twice, and nothing is given twice
+        return Decision(tuple(placed))

@@ -47,7 +47,7 @@ VARIANTS = {
     "multi-3": (
         "tapfinger@model=universal",
         *(f"tapfinger@model=multi-3-{name}" for name in ("brief", "cold", "critic", "hints-only", "joint-head")),
-        *(f"tapfinger@model=multi-3-{name}" for name in ("mappo", "no-han", "no-self")),
+        *(f"tapfinger@model=multi-3-{name}" for name in ("paper-small", "no-han", "no-self")),
         "greedy@lend=true",
         "lookahead@lend=true",
     ),

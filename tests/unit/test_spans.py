@@ -457,7 +457,7 @@ def test_a_chart_of_a_whole_run_with_outages_and_resizes() -> None:
         "exploring",
         "unaware",
         "tapfinger",
-        "tapfinger@share=false",
+        "tapfinger@lend=true",
     ],
 )
 @pytest.mark.parametrize("mode", ["single", "multi"])
@@ -475,7 +475,7 @@ def test_explanations_say_why_a_span_starts_nothing() -> None:
     wants = [Proposal(0, 1, (1, 1)), None, Proposal(SPAN, 0, (1, 3))]
     decided = resolve([w for w in wants if w], seen.free, dict.fromkeys(range(2), R([1, 1])), seen.spans)
     agents = tuple(AgentView(n, c.name, c.free, (), 1.0, wants[n], 1.0) for n, c in enumerate(seen.clusters))
-    explanation = Explanation(0, 0, agents, (), decided, (), (), (), (), (), (), None)
+    explanation = Explanation(0, 0, agents, (), decided, ((),), None)
     words = _Words(explanation, ResourceTypes())
     fates = [words._fate(agent.wants) for agent in agents]
     assert fates == ["starts task 1", "waits", "wants task 0, for which its nodes leave too little"]

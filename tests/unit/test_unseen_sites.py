@@ -56,7 +56,11 @@ def found(mean: float, p99: float) -> dict[str, object]:
 
 def test_the_summary_counts_what_it_says(unseen: ModuleType, report: ModuleType) -> None:
     first, second, third = unseen.SITES[:3]
-    rivals = {"greedy": found(10, 30), "optimus": found(12, 20), "optimus-central": found(8, 25)}
+    rivals = {
+        "greedy": found(10, 30),
+        "optimus-static@admission=oldest": found(12, 20),
+        "fluid@resize=false": found(8, 25),
+    }
     results = {
         first: {"mine": found(6, 31), **rivals},
         second: {"mine": found(9, 30), **rivals},
@@ -69,7 +73,11 @@ def test_the_summary_counts_what_it_says(unseen: ModuleType, report: ModuleType)
 
 
 def test_a_row_shows_every_scheduler(unseen: ModuleType, report: ModuleType) -> None:
-    rivals = {"greedy": found(10, 30), "optimus": found(12, 20), "optimus-central": found(8, 25)}
+    rivals = {
+        "greedy": found(10, 30),
+        "optimus-static@admission=oldest": found(12, 20),
+        "fluid@resize=false": found(8, 25),
+    }
     row = report._row(unseen.SITES[0], ["mine", *rivals], {"mine": found(6, 31), **rivals})
     for text in ("**6.00**", "10.00", "12.00", "8.00", "-25.0 %", "31.0", "25.0"):
         assert f" {text} " in row
