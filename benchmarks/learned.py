@@ -32,8 +32,8 @@ CASES = (
     Case("testbed-6", "1000:1005", 6),
 )
 
-#: Every size is kept until the end, for all alike. Lookahead simulates futures at every decision.
-RIVALS = ("lookahead", "greedy", "shortest-first", "optimus-static@admission=oldest", "fifo")
+#: Every size is kept until the end, for all alike.
+RIVALS = ("greedy", "shortest-first", "optimus-static@admission=oldest", "fifo")
 
 
 class Variant(NamedTuple):
@@ -94,8 +94,7 @@ def report(cases: tuple[Case, ...] = CASES) -> list[str]:
         "",
         "Mean completion time in slots of the shipped models, in the fixed regime: every scheduler keeps a task's size",
         "until its end. Bold is the best of a row. Difference: paired with Greedy, seed by seed, with its 95 %",
-        "interval. p99 is the mean over seeds, max the largest of all. Lookahead simulates futures at every decision.",
-        "Each row is made by a line like",
+        "interval. p99 is the mean over seeds, max the largest of all. Each row is made by a line like",
         "",
         "```",
         *(f"tapfinger {' '.join(command(case))}" for case in (cases[0], cases[-1])),
