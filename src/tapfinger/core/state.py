@@ -60,10 +60,27 @@ class _Held:
     runs_from: int = 0
     #: What it holds of each node, on a span.
     parts: Parts = ()
+    #: The last view, and the slot it is of.
+    seen: TaskView | None = None
+    seen_slot: int = -1
 
     def view(self, slot: int) -> TaskView:
-        task = self.task
-        return TaskView(
+        """The same object as before while nothing has changed: a slot has many turns."""
+        seen = self.seen
+        if (
+            seen is not None
+            and self.seen_slot == slot
+            and seen.phase is self.phase
+            and seen.allocation is self.allocation
+            and seen.elapsed == self.elapsed
+            and seen.progress == self.progress
+            and seen.service is self.service
+            and seen.type is self.type
+            and seen.parts is self.parts
+        ):
+            return seen
+        task, self.seen_slot = self.task, slot
+        self.seen = TaskView(
             task.id,
             self.type,
             task.arrival,
@@ -77,6 +94,7 @@ class _Held:
             max(0, self.runs_from - slot) if self.phase is Phase.PLACED else 0,
             self.parts,
         )
+        return self.seen
 
 
 class EdgeState:
