@@ -24,7 +24,7 @@ from tapfinger.parallel.choose import open_pool
 from tapfinger.workloads.distributions import draw
 from tapfinger.workloads.world import World, build_world
 
-#: Tasks of a workload: so many per cluster or node, within bounds, so that queues grow and runs end in a second.
+#: Tasks of a workload per cluster or node, and the bounds of their total: queues grow, and a run ends in a second.
 TASKS_PER_CLUSTER, LEAST_TASKS, MOST_TASKS = 20, 200, 500
 
 
